@@ -11,7 +11,7 @@ import inspect
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -512,8 +512,9 @@ def switched() -> list[Case]:
     """Cases of key_switch, of three limbs with two special ones, and of others."""
     cases = []
 
-    def f(a: Poly, key: Poly, size: int, special: Ring, **options: Any) -> Poly:
-        return lattice.key_switch(a, as_key(key, size, special), **options)
+    def f(a: Poly, key: Poly, size: int, special: Ring, *, hoisted: bool = False, **options: Any) -> Poly:
+        x = lattice.hoist(a, special=special, limbs_per_digit=size) if hoisted else a
+        return lattice.key_switch(x, as_key(key, size, special), **options)
 
     def adding(a: Poly, key: Poly, size: int, special: Ring, add: Poly, **options: Any) -> Poly:
         return lattice.key_switch(a, as_key(key, size, special), add=add, **options)
@@ -528,6 +529,8 @@ def switched() -> list[Case]:
             cases += [
                 case(f"fast, {name}, {d}", partial(f, conversion="fast"), *given),
                 case(f"rescaled, {name}, {d}", partial(f, rescale=1), *given),
+                case(f"not divided, {name}, {d}", partial(f, divide=False), *given),
+                case(f"hoisted, {name}, {d}", partial(f, hoisted=True), *given),
                 into(f"into other memory, {name}, {d}", f, *given, more),
                 case(f"added, {name}, {d}", adding, *given, more),
                 onto(f"added, over it, {name}, {d}", adding, *given, more, at=4),
@@ -536,6 +539,11 @@ def switched() -> list[Case]:
     name = CHAINS[1]
     single = poly(of(name, 0, 3), (3,), "eval"), poly(of(name, 0, 4), (3, 2), "eval"), each(1), of(name, 3, 4)
     return [*cases, case("digits of one limb", f, *single)]
+
+
+def hoisted(c: Poly, special: Ring) -> Poly:
+    """The digits that hoist makes."""
+    return lattice.hoist(c, special=special, limbs_per_digit=2).digits
 
 
 def rotated_once() -> list[Case]:
@@ -552,9 +560,50 @@ def rotated_once() -> list[Case]:
         *(case(f"{R}, {d}, {b}", f, *given(R, b, d)) for R in CHAINS for d in BOTH for b in CIPHERTEXTS),
         *(
             case(f"{label}, {d}", partial(f, **options), *given(CHAINS[1], (3, 2), d))
-            for label, options in (("fast", {"conversion": "fast"}), ("turned", {"turned": True}))
+            for label, options in (
+                ("fast", {"conversion": "fast"}),
+                ("turned", {"turned": True}),
+                ("not divided", {"divide": False}),
+            )
             for d in BOTH
         ),
+    ]
+
+
+def multiplied() -> list[Case]:
+    """Cases of transform, with diagonals that are given as encoded ones."""
+
+    @cache
+    def matrix(ring: Ring, special: Ring) -> lattice.LinearTransform:
+        diagonals = {0: [1], 1: [1j], 3: [2]}
+        return lattice.LinearTransform(diagonals, ring=ring, special=special, scale=1, baby=2)
+
+    def f(
+        c: Poly,
+        encoded: Poly,
+        first: Poly,
+        second: Poly,
+        special: Ring,
+        *,
+        hoisted: bool = False,
+        **options: Any,
+    ) -> Poly:
+        M = copy.copy(matrix(c.ring, special))
+        object.__setattr__(M, "diagonals", encoded)
+        keys = as_keys(M.galois_elements, [first, second], 2, special)
+        turned = {key.galois_element: key._with(turned=True) for key in keys}
+        return lattice.transform(
+            lattice.hoist(c, special=special, limbs_per_digit=2) if hoisted else c, M, turned, **options
+        )
+
+    def given(name: str, batch: Batch, domain: str) -> list[Draw]:
+        keys = [poly(of(name), (2, 2), "eval") for _ in range(2)]
+        return [poly(of(name, 0, 3), batch, domain), poly(of(name), (3,), "eval"), *keys, of(name, 3)]
+
+    return [
+        *(case(f"{R}, {d}, {b}", f, *given(R, b, d)) for R in CHAINS for d in BOTH for b in CIPHERTEXTS),
+        case("hoisted", partial(f, hoisted=True), *given(CHAINS[1], (3, 2), "eval")),
+        case("rescaled", partial(f, rescale=1), *given(CHAINS[1], (3, 2), "eval")),
     ]
 
 
@@ -572,7 +621,11 @@ def rotated() -> list[Case]:
 
     return [
         *(case(f"{R}, {d}, {b}", f, *given(R, b, d)) for R in CHAINS for d in BOTH for b in CIPHERTEXTS),
-        *(case(f"fast, {d}", partial(f, conversion="fast"), *given(CHAINS[1], (3, 2), d)) for d in BOTH),
+        *(
+            case(f"{label}, {d}", partial(f, **options), *given(CHAINS[1], (3, 2), d))
+            for label, options in (("fast", {"conversion": "fast"}), ("not divided", {"divide": False}))
+            for d in BOTH
+        ),
     ]
 
 
@@ -1015,8 +1068,12 @@ VERBS: dict[str, list[Case]] = {
     ],
     "lattice.blind_rotate": rotations(),
     "lattice.key_switch": switched(),
+    "lattice.hoist": [
+        case(f"{R}, {d}", hoisted, poly(of(R, 0, 3), (3, 2), d), of(R, 3)) for R in CHAINS for d in BOTH
+    ],
     "lattice.rotate": rotated_once(),
     "lattice.rotate_many": rotated(),
+    "lattice.transform": multiplied(),
     "linalg.matmul": integer_matrices(),
     "fft.fft": transforms(fft.fft, 16, 128),
     "fft.fft64": transforms(fft.fft64, 64),
@@ -1083,9 +1140,9 @@ _REASONS = {
         pg.capture pg.debug pg.device pg.load pg.progress pg.save pg.verify
     """,
     "is an error, a type or a number": """
-        fft.MAX_DEGREE fft.MAX_LENGTH lattice.Prepared lattice.SwitchKey linalg.MAX_MODULUS
-        pg.DeviceError pg.NotInvertible pg.NotNTTFriendly pg.ParameterError pg.Poly pg.PolyGPUError pg.Ring
-        pg.RingMismatch pg.Seeded
+        fft.MAX_DEGREE fft.MAX_LENGTH lattice.Hoisted lattice.LinearTransform lattice.Prepared
+        lattice.SwitchKey linalg.MAX_MODULUS pg.DeviceError pg.NotInvertible pg.NotNTTFriendly
+        pg.ParameterError pg.Poly pg.PolyGPUError pg.Ring pg.RingMismatch pg.Seeded
     """,
 }
 OTHERS: dict[str, str] = {name: reason for reason, names in _REASONS.items() for name in names.split()}

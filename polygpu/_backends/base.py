@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .._core.plans.product import AuxiliarySize, FftProductPlan, Plan
     from .._core.plans.rns import Conversion
     from .._core.plans.sampling import Sampler
-    from .._core.plans.switch import DigitProduct
+    from .._core.plans.switch import DigitProduct, RotatedSums
     from .._core.quotient import Quotient
 
 Op = Literal["add", "sub", "neg", "mul", "mul_add"]
@@ -452,6 +452,69 @@ class Backend(Arithmetic):
             self.convert(plan.adding, None, more, out)
         if plan.inverse:
             self.intt(plan.inverse_transform, out, out, plan.inverse[0])
+
+    def rotated_sums(
+        self,
+        plan: RotatedSums,
+        digits: Array | None,
+        keys: Sequence[Array | None],
+        multipliers: Array,
+        more: Array,
+        weights: Array | None,
+        out: Array,
+    ) -> None:
+        """Sums over rotations of products of digits and keys (_core/plans/switch.py).
+
+        out: (results, *batch, 2, limbs, n), evaluated. digits: (*batch, digits, limbs, n), evaluated, or with
+        a first axis of terms; None if no term has a key. keys: for each term, (digits or more, 2, rows, n) or
+        None. multipliers: of the automorphisms, (terms,), as in automorphism(). more: (*batch, 2, rows, n),
+        evaluated, or with a first axis of terms. weights: (count, limbs, n), evaluated.
+        """
+        basis, quotient, shape = plan.transform.basis, plan.transform.quotient, out.shape[1:]
+        keyed = 0  # terms so far that have a key
+
+        def rotated(x: Array, term: int) -> Array:
+            moved = self.empty(shape, out.dtype)
+            self.automorphism(basis, quotient, x, multipliers[term, ...], True, moved)
+            return moved
+
+        for term, key in enumerate(keys):
+            total = self._zeros(shape, out.dtype)
+            self.convert(plan.adding, None, more[term] if plan.is_split else more, total)
+            if key is not None:
+                self.copy(self.constant(np.zeros((), out.dtype)), total[..., 1, :, :])
+                product = plan.products[term]
+                assert product is not None and digits is not None
+                chosen, sums = digits[keyed] if plan.is_split else digits, self.empty(shape, out.dtype)
+                keyed += 1
+                if plan.is_turned:
+                    self.digit_product(product, None, chosen, key, sums)
+                    self.pointwise(basis, "add", total, sums, None, total)
+                else:
+                    self.digit_product(product, None, chosen, key, sums, multiplier=multipliers[term, ...])
+            moved = rotated(total, term)
+            if key is not None and not plan.is_turned:
+                self.pointwise(basis, "add", moved, sums, None, moved)
+            for result, places in zip(out, plan.places, strict=True):
+                place, is_first = places[term], all(p < 0 for p in places[:term])
+                if place >= 0:
+                    self._add_weighted(
+                        basis, moved, None if weights is None else weights[place], is_first, result
+                    )
+
+    def _add_weighted(self, basis: Basis, x: Array, weight: Array | None, is_first: bool, out: Array) -> None:
+        """out = x times a weight (rows, n), None for 1, plus out unless this is the first term."""
+        if weight is None:
+            if is_first:
+                self.copy(x, out)
+            else:
+                self.pointwise(basis, "add", out, x, None, out)
+            return
+        factors = self._dense(self.xp.broadcast_to(weight, x.shape))
+        if is_first:
+            self.pointwise(basis, "mul", x, factors, None, out)
+        else:
+            self.pointwise(basis, "mul_add", x, factors, out, out)
 
     def prepare(self, gadget: Gadget, matrices: Array, out: Array) -> None:
         """Matrices (*batch, 1, n) in coefficients, in the form that products by FFT take on this device.

@@ -8,7 +8,7 @@ from math import gcd, prod
 from .._backends import Array, backend_of
 from .._core.checks import integer, shown
 from .._core.plans.rns import Residues
-from .._core.plans.switch import DigitProduct
+from .._core.plans.switch import DigitProduct, RotatedSums
 from .._core.ring_plan import RingPlan
 from .._core.value import V, Value
 from ..errors import DomainError, NotNTTFriendly, ParameterError, RingMismatch
@@ -151,15 +151,10 @@ def key_switch(
     if out is not None:
         result_array(compute, (*x._batch, 2, S.rows, ring.n), out, x._data, *(() if add is None else (add,)))
         check_apart(out, factors)
-    data, _ = coefficients_of(x)
-    own = ntt(x)._data
     # `add` joins the sums multiplied by P: the division by P then gives it back exactly.
-    own = in_dtype(own, T.dtype)
     more = None if add is None else in_dtype(add, T.dtype)
-    total = Value(T, empty(compute, (*x._batch, 2, T.rows, ring.n), T.dtype), "eval")
-    made = empty(compute, (*x._batch, len(switch.parts), T.rows, ring.n), T.dtype)
     plan = switch.product(S.rows if evaluated else T.rows)
-    compute.digit_product(plan, (data, own), made, factors, total._data, more if evaluated else None)
+    total = _products(x, factors, switch, plan, more if evaluated else None)
     if not evaluated:
         total = intt(total, total._data)
         if more is not None:
@@ -168,70 +163,300 @@ def key_switch(
     return divided(total, S, "nearest", switch.conversion, out=out, scratch="coef")
 
 
-def rotate_many(c: V, gs: Sequence[int], keys: Sequence[Value], switch: KeySwitch) -> V:
-    """Return for each g the ciphertext (c_0(X^g), 0) + key_switch(c_1(X^g)), in c's domain.
+@repeated
+def key_switch_sums(
+    x: Value, key: Value, switch: KeySwitch, add: Value | None = None, *, out: Array | None = None
+) -> Value:
+    """Return the sum of digit_j key[j] and P add modulo T, not divided by P: (*batch, 2), evaluated."""
+    factors, T = switch.checked_key(key), switch.T
+    more = None if add is None else in_dtype(ntt(add)._data, T.dtype)
+    if out is not None:
+        result_array(backend_of(x._data), (*x._batch, 2, T.rows, T.n), out, x._data)
+        check_apart(out, factors)
+    return _products(x, factors, switch, switch.product(T.rows), more, out)
 
-    The result has the batch shape (len(gs), *batch, 2).
-    """
-    if c._batch[-1:] != (2,):
-        raise ParameterError(
-            f"c: batch shape {c._batch}; the last axis must be of length 2, a ciphertext's components"
-        )
-    if len(gs) != len(keys):
-        raise ParameterError(
-            f"keys: {len(keys)} for {len(gs)} automorphisms; give one for each of gs, [key] for one"
-        )
-    ring = c._plan
-    numbers = tuple(integer(g, "g") for g in gs)
-    moves = multipliers(ring.quotient, numbers, True)
-    for i, key in enumerate(keys):
-        switch.checked_key(key, f"keys[{i}]")
-    if not numbers:
-        return c._with(empty(backend_of(c._data), (0, *c._data.shape), c._data.dtype))
-    return _rotated(c, backend_of(c._data).constant(moves), switch, *keys)
+
+def _products(
+    x: Value,
+    factors: Array,
+    switch: KeySwitch,
+    plan: DigitProduct,
+    more: Array | None,
+    out: Array | None = None,
+) -> Value:
+    """Return the sums of a plan; `more`, which is added to them P times, is evaluated."""
+    T, compute = switch.T, backend_of(x._data)
+    data, _ = coefficients_of(x)
+    own = in_dtype(ntt(x)._data, T.dtype)
+    total = empty(compute, (*x._batch, 2, T.rows, T.n), T.dtype) if out is None else out
+    made = empty(compute, (*x._batch, len(switch.parts), T.rows, T.n), T.dtype)
+    compute.digit_product(plan, (data, own), made, factors, total, more)
+    return Value(T, total, "eval")
 
 
 @repeated
-def _rotated(c: V, moves: Array, switch: KeySwitch, *keys: Value, out: None = None) -> V:
-    """Return rotate_many(c, gs, keys, switch); moves: the multipliers of the g, on the device."""
-    ring, basis, compute = c._plan, c._plan.basis, backend_of(c._data)
-    evaluated, count = ntt(c), len(keys)
-    if count == 1:  # nothing is shared: digits need not be kept or permuted
-        moved = empty(compute, c._data.shape, ring.dtype)
-        compute.automorphism(basis, ring.quotient, evaluated._data, moves[0, ...], True, moved)
-        bodies, mask = index(moved, (None, ..., 0)), evaluated._with(index(moved, (..., 1)))
-        data = key_switch(mask, keys[0], switch)._data[None]
-    else:
-        body, mask = (evaluated._with(index(evaluated._data, (..., i))) for i in (0, 1))
-        bodies = empty(compute, (count, *body._data.shape), ring.dtype)
-        for i in range(count):
-            compute.automorphism(basis, ring.quotient, body._data, moves[i, ...], True, bodies[i])
-        factors = [switch.checked_key(key) for key in keys]
-        data = _switched_by_each(switch, mask, moves, factors)
-    for i in range(count):
-        place = data[i, ..., 0, :, :]
-        if place.flags.c_contiguous:
-            pointwise(basis, "add", place, bodies[i], place)
-        else:
-            assign(data, (i, ..., 0), pointwise(basis, "add", index(data, (i, ..., 0)), bodies[i]))
+def key_switch_digits(
+    made: Value, key: Value, switch: KeySwitch, add: Value | None = None, *, out: Array | None = None
+) -> Value:
+    """Return key_switch_sums of a value whose evaluated digits are given, (*batch, digits)."""
+    T, compute, factors = switch.T, backend_of(made._data), switch.checked_key(key)
+    total = result_array(compute, (*made._batch[:-1], 2, T.rows, T.n), out, made._data)
+    if out is not None:
+        check_apart(out, factors)
+    compute.digit_product(switch.product_of_digits(), None, made._data, factors, total)
+    if add is not None:
+        more = in_dtype(ntt(add)._data, T.dtype)
+        compute.convert(switch.product(T.rows).adding, None, more, total)
+    return Value(T, total, "eval")
+
+
+@repeated
+def key_switch_hoisted(
+    x: Value,
+    made: Value,
+    key: Value,
+    switch: KeySwitch,
+    add: Value | None,
+    target: RingPlan,
+    *,
+    out: Array | None = None,
+) -> Value:
+    """Return key_switch of a value whose evaluated digits are given, (*batch, digits)."""
+    total = key_switch_digits(made, key, switch, add)
+    result = divided(total, target, "nearest", switch.conversion, out=out, scratch="eval")
+    return result if x._domain == "eval" else intt(result, result._data)
+
+
+def value_digits(x: Value, switch: KeySwitch) -> Value:
+    """Return the evaluated digits of a value, (*batch, digits)."""
+    return digits(ntt(x), switch.T, switch.size, switch.conversion)
+
+
+def mask_digits(c: Value, switch: KeySwitch) -> Value:
+    """Return the evaluated digits of the masks c_1, (*batch, digits)."""
+    evaluated = ntt(c)
+    return value_digits(evaluated._with(index(evaluated._data, (..., 1))), switch)
+
+
+# ---- rotations ----
+
+
+@is_plan
+class Rotations:
+    """Rotations of ciphertexts by the digits of their masks: one for each key, or sums of them."""
+
+    def __init__(
+        self,
+        switch: KeySwitch,
+        switches: Sequence[KeySwitch | None],
+        is_turned: bool,
+        places: tuple[tuple[int, ...], ...],
+        is_split: bool = False,
+    ) -> None:
+        """Plan terms, each with its KeySwitch, or None for a ciphertext that is only multiplied by P.
+
+        switch: any KeySwitch with the same rings. is_split: each term has a ciphertext modulo T of its own,
+        whose body is not multiplied by P.
+        """
+        ring, T = switch.ring, switch.T
+        self.T, self.switches = T, tuple(switches)
+        P, own = switch.P.modulus, ring.rows
+        more = T.rows if is_split else own
+        self.sums = RotatedSums(
+            products=tuple(None if switch is None else switch.product_of_digits() for switch in switches),
+            transform=T.transform,
+            factors=(1,) * T.rows
+            if is_split
+            else tuple(P % q if i < own else 0 for i, q in enumerate(T.moduli)),
+            more_rows=tuple(i if i < more else 0 for i in range(T.rows)),
+            more_total=more,
+            is_turned=is_turned,
+            places=places,
+            is_split=is_split,
+        )
+
+    def run(
+        self,
+        made: Array | None,
+        keys: Sequence[Value | None],
+        moves: Array,
+        more: Array,
+        weights: Array | None,
+        out: Array,
+    ) -> None:
+        """Compute the sums; moves: the multipliers of the automorphisms, on the device."""
+        factors = [
+            None if key is None or switch is None else switch.checked_key(key, f"keys[{i}]")
+            for i, (key, switch) in enumerate(zip(keys, self.switches, strict=True))
+        ]
+        addend = in_dtype(more, self.T.dtype)
+        backend_of(out).rotated_sums(self.sums, made, factors, moves, addend, weights, out)
+
+
+def rotations(switches: tuple[KeySwitch, ...], is_turned: bool) -> Rotations:
+    """Return the plan of one rotation for each key, which the ring keeps."""
+
+    def build() -> Rotations:
+        count = range(len(switches))
+        return Rotations(
+            switches[0], switches, is_turned, tuple(tuple(0 if i == j else -1 for j in count) for i in count)
+        )
+
+    return kept_plan(switches[0].ring, ("rotations", switches, is_turned), build)
+
+
+@repeated
+def rotated_sums(
+    c: Value, made: Value, plan: Rotations, moves: Array, keys: tuple[Value, ...], *, out: None = None
+) -> Value:
+    """Return each rotation of c modulo T, not divided by P: (len(keys), *batch, 2), evaluated.
+
+    made: the evaluated digits of c's masks, (*batch, digits).
+    """
+    T, compute = plan.T, backend_of(c._data)
+    data = empty(compute, (len(keys), *c._data.shape[:-2], T.rows, T.n), T.dtype)
+    plan.run(made._data, keys, moves, ntt(c)._data, None, data)
+    return Value(T, data, "eval")
+
+
+def rotate_many(
+    c: V,
+    gs: Sequence[int],
+    keys: Sequence[Value],
+    switches: Sequence[KeySwitch],
+    is_turned: bool,
+    made: Value | None = None,
+) -> V:
+    """Return each rotation of c, in c's domain: (len(keys), *batch, 2).
+
+    made: the evaluated digits of c's masks, if they are there already.
+    """
+    moves = moves_of(c, gs)
+    if made is None and len(keys) == 1 and not is_turned:
+        return _rotated_once(c, moves, switches[0], keys[0])
+    if made is None:
+        made = mask_digits(c, switches[0])
+    return _rotated(c, made, rotations(tuple(switches), is_turned), moves, tuple(keys))
+
+
+def moves_of(c: Value, gs: Sequence[int]) -> Array:
+    """Return the multipliers of the automorphisms of evaluated values, on c's device."""
+    return backend_of(c._data).constant(multipliers(c._plan.quotient, tuple(gs), True))
+
+
+@repeated
+def _rotated(
+    c: V, made: Value, plan: Rotations, moves: Array, keys: tuple[Value, ...], *, out: None = None
+) -> V:
+    """Return the rotations of c, divided by P: (len(keys), *batch, 2), in c's domain."""
+    ring, T, compute, count = c._plan, plan.T, backend_of(c._data), len(keys)
+    data = empty(compute, (count, *c._data.shape), ring.dtype)
+    bytes_of_one = prod(c._data.shape[:-2]) * T.rows * T.n * T.dtype.itemsize
+    together = max(1, min(count, _TOTALS // max(1, bytes_of_one)))
+    body = ntt(c)._data
+    for start in range(0, count, together):
+        some = slice(start, min(start + together, count))
+        chosen = tuple(switch for switch in plan.switches[some] if switch is not None)
+        part = rotations(chosen, plan.sums.is_turned)
+        total = empty(compute, (some.stop - start, *c._data.shape[:-2], T.rows, T.n), T.dtype)
+        part.run(made._data, keys[some], moves[some], body, None, total)
+        divided(
+            Value(T, total, "eval"), ring, "nearest", chosen[0].conversion, out=data[some], scratch="eval"
+        )
     rotated = c._with(data, "eval")
     return rotated if c._domain == "eval" else intt(rotated, data)
 
 
-def _switched_by_each(switch: KeySwitch, x: Value, moves: Array, keys: Sequence[Array]) -> Array:
-    """Return key_switch of x(X^g) for each g, (len(gs), *batch, 2), evaluated, from digits made once."""
-    ring, T, compute = switch.ring, switch.T, backend_of(x._data)
-    made = digits(x, T, switch.size, switch.conversion)._data
-    count = len(keys)
-    data = empty(compute, (count, *x._batch, 2, ring.rows, ring.n), ring.dtype)
-    bytes_of_one = 2 * prod(x._batch) * T.rows * T.n * T.dtype.itemsize
-    plan = switch.product_of_digits()
-    together = max(1, min(count, _TOTALS // max(1, bytes_of_one)))
-    totals = empty(compute, (together, *x._batch, 2, T.rows, T.n), T.dtype)
-    for start in range(0, count, together):
-        some = range(start, min(start + together, count))
-        for total, i in zip(totals, some, strict=False):
-            compute.digit_product(plan, None, made, keys[i], total, multiplier=moves[i, ...])
-        sums = Value(T, totals[: len(some)], "eval")
-        divided(sums, ring, "nearest", switch.conversion, out=data[start : some.stop], scratch="eval")
-    return data
+@repeated
+def _rotated_once(c: V, moves: Array, switch: KeySwitch, key: Value, *, out: None = None) -> V:
+    """Return (c_0(X^g), 0) + key_switch(c_1(X^g)), (1, *batch, 2). Digits are not kept or permuted."""
+    ring, basis, compute = c._plan, c._plan.basis, backend_of(c._data)
+    evaluated = ntt(c)
+    moved = empty(compute, c._data.shape, ring.dtype)
+    compute.automorphism(basis, ring.quotient, evaluated._data, moves[0, ...], True, moved)
+    body, mask = index(moved, (..., 0)), evaluated._with(index(moved, (..., 1)))
+    data = key_switch(mask, key, switch)._data[None]
+    place = data[0, ..., 0, :, :]
+    if place.flags.c_contiguous:
+        pointwise(basis, "add", place, body, place)
+    else:
+        assign(data, (0, ..., 0), pointwise(basis, "add", index(data, (0, ..., 0)), body))
+    rotated = c._with(data, "eval")
+    return rotated if c._domain == "eval" else intt(rotated, data)
+
+
+# ---- matrices times slots ----
+
+
+@is_plan
+class SlotProduct:
+    """Products with a matrix whose diagonals g + i are grouped: babies i are hoisted, giants g follow."""
+
+    def __init__(
+        self,
+        switch: KeySwitch,
+        babies: Sequence[KeySwitch | None],
+        giants: Sequence[KeySwitch | None],
+        places: tuple[tuple[int, ...], ...],
+    ) -> None:
+        """Plan the product; places: for each giant and baby the number of the diagonal, or -1.
+
+        A KeySwitch of None is the rotation by 0, which is the first one of babies or giants if it is there.
+        """
+        self.switch, self.T = switch, switch.T
+        self.babies = Rotations(switch, babies, True, places)
+        self.takes_digits = any(baby is not None for baby in babies)
+        self.first = sum(giant is None for giant in giants)  # of the giants that have a key
+        self.giants = None
+        if self.first < len(giants):
+            self.giants = Rotations(switch, giants, True, ((0,) * len(giants),), is_split=True)
+
+
+@repeated
+# Ten parameters: all that a repeated call reads stands among its arguments.
+def slot_product(
+    c: V,
+    weights: Value,
+    plan: SlotProduct,
+    baby_moves: Array,
+    baby_keys: tuple[Value | None, ...],
+    giant_moves: Array,
+    giant_keys: tuple[Value | None, ...],
+    target: RingPlan,
+    made: Value | None = None,
+    *,
+    out: Array | None = None,
+) -> Value:
+    """Return the product divided by P, and by the moduli of the ring that the target lacks.
+
+    weights: the diagonals, evaluated modulo T. made: the evaluated digits of c's masks, if they are there.
+    """
+    ring, T, compute = c._plan, plan.T, backend_of(c._data)
+    if made is None and plan.takes_digits:
+        made = mask_digits(c, plan.switch)
+    given = None if made is None else made._data
+    shape = (*c._data.shape[:-2], T.rows, T.n)
+    inner = empty(compute, (len(giant_keys), *shape), T.dtype)
+    plan.babies.run(given, baby_keys, baby_moves, ntt(c)._data, weights._data, inner)
+    if plan.giants is None:
+        total = inner[0]
+    else:
+        masks = Value(T, index(inner, (slice(plan.first, None), ..., 1)), "eval")
+        low = divided(masks, ring, "nearest", scratch="eval")
+        own = digits(low, T, plan.switch.size)
+        sums = empty(compute, (1, *shape), T.dtype)
+        plan.giants.run(own._data, giant_keys, giant_moves, inner, None, sums)
+        total = sums[0]
+    result = divided(Value(T, total, "eval"), target, "nearest", out=out, scratch="eval")
+    return result if c._domain == "eval" else intt(result, result._data)
+
+
+def slot_product_plan(
+    switch: KeySwitch,
+    babies: tuple[KeySwitch | None, ...],
+    giants: tuple[KeySwitch | None, ...],
+    places: tuple[tuple[int, ...], ...],
+) -> SlotProduct:
+    """Return the SlotProduct of these arguments, which the ring keeps."""
+    key = "slot product", switch, babies, giants, places
+    return kept_plan(switch.ring, key, lambda: SlotProduct(switch, babies, giants, places))

@@ -20,9 +20,12 @@ from .gadget import (
 from .keys import SwitchKey, rotation_keys, switch_key
 from .lwe import decompose_integers, extract
 from .security import max_log_q
-from .switch import key_switch, rotate, rotate_many
+from .switch import Hoisted, hoist, key_switch, rotate, rotate_many
+from .transform import LinearTransform, transform
 
 __all__ = [
+    "Hoisted",
+    "LinearTransform",
     "Prepared",
     "SwitchKey",
     "blind_rotate",
@@ -32,6 +35,7 @@ __all__ = [
     "external_product",
     "extract",
     "gadget",
+    "hoist",
     "key_switch",
     "max_log_q",
     "prepare",
@@ -39,4 +43,5 @@ __all__ = [
     "rotate_many",
     "rotation_keys",
     "switch_key",
+    "transform",
 ]

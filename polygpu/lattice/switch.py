@@ -3,23 +3,119 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from .._backends import Array
+from .._backends import backend_of
+from .._core.checks import shown
 from .._ops import switch as ops
+from .._ops.arrays import empty
 from .._ops.rns import Precision
-from ..errors import DomainError, ParameterError
-from ..functions import concatenate
-from ..poly import Poly, as_poly, check_one_device, checked_poly, memory_of, without_last
+from ..errors import DomainError, ParameterError, RingMismatch
+from ..poly import Poly, as_poly, check_one_device, checked_poly, memory_of, plan_of, without_last
 from ..ring import Ring
 from .keys import SwitchKey
 
 
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Hoisted:
+    """A value with the digits that key switches take of it, made once for all of them; `hoist` makes it.
+
+    `value` is the value, or the ciphertext (*batch, 2). `digits` are the evaluated digits of the value, or of
+    the ciphertext's masks c_1, (*batch, digits). `special`, `limbs_per_digit` and `conversion` are those of
+    `hoist`.
+
+    >>> import polygpu as pg
+    >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=3))
+    >>> pg.lattice.hoist(T[:2].random(seed=1), special=T[2:], limbs_per_digit=1)
+    Hoisted(shape=(), n=8, limbs=2, special=1, limbs_per_digit=1, device=cpu)
+    """
+
+    value: Poly
+    digits: Poly
+    special: Ring
+    limbs_per_digit: int
+    conversion: Precision
+
+    @property
+    def ring(self) -> Ring:
+        """The ring of the value."""
+        return self.value.ring
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the value and of its digits."""
+        return int(self.value.data.nbytes + self.digits.data.nbytes)
+
+    def __repr__(self) -> str:
+        return (
+            f"Hoisted(shape={self.value.shape}, n={self.ring.n}, limbs={self.ring.rows}, "
+            f"special={self.special.rows}, limbs_per_digit={self.limbs_per_digit}, "
+            f"device={self.value.device})"
+        )
+
+    def _check_key(self, key: SwitchKey, name: str) -> None:
+        """Raise ParameterError unless a key has the special primes and the digits of this."""
+        for of, own in (("special", self.special), ("limbs_per_digit", self.limbs_per_digit)):
+            if getattr(key, of) != own:
+                raise ParameterError(
+                    f"{name}: has another {of} than the hoisted value. Hoist it with special={name}.special "
+                    f"and limbs_per_digit={name}.limbs_per_digit"
+                )
+
+
+def hoist(x: Poly, *, special: Ring, limbs_per_digit: int, conversion: Precision = "exact") -> Hoisted:
+    """Compute the digits of a value once, for many key switches.
+
+    The result takes the place of `x` in `key_switch`; that of a ciphertext (*batch, 2) takes its place in
+    `rotate`, `rotate_many` and `transform`, and has the digits of the mask c_1. So a batch of two values
+    counts as a ciphertext: hoist `x[..., None]` to switch both.
+
+    Args:
+        x: a value, or ciphertexts (*batch, 2), in either domain.
+        special: the ring of the special primes of the keys.
+        limbs_per_digit: the limbs of a digit of the keys.
+        conversion: "exact" or "fast", as in `Poly.convert`, for the digits.
+
+    Returns a Hoisted on x's device.
+
+    Raises:
+        NotNTTFriendly: Q.join(special) has no complete transform.
+        RingMismatch: `special` is of another degree or kind.
+        BadRoot: `special` has another root for a prime of x's ring.
+        ParameterError: moduli with a common factor, limbs_per_digit < 1, or another word for conversion.
+
+    Cost: with d digits, l limbs and p special ones: l inverse and d (l + p) - l forward transforms of an
+    evaluated value, and the memory of d (l + p) rows.
+    Source: Halevi, Shoup 2018/244, section 4.2.
+
+    >>> import polygpu as pg
+    >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=3))
+    >>> Q, P, s = T[:2], T[2:], T.ternary(seed=1)
+    >>> key = pg.lattice.switch_key(s, s * s, ring=Q, special=P, limbs_per_digit=1)
+    >>> a = Q.random(seed=2)
+    >>> h = pg.lattice.hoist(a, special=P, limbs_per_digit=1)
+    >>> pg.lattice.key_switch(h, key) == pg.lattice.key_switch(a, key), h.nbytes
+    (True, 256)
+    """
+    x = checked_poly(x, "x")
+    T = x.ring.join(special) if isinstance(special, Ring) else None
+    switch = ops.key_switch_plan(
+        x._plan, plan_of(special, "special"), plan_of(T, "special"), limbs_per_digit, conversion
+    )
+    is_ciphertext = x.shape[-1:] == (2,)
+    made = ops.mask_digits(x, switch) if is_ciphertext else ops.value_digits(x, switch)
+    assert T is not None
+    return Hoisted(x, as_poly(T, made, None), special, switch.size, conversion)
+
+
 def key_switch(
-    a: Poly,
+    a: Poly | Hoisted,
     key: SwitchKey,
     *,
     add: Poly | None = None,
     rescale: int = 0,
+    divide: bool = True,
     conversion: Precision = "exact",
     out: Poly | None = None,
 ) -> Poly:
@@ -30,27 +126,31 @@ def key_switch(
 
     The result is, bit for bit, that of these steps: a.digits(T, limbs_per_digit=...) with
     T = a.ring.join(key.special); the sum of digit_j key[j] in T; with `add`, P times that is added; mod_down
-    to the ring of the result.
+    to the ring of the result, unless `divide` is False.
 
     Args:
-        a: a value of the key's ring, or of the first of its limbs, of any batch shape.
+        a: a value of the key's ring, or of the first of its limbs, of any batch shape; or what `hoist` makes
+            of it.
         key: from s' to s, on a's device.
-        add: a value of a's ring and domain, (*batch, 2), to add to the result; it costs less than a sum
-            afterwards.
+        add: a value in a's domain to add to the result, (*batch, 2), or (*batch) to add to d_0 alone. It
+            costs less than a sum afterwards. Its ring is a's, or has more limbs, which are ignored.
         rescale: how many limbs at the end of a's ring are divided away with P. The result, with what is
             added, is rounded once; `.rescale()` afterwards would round a second time and divide once more.
-        conversion: "exact" or "fast", as of Poly.convert, for the digits and for the division by P.
+        divide: whether to divide by P. If not, the result is P times as large, in T, and results of several
+            key switches can be added up before one division, by `mod_down(ring)`.
+        conversion: "exact" or "fast", as in `Poly.convert`, for the digits and for the division by P. The
+            digits of a hoisted value are there already.
         out: a Poly of the result's ring with batch shape (*batch, 2) to write into.
 
     Returns:
         A value of a.ring, or of a.ring[:-rescale], (*batch, 2), in a's domain. Its noise is about (sum over j
-        of digit_j e_j) / P in size.
+        of digit_j e_j) / P in size. Without division a value of T, evaluated.
 
     Raises:
         RingMismatch: a is of another ring, or a limb is missing before its last one.
         BadRoot: another root for a prime that two of the rings have.
-        ParameterError: no SwitchKey, `add` of another shape, rescale outside its range, or another word for
-            conversion.
+        ParameterError: no SwitchKey, a hoisted value with other digits, `add` of another shape, rescale
+            outside its range or without a division, or another word for conversion.
         DomainError: `add` in another domain than a.
         DeviceError, OutputError: operands on two devices; `out` cannot take the result.
 
@@ -67,28 +167,55 @@ def key_switch(
     >>> d = pg.lattice.key_switch(a, key)
     >>> (d[0] + d[1] * s.restrict(Q) - a * t.restrict(Q)).norm(float("inf")) < 100
     True
+    >>> pg.lattice.key_switch(a, key, divide=False).mod_down(Q) == d
+    True
     """
-    a, key = checked_poly(a, "a"), _checked_key(key, "key")
+    hoisted = a if isinstance(a, Hoisted) else None
+    a, key = checked_poly(a if hoisted is None else hoisted.value, "a"), _checked_key(key, "key")
+    if hoisted is not None:
+        hoisted._check_key(key, "key")
+        if a.shape != hoisted.digits.shape[:-1]:
+            raise ParameterError(
+                f"a: the hoisted ciphertext {a.shape} serves rotations. To switch two values, hoist "
+                "a[..., None]"
+            )
     check_one_device(a, key.value)
-    ring = without_last(a.ring, rescale, "rescale", least=0)
-    target, memory = ring._plan, memory_of(ring._plan, out)
-    more = None if add is None else _addend(a, add)
-    value = ops.key_switch(a, key.value, key._switch(a.ring, conversion), more, target, out=memory)
+    switch = key._switch(a.ring, conversion)
+    ring = without_last(a.ring, rescale, "rescale", least=0) if divide else a.ring.join(key.special)
+    if not divide and rescale != 0:
+        raise ParameterError(
+            f"rescale: {shown(rescale)}, but divide is False. Divide later, by rescale or mod_down"
+        )
+    memory, more = memory_of(ring._plan, out), None if add is None else _addend(a, add)
+    if hoisted is None and divide:
+        value = ops.key_switch(
+            a, key.value, switch, None if more is None else more._data, ring._plan, out=memory
+        )
+    elif hoisted is None:
+        value = ops.key_switch_sums(a, key.value, switch, more, out=memory)
+    elif divide:
+        value = ops.key_switch_hoisted(a, hoisted.digits, key.value, switch, more, ring._plan, out=memory)
+    else:
+        value = ops.key_switch_digits(hoisted.digits, key.value, switch, more, out=memory)
     return as_poly(ring, value, out)
 
 
-def rotate(c: Poly, key: SwitchKey, *, conversion: Precision = "exact") -> Poly:
+def rotate(
+    c: Poly | Hoisted, key: SwitchKey, *, divide: bool = True, conversion: Precision = "exact"
+) -> Poly:
     """A ciphertext under the automorphism X -> X^g of a key.
 
     With an ordinary key the result is, bit for bit, (c_0(X^g), 0) + key_switch(c_1(X^g), key). With a turned
     one it is (c_0, 0) + key_switch(c_1, key), and then X -> X^g.
 
     Args:
-        c: ciphertexts, (*batch, 2).
+        c: ciphertexts, (*batch, 2), or what `hoist` makes of them.
         key: of rotation_keys.
-        conversion: as of key_switch.
+        divide: whether to divide by P, as in `key_switch`.
+        conversion: as in `key_switch`.
 
-    Returns a value of c's ring, shape and domain.
+    Returns a value of c's ring, shape and domain. Without division it is one of c.ring.join(key.special),
+    evaluated, and P times as large.
 
     Raises:
         ParameterError: c is of another batch shape, or the key has no galois_element. All else as key_switch.
@@ -105,37 +232,33 @@ def rotate(c: Poly, key: SwitchKey, *, conversion: Precision = "exact") -> Poly:
     >>> (d[0] + d[1] * s.restrict(Q) - message.automorphism(5)).norm(float("inf")) < 100
     True
     """
-    c, (key,) = _checked_rotations(c, [key])
-    if not key.turned:
-        return rotate_many(c, [key], conversion=conversion)[0]
-    check_one_device(c, key.value)
-    switched = ops.key_switch(c[..., 1], key.value, key._switch(c.ring, conversion))
-    total = as_poly(c.ring, switched, None)
-    total[..., 0] = total[..., 0] + c[..., 0]
-    assert key.galois_element is not None
-    return total.automorphism(key.galois_element)
+    return rotate_many(c, [key], divide=divide, conversion=conversion)[0]
 
 
-def rotate_many(c: Poly, keys: Iterable[SwitchKey], *, conversion: Precision = "exact") -> Poly:
+def rotate_many(
+    c: Poly | Hoisted, keys: Iterable[SwitchKey], *, divide: bool = True, conversion: Precision = "exact"
+) -> Poly:
     """A ciphertext under the automorphisms X -> X^g of several keys, from digits made once (hoisting).
 
     For each key the result is, bit for bit, that of rotate().
 
     Args:
-        c: ciphertexts, (*batch, 2).
-        keys: of rotation_keys, with the same special primes and digits.
-        conversion: as of key_switch.
+        c: ciphertexts, (*batch, 2), or what `hoist` makes of them.
+        keys: of rotation_keys, with the same special primes and digits, and all turned or none. Their rings
+            may differ.
+        divide: whether to divide by P, as in `key_switch`.
+        conversion: as in `key_switch`.
 
     Returns:
-        A value of c's ring, (len(keys), *batch, 2), in c's domain; of no keys an empty one.
+        A value of c's ring, (len(keys), *batch, 2), in c's domain; of no keys an empty one. Without division
+        it is one of c.ring.join(special), evaluated, and P times as large.
 
     Raises:
-        ParameterError: c is of another batch shape, a key has no galois_element, or keys differ in their
-            parameters. All else as key_switch.
+        ParameterError: c is of another batch shape, a key has no galois_element, keys differ in their
+            parameters, or there are no keys and `divide` is False. All else as key_switch.
 
-    Cost: with d digits, l limbs and p special ones: digits and their transforms once, as in key_switch. For
-    each key, which is read once, there are 2p inverse and 2l forward transforms. Turned keys are rotated one
-    by one.
+    Cost: with d digits, l limbs and p special ones: digits and their transforms once, as in key_switch. Each
+    key is read once, and takes 2p inverse and 2l forward transforms for the division.
     Source: Halevi, Shoup 2018/244, section 4.2.
 
     >>> import polygpu as pg
@@ -149,28 +272,27 @@ def rotate_many(c: Poly, keys: Iterable[SwitchKey], *, conversion: Precision = "
     >>> (phases - message.automorphism([3, 5])).norm(float("inf")).max() < 100
     True
     """
-    c, all_keys = _checked_rotations(c, keys)
+    if not isinstance(keys, Iterable) or isinstance(keys, Mapping):
+        raise ParameterError(f"keys: {type(keys).__name__}, must be a sequence; of a dict give keys.values()")
+    c, digits, found = checked_rotations(c, dict(enumerate(keys)))
+    all_keys = list(found.values())
     if not all_keys:
+        if not divide:
+            raise ParameterError("keys: none, so that the ring of the result is not known. Give a key")
         return c[None][:0]
     first = all_keys[0]
     for i, key in enumerate(all_keys):
-        check_one_device(c, key.value)
-        for name in ("special", "limbs_per_digit", "turned"):
-            if getattr(key, name) != getattr(first, name):
-                raise ParameterError(
-                    f"keys[{i}]: has another {name} than keys[0]; rotate by it in its own call"
-                )
-    if first.turned:
-        return concatenate([rotate(c, key, conversion=conversion)[None] for key in all_keys])
+        if key.turned != first.turned:
+            raise ParameterError(f"keys[{i}]: has another turned than keys[0]; rotate by it in its own call")
+    switches = [key._switch(c.ring, conversion) for key in all_keys]
     elements = [key.galois_element or 0 for key in all_keys]
-    groups: dict[Ring, list[int]] = {}
-    for i, key in enumerate(all_keys):
-        groups.setdefault(key.value.ring, []).append(i)
-    if len(groups) > 1:  # keys of several levels: digits are made for each
-        parts = [rotate_many(c, [all_keys[i] for i in at], conversion=conversion) for at in groups.values()]
-        order = [i for at in groups.values() for i in at]
-        return concatenate(parts)[[order.index(i) for i in range(len(order))]]
-    return ops.rotate_many(c, elements, [key.value for key in all_keys], first._switch(c.ring, conversion))
+    values = [key.value for key in all_keys]
+    if divide:
+        return ops.rotate_many(c, elements, values, switches, first.turned, digits)
+    made = ops.mask_digits(c, switches[0]) if digits is None else digits
+    plan = ops.rotations(tuple(switches), first.turned)
+    value = ops.rotated_sums(c, made, plan, ops.moves_of(c, elements), tuple(values))
+    return as_poly(c.ring.join(first.special), value, None)
 
 
 def _checked_key(key: object, name: str) -> SwitchKey:
@@ -182,26 +304,57 @@ def _checked_key(key: object, name: str) -> SwitchKey:
     return key
 
 
-def _checked_rotations(c: Poly, keys: Iterable[SwitchKey]) -> tuple[Poly, list[SwitchKey]]:
-    c = checked_poly(c, "c")
-    if not isinstance(keys, Iterable) or isinstance(keys, Mapping):
-        raise ParameterError(f"keys: {type(keys).__name__}, must be a sequence; of a dict give keys.values()")
+def checked_rotations(
+    c: Poly | Hoisted, keys: Mapping[Any, SwitchKey]
+) -> tuple[Poly, Poly | None, dict[Any, SwitchKey]]:
+    """Return a ciphertext, the digits of its mask if it is hoisted, and the checked keys.
+
+    Keys are rotation keys on the ciphertext's device, with the same special primes and digits.
+    """
+    hoisted = c if isinstance(c, Hoisted) else None
+    c = checked_poly(c if hoisted is None else hoisted.value, "c")
     if c.shape[-1:] != (2,):
         raise ParameterError(
             f"c: batch shape {c.shape}; the last axis must be of length 2, a ciphertext's components"
         )
-    found = [_checked_key(key, f"keys[{i}]") for i, key in enumerate(keys)]
-    for i, key in enumerate(found):
+    found = {i: _checked_key(key, f"keys[{i}]") for i, key in keys.items()}
+    for i, key in found.items():
         if key.galois_element is None:
             raise ParameterError(f"keys[{i}]: galois_element is None; rotation_keys makes keys that rotate")
-    return c, found
+        check_one_device(c, key.value)
+        if hoisted is not None:
+            hoisted._check_key(key, f"keys[{i}]")
+        first, one = next(iter(found.items()))
+        for name in ("special", "limbs_per_digit"):
+            if getattr(key, name) != getattr(one, name):
+                raise ParameterError(
+                    f"keys[{i}]: has another {name} than keys[{first}]; rotate by it in its own call"
+                )
+    return c, None if hoisted is None else hoisted.digits, found
 
 
-def _addend(a: Poly, add: object) -> Array:
-    """The array of `add`, checked against a: of its ring and domain, with batch shape (*batch, 2)."""
-    add = a._operand(checked_poly(add, "add"))
+def _addend(a: Poly, add: object) -> Poly:
+    """Return `add` as a value of a's ring, (*batch, 2), checked against a."""
+    add = checked_poly(add, "add")
     if add.domain != a.domain:
         raise DomainError(f"add: in {add.domain!r}, a in {a.domain!r}; evaluate one by .ntt()")
+    if add.ring != a.ring:
+        missing = [q for q in a.ring.moduli if q not in add.ring.moduli]
+        if missing or add.ring.n != a.ring.n or add.ring.kind != a.ring.kind:
+            raise RingMismatch(
+                f"add: of {add.ring!r}, a of {a.ring!r}. Its ring must have all limbs of a's. "
+                "a.restrict(ring) drops limbs"
+            )
+        add = add.restrict(a.ring)
+    check_one_device(a, add)
+    if add.shape == a.shape:
+        both = empty(backend_of(add._data), (*a.shape, 2, a.ring.rows, a.ring.n), a.ring.dtype, zero=True)
+        pair = add._with(both)
+        pair[..., 0] = add
+        return pair
     if add.shape != (*a.shape, 2):
-        raise ParameterError(f"add: batch shape {add.shape}, must be {(*a.shape, 2)}, as the result")
-    return add.data
+        raise ParameterError(
+            f"add: batch shape {add.shape}, must be {(*a.shape, 2)}, as the result, or {a.shape}, which is "
+            "added to component 0"
+        )
+    return add

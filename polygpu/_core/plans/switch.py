@@ -58,12 +58,8 @@ class DigitProduct:
     @cached_property
     def adding(self) -> Conversion:
         """The conversion that adds the multiple of another value to the sums."""
-        limbs, moduli = tuple(i for i, f in enumerate(self.factors) if f), self.transform.basis.moduli
-        chosen, factors = tuple(moduli[i] for i in limbs), tuple(self.factors[i] for i in limbs)
-        target = Residues(chosen, limbs, len(moduli))
-        own = Residues(chosen, tuple(self.own[i][1] for i in limbs), self.own_total)
-        nothing, zeros = Residues((), (), 0), (0,) * len(limbs)
-        return Conversion(nothing, target, zeros, accumulate=True, own=own, own_factors=factors)
+        rows = tuple(self.own[i][1] if f else 0 for i, f in enumerate(self.factors))
+        return _adding(self.transform, self.factors, rows, self.own_total)
 
     @cached_property
     def own_copy(self) -> Conversion:
@@ -75,3 +71,46 @@ class DigitProduct:
         value = Residues(own, tuple(row for _, _, row in places), self.own_total)
         ones, nothing = (1,) * len(own), Residues((), (), 0)
         return Conversion(nothing, target, ones, own=value, own_factors=ones)
+
+
+@dataclass(frozen=True, eq=False)
+class RotatedSums:
+    """out_g = sum over terms t of weight_(g, t) rho_t(sum_j digit_j key_t[j] + (f more_0, 0)), evaluated.
+
+    rho_t is an automorphism X -> X^g. A term without a key is rho_t(f more_0, f more_1). The factor f depends
+    on the limb: a value of fewer limbs that is multiplied by the product of the others has the factor 0
+    modulo these. Turned keys are rotated themselves; of other keys, which encrypt under the secret after the
+    rotation, only the digits are: rho_t(digit_j) key_t[j].
+    """
+
+    products: tuple[DigitProduct | None, ...]  # of each term; None for a term without a key
+    transform: NttPlan  # of the limbs of digits and result, complete
+    factors: tuple[int, ...]  # of each limb, of its row of `more`
+    more_rows: tuple[int, ...]  # of each limb: its row of `more`; any one where the factor is 0
+    more_total: int  # rows of `more`
+    is_turned: bool
+    # For each result and term the number of the weight, or -1 where the result has no such term. Without
+    # weights all other numbers stand for 1.
+    places: tuple[tuple[int, ...], ...]
+    # Whether each term has digits and `more` of its own, along a first axis. Terms without a key have no
+    # digits there.
+    is_split: bool = False
+    handles: Handles = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def adding(self) -> Conversion:
+        """The conversion that adds f times `more`."""
+        return _adding(self.transform, self.factors, self.more_rows, self.more_total)
+
+
+def _adding(transform: NttPlan, factors: tuple[int, ...], rows: tuple[int, ...], total: int) -> Conversion:
+    """Return the conversion that adds multiples of rows of another value, of `total` rows, to limbs."""
+    limbs, moduli = tuple(i for i, f in enumerate(factors) if f), transform.basis.moduli
+    chosen = tuple(moduli[i] for i in limbs)
+    target = Residues(chosen, limbs, len(moduli))
+    own, own_factors = (
+        Residues(chosen, tuple(rows[i] for i in limbs), total),
+        tuple(factors[i] for i in limbs),
+    )
+    nothing, zeros = Residues((), (), 0), (0,) * len(limbs)
+    return Conversion(nothing, target, zeros, accumulate=True, own=own, own_factors=own_factors)

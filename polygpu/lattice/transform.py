@@ -1,0 +1,302 @@
+"""Matrices times the slots of ciphertexts: sums of diagonals times rotations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .. import fft
+from .._backends import Array
+from .._core.checks import integer, shown
+from .._ops import switch as ops
+from ..errors import NotComplex, ParameterError, RingMismatch
+from ..functions import stack
+from ..poly import Poly, as_poly, check_one_device, plan_of, without_last
+from ..ring import Ring
+from .keys import SwitchKey
+from .switch import Hoisted, checked_rotations
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LinearTransform:
+    """A matrix that acts on the n/2 slots of CKKS: M v is the sum over k of d_k * roll(v, -k).
+
+    The diagonals are encoded once, at a scale, modulo all limbs of `ring` and `special`. `transform`
+    multiplies ciphertexts by them, with baby steps and giant steps: k = g + i with 0 <= i < baby. The babies
+    i share the digits of the ciphertext, and each giant g takes one more key switch.
+
+    Args:
+        diagonals: a dict k -> d_k. k counts modulo n/2. d_k are n/2 complex numbers, or a shorter power of
+            two that is repeated. Other diagonals are 0.
+        ring: the ring Q of the ciphertexts.
+        special: the ring of the special primes P of the keys.
+        scale: a number by which the diagonals are multiplied before they are rounded.
+        baby: the number of baby steps, a power of two up to n/2. By default the one with the fewest babies
+            and giants, and of two such the smaller.
+
+    Raises:
+        NotNTTFriendly: Q.join(special) has no complete transform.
+        RingMismatch, BadRoot: `special` is of another degree or kind, or has another root for a prime.
+        NotComplex: diagonals that are not numbers, or not finite.
+        ParameterError: no diagonals, two for one k, a length that is not a power of two up to n/2, a cyclic
+            ring, or another baby.
+
+    Cost: for each diagonal an FFT and rounding on the host, and a forward transform of all limbs. The
+    encoded diagonals take the memory of that many values of Q.join(special).
+    Source: Halevi, Shoup 2018/244, section 5; Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux 2020/1203,
+    section 4.
+
+    >>> import polygpu as pg
+    >>> T = pg.Ring(16, pg.ntt_primes(16, bits=40, count=3))
+    >>> M = pg.lattice.LinearTransform({0: [1], 1: [0.5], 5: [2j]}, ring=T[:2], special=T[2:], scale=2**20)
+    >>> M
+    LinearTransform(n=16, limbs=2, special=1, diagonals=3, baby=1, giants=3)
+    >>> M.galois_elements
+    (5, 21)
+    """
+
+    diagonals: Poly = field(init=False)
+    ring: Ring
+    special: Ring
+    scale: int | float | Fraction
+    baby: int
+    _steps: tuple[int, ...] = field(init=False)  # k of each diagonal, in [0, n/2)
+
+    def __init__(
+        self,
+        diagonals: Mapping[int, Any],
+        *,
+        ring: Ring,
+        special: Ring,
+        scale: int | float | Fraction,
+        baby: int | None = None,
+    ) -> None:
+        plan_of(ring, "ring"), plan_of(special, "special")
+        T = ring.join(special)
+        ops.key_switch_plan(ring._plan, special._plan, T._plan, ring.rows)
+        if ring.kind != "negacyclic" or ring.n < 2:
+            raise ParameterError(f"ring: {ring!r} has no slots of CKKS. Use kind='negacyclic' and n >= 2")
+        rows, half = _checked_diagonals(diagonals, ring.n // 2), ring.n // 2
+        size = _best_baby(rows, half) if baby is None else _checked_baby(baby, half)
+        encoded = []
+        for k, row in rows.items():
+            slots = fft.from_slots(np.roll(row, k - k % size))
+            encoded.append(T.from_floats(slots, scale=scale).ntt())
+        values = {
+            "diagonals": stack(encoded).to(),
+            "ring": ring,
+            "special": special,
+            "scale": scale,
+            "baby": size,
+            "_steps": tuple(rows),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def galois_elements(self) -> tuple[int, ...]:
+        """The Galois elements of the keys that `transform` takes, in order; 1 needs none."""
+        n = self.ring.n
+        return tuple(sorted({pow(5, k, 2 * n) for k in (*self._babies, *self._giants)} - {1}))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the encoded diagonals."""
+        return int(self.diagonals.data.nbytes)
+
+    @property
+    def device(self) -> str:
+        """Where the diagonals lie, as `Poly.device`."""
+        return self.diagonals.device
+
+    @property
+    def _babies(self) -> list[int]:
+        return sorted({k % self.baby for k in self._steps})
+
+    @property
+    def _giants(self) -> list[int]:
+        return sorted({k - k % self.baby for k in self._steps})
+
+    def explain(self) -> str:
+        """Return what a product with the matrix does and takes, one fact a line.
+
+        Cost: none.
+
+        >>> import polygpu as pg
+        >>> T = pg.Ring(16, pg.ntt_primes(16, bits=40, count=3))
+        >>> M = pg.lattice.LinearTransform({0: [1], 5: [2]}, ring=T[:2], special=T[2:], scale=2**20, baby=4)
+        >>> print(M.explain())
+        LinearTransform(n=16, limbs=2, special=1, diagonals=2, baby=4, giants=2)
+        babies    0 1
+        giants    0 4
+        keys      2, of the Galois elements 5 17
+        bytes     768 of diagonals
+        """
+        babies, giants, elements = self._babies, self._giants, self.galois_elements
+
+        def named(numbers: Iterable[int]) -> str:
+            return " ".join(map(str, numbers))
+
+        lines = [
+            repr(self),
+            f"babies    {named(babies)}",
+            f"giants    {named(giants)}",
+            f"keys      {len(elements)}, of the Galois elements {named(elements)}",
+            f"bytes     {self.nbytes} of diagonals",
+        ]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return (
+            f"LinearTransform(n={self.ring.n}, limbs={self.ring.rows}, special={self.special.rows}, "
+            f"diagonals={len(self._steps)}, baby={self.baby}, giants={len(self._giants)})"
+        )
+
+
+def transform(
+    c: Poly | Hoisted, M: LinearTransform, keys: Mapping[int, SwitchKey], *, rescale: int = 0
+) -> Poly:
+    """Multiply the slots of ciphertexts by a matrix: from slots v to M v.
+
+    The phase of the result is multiplied by the matrix's scale, and divided by the product of the limbs that
+    `rescale` drops. Baby steps are summed before any division (double hoisting): for each giant g the sum
+    over i of diagonal times rotated ciphertext is formed modulo T = Q.join(special). Its mask is divided by
+    P, rounded to the nearest, and switched by the key of g. The sum of all giants is divided once, by P and
+    the dropped limbs, rounded to the nearest.
+
+    Args:
+        c: ciphertexts, (*batch, 2), of M.ring, or of a ring with more limbs, which are ignored; or what
+            `hoist` makes of ciphertexts of M.ring.
+        M: the matrix.
+        keys: a dict of turned keys of rotation_keys, which has all of M.galois_elements.
+        rescale: how many limbs at the end of M.ring are divided away.
+
+    Returns a value of M.ring, or of M.ring[:-rescale], (*batch, 2), in c's domain.
+
+    Raises:
+        ParameterError: c is of another batch shape; a key is missing, not turned or has other parameters;
+            rescale outside its range; or no LinearTransform.
+        RingMismatch: c lacks a limb of M.ring.
+        DeviceError: operands on two devices.
+
+    Cost: with d digits, l limbs and p special ones, b babies and g giants: l + g (l + p) + 2 (p + rescale)
+    inverse and (1 + g) d (l + p) forward transforms. Each diagonal and each key are read once.
+    Source: Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux 2020/1203, section 4.
+
+    >>> import numpy as np
+    >>> import polygpu as pg
+    >>> T = pg.Ring(16, pg.ntt_primes(16, bits=40, count=3))
+    >>> Q, P, s = T[:2], T[2:], T.ternary(seed=1)
+    >>> M = pg.lattice.LinearTransform({0: [1], 1: [0.5]}, ring=Q, special=P, scale=2**20)
+    >>> of = {"ring": Q, "special": P, "limbs_per_digit": 1}
+    >>> keys = pg.lattice.rotation_keys(s, M.galois_elements, turned=True, **of)
+    >>> v, mask = np.arange(8) + 0j, Q.random(seed=2)
+    >>> m = Q.from_floats(pg.fft.from_slots(v), scale=2**30)
+    >>> c = pg.stack([m - mask * s.restrict(Q), mask])
+    >>> d = pg.lattice.transform(c, M, keys)
+    >>> phase = d[0] + d[1] * s.restrict(Q)
+    >>> np.round(pg.fft.to_slots(phase.to_float64() / 2**50).real, 3)
+    array([0.5, 2. , 3.5, 5. , 6.5, 8. , 9.5, 7. ])
+    """
+    if not isinstance(M, LinearTransform):
+        raise ParameterError(f"M: {type(M).__name__}, must be a LinearTransform")
+    if not isinstance(keys, Mapping):
+        raise ParameterError(f"keys: {type(keys).__name__}, must be a dict from Galois elements to keys")
+    n, babies, giants = M.ring.n, M._babies, M._giants
+    missing = [g for g in M.galois_elements if g not in keys]
+    if missing:
+        raise ParameterError(
+            f"keys: no key for the Galois elements {missing}. "
+            "rotation_keys(secret, M.galois_elements, turned=True, ...) makes them"
+        )
+    c, made, found = checked_rotations(c, {g: keys[g] for g in M.galois_elements})
+    if c.ring != M.ring:
+        if made is not None:
+            raise RingMismatch(
+                f"c: hoisted in {c.ring!r}, the matrix is of {M.ring!r}. Hoist c.restrict(M.ring)"
+            )
+        c = c.restrict(M.ring)
+    for g, key in found.items():
+        if key.special != M.special:
+            raise ParameterError(
+                f"keys[{g}]: has other special primes than the matrix, {list(M.special.moduli)}"
+            )
+        if not key.turned or key.galois_element != g:
+            raise ParameterError(
+                f"keys[{g}]: must be a turned key of X -> X^{g}. Use rotation_keys(turned=True)"
+            )
+    check_one_device(c, M.diagonals)
+    ring = without_last(M.ring, rescale, "rescale", least=0)
+    chosen = [[None if k == 0 else found[pow(5, k, 2 * n)] for k in steps] for steps in (babies, giants)]
+    plan = _plan(M, chosen, babies, giants)
+    moves = [ops.moves_of(c, [pow(5, k, 2 * n) for k in steps]) for steps in (babies, giants)]
+    values = [tuple(None if key is None else key.value for key in some) for some in chosen]
+    value = ops.slot_product(c, M.diagonals, plan, moves[0], values[0], moves[1], values[1], ring._plan, made)
+    return as_poly(ring, value, None)
+
+
+def _plan(
+    M: LinearTransform, chosen: list[list[SwitchKey | None]], babies: list[int], giants: list[int]
+) -> ops.SlotProduct:
+    """Return the plan of a product with keys of these rings."""
+    size = next((key.limbs_per_digit for some in chosen for key in some if key is not None), M.ring.rows)
+    T = M.diagonals._plan
+    switch = ops.key_switch_plan(M.ring._plan, M.special._plan, T, size)
+    switches = [tuple(None if key is None else key._switch(M.ring) for key in some) for some in chosen]
+    at = {k: i for i, k in enumerate(M._steps)}
+    places = tuple(tuple(at.get(g + i, -1) for i in babies) for g in giants)
+    return ops.slot_product_plan(switch, switches[0], switches[1], places)
+
+
+# ---- diagonals ----
+
+
+def _checked_diagonals(diagonals: object, half: int) -> dict[int, Array]:
+    """Return the diagonals by k in [0, n/2), each of n/2 complex numbers."""
+    if not isinstance(diagonals, Mapping):
+        raise ParameterError(f"diagonals: {type(diagonals).__name__}, must be a dict from k to numbers")
+    if not diagonals:
+        raise ParameterError("diagonals: none. Give one at least, such as {0: [0]}")
+    rows: dict[int, Array] = {}
+    for given, row in diagonals.items():
+        k = integer(given, "diagonals") % half
+        if k in rows:
+            raise ParameterError(
+                f"diagonals: {shown(given)} is {k} modulo n/2 = {half}, which is there twice"
+            )
+        try:
+            numbers = np.asarray(row)
+            is_wrong = numbers.dtype.kind not in "biufc"
+        except (TypeError, ValueError):
+            is_wrong = True
+        values = np.zeros(1, np.complex128) if is_wrong else numbers.astype(np.complex128)
+        if is_wrong or not np.isfinite(values).all():
+            raise NotComplex(f"diagonals[{shown(given)}]: must be finite complex numbers")
+        count = len(values) if values.ndim == 1 else 0
+        if not count or count > half or half % count:
+            raise ParameterError(
+                f"diagonals[{shown(given)}]: shape {values.shape}, must be (n/2,) = ({half},) or a shorter "
+                "power of two"
+            )
+        rows[k] = np.tile(values, half // count)
+    return dict(sorted(rows.items()))
+
+
+def _checked_baby(baby: object, half: int) -> int:
+    size = integer(baby, "baby")
+    if not 1 <= size <= half or size & (size - 1):
+        raise ParameterError(f"baby: {shown(size)} must be a power of two from 1 to n/2 = {half}")
+    return size
+
+
+def _best_baby(steps: Any, half: int) -> int:
+    """Return the power of two with the fewest babies and giants, of two such the smaller."""
+
+    def work(size: int) -> int:
+        return len({k % size for k in steps}) + len({k // size for k in steps})
+
+    return min((1 << i for i in range(half.bit_length())), key=work)

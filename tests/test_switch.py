@@ -1,0 +1,404 @@
+"""Key switches without division, hoisted values and matrices times slots, against Python ints."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from devices import CARDS, on
+from oracle import chain, draw
+
+import polygpu as pg
+from polygpu import Poly, Ring, lattice
+from polygpu.lattice import LinearTransform, SwitchKey, hoist, rotation_keys, switch_key
+
+Ints = np.ndarray[Any, np.dtype[Any]]  # of Python ints, coefficients along the last axis
+
+N = 8
+T = chain(N, (40,) * 5 + (41, 41))
+P = T[5:]
+S = T.ternary(seed=1)
+
+
+# ---- the definitions, in Python ints ----
+
+
+def ints(a: Poly) -> Ints:
+    return a.cpu().to_bigints(centered=True)
+
+
+def product(a: Ints, b: Ints) -> Ints:
+    """a b modulo X^n + 1."""
+    n = a.shape[-1]
+    total: Any = 0
+    for i in range(n):
+        turned = np.concatenate([-b[..., n - i :], b[..., : n - i]], axis=-1)
+        total = total + a[..., i, None] * turned
+    return np.asarray(total, object)
+
+
+def moved(a: Ints, g: int) -> Ints:
+    """a(X^g)."""
+    n, out = a.shape[-1], np.empty_like(a)
+    for j in range(n):
+        at = j * g % (2 * n)
+        out[..., at % n] = -a[..., j] if at >= n else a[..., j]
+    return out
+
+
+def centred(a: Ints, q: int) -> Ints:
+    return (a + q // 2) % q - q // 2
+
+
+def rounded(a: Ints, q: int, d: int) -> Ints:
+    """The centred value modulo q, divided by d and rounded to the nearest."""
+    return (2 * centred(a, q) + d) // (2 * d)
+
+
+def digits(a: Ints, ring: Ring, size: int) -> list[Ints]:
+    parts = [ring.moduli[i : i + size] for i in range(0, ring.rows, size)]
+    return [centred(a, math.prod(part)) for part in parts]
+
+
+def sums(a: Ints, key: SwitchKey, ring: Ring) -> Ints:
+    """The sum of digit_j key_j, (*batch, 2, n), not reduced."""
+    whole = ring.join(key.special)
+    entries = ints(key.value.restrict(whole))
+    made = digits(a, ring, key.limbs_per_digit)
+    terms = [[product(digit, half) for half in entry] for digit, entry in zip(made, entries, strict=False)]
+    return np.stack([sum(term[c] for term in terms) for c in (0, 1)], axis=-2)
+
+
+def body(a: Ints) -> Ints:
+    """(a, 0)."""
+    return np.stack([a, np.zeros_like(a)], axis=-2)
+
+
+def rotation(c: Ints, key: SwitchKey, ring: Ring) -> Ints:
+    """The rotated ciphertext, P times as large."""
+    g, factor = key.galois_element, key.special.modulus
+    assert g is not None
+    if key.turned:
+        return moved(factor * body(c[..., 0, :]) + sums(c[..., 1, :], key, ring), g)
+    return factor * body(moved(c[..., 0, :], g)) + sums(moved(c[..., 1, :], g), key, ring)
+
+
+def is_value(found: Poly, expected: Ints, ring: Ring) -> None:
+    assert found.ring == ring
+    assert np.array_equal(found.cpu().to_bigints(), expected % ring.modulus)
+
+
+# ---- key switches ----
+
+KEYS = {
+    size: switch_key(S, S * S, ring=T[:5], special=P, limbs_per_digit=size, seed=b"k")
+    for size in (1, 2, 3, 5)
+}
+EXACT = {"ring": T[:5], "special": P, "seed": b"r"}
+TURNED = rotation_keys(S, [3, 5, 15], limbs_per_digit=2, turned=True, **EXACT)
+PLAIN = rotation_keys(S, [3, 5, 15], limbs_per_digit=2, **EXACT)
+
+
+def values(ring: Ring, batch: tuple[int, ...], seed: int) -> Poly:
+    """Elements of which many coefficients are 0, 1, Q - 1 or half of Q."""
+    with pg.device("cpu"):
+        return ring(draw(ring, batch, seed))
+
+
+@on("cpu", "reference", "toy", *CARDS)
+@pytest.mark.parametrize("limbs", [1, 2, 4, 5])
+@pytest.mark.parametrize("size", KEYS)
+def test_key_switch_without_division(device: str, size: int, limbs: int) -> None:
+    Q, key = T[:limbs], KEYS[size].to()
+    whole = Q.join(P)
+    for domain in ("coef", "eval"):
+        a, add = values(Q, (3,), 1).to(), values(T[: limbs + 1] if limbs < 5 else Q, (3, 2), 2).to()
+        expected = sums(ints(a), key, Q)
+        more = P.modulus * ints(add)
+        if domain == "eval":
+            a, add = a.ntt(), add.ntt()
+        hoisted = hoist(a, special=P, limbs_per_digit=size)
+        for x in (a, hoisted):
+            is_value(lattice.key_switch(x, key, divide=False), expected, whole)
+            both = lattice.key_switch(x, key, add=add, divide=False)
+            is_value(both, expected + more, whole)
+            assert both.domain == "eval"
+            body_alone = lattice.key_switch(x, key, add=add[..., 0], divide=False)
+            is_value(body_alone, expected + body(more[..., 0, :]), whole)
+            divided = rounded(expected + more, whole.modulus, P.modulus)
+            found = lattice.key_switch(x, key, add=add)
+            is_value(found, divided, Q)
+            assert found.domain == domain and found == both.mod_down(Q)
+        if limbs > 1:
+            low = rounded(expected + more, whole.modulus, P.modulus * Q.moduli[-1])
+            for x in (a, hoisted):
+                is_value(lattice.key_switch(x, key, add=add, rescale=1), low, Q[:-1])
+
+
+# ---- rotations ----
+
+
+@on("cpu", "reference", "toy", *CARDS)
+@pytest.mark.parametrize("keys", [PLAIN, TURNED], ids=["plain", "turned"])
+@pytest.mark.parametrize("limbs", [1, 3, 5])
+def test_rotations(device: str, keys: dict[int, SwitchKey], limbs: int) -> None:
+    Q, some = T[:limbs], [key.to() for key in keys.values()]
+    whole = Q.join(P)
+    for c in (values(Q, (2,), 3).to(), values(Q, (3, 2), 4).to().ntt()):
+        h = hoist(c, special=P, limbs_per_digit=2)
+        expected = [rotation(ints(c), key, Q) for key in some]
+        for x in (c, h):
+            lazy, done = lattice.rotate_many(x, some, divide=False), lattice.rotate_many(x, some)
+            assert lazy.domain == "eval" and done.domain == c.domain
+            for i, key in enumerate(some):
+                is_value(lazy[i], expected[i], whole)
+                is_value(done[i], rounded(expected[i], whole.modulus, P.modulus), Q)
+                assert lattice.rotate(x, key, divide=False) == lazy[i]
+                assert lattice.rotate(x, key) == done[i]
+    assert lattice.rotate_many(h, []).shape == (0, 3, 2)
+
+
+def test_rotations_by_keys_of_several_levels() -> None:
+    rings = {3: T[:3], 5: T[:5], 15: T[:4]}
+    for turned in (False, True):
+        keys = rotation_keys(
+            S, [5, 3, -1], **{**EXACT, "ring": rings | {-1: T[:4]}}, limbs_per_digit=2, turned=turned
+        )
+        c = values(T[:3], (2,), 5)
+        found = lattice.rotate_many(c, keys.values(), divide=False)
+        for i, key in enumerate(keys.values()):
+            is_value(found[i], rotation(ints(c), key, T[:3]), T[:3].join(P))
+
+
+def test_many_rotations_are_divided_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    c = values(T[:5], (2, 2), 6).ntt()
+    for keys in (PLAIN, TURNED):
+        expected = lattice.rotate_many(c, keys.values())
+        with monkeypatch.context() as patched:
+            patched.setattr("polygpu._ops.switch._TOTALS", 1)
+            T.__reduce__()
+            assert lattice.rotate_many(c[:1], keys.values()) == expected[:, :1]
+
+
+# ---- matrices times slots ----
+
+
+def slot_product(c: Ints, M: LinearTransform, keys: dict[int, SwitchKey], ring: Ring, rescale: int) -> Ints:
+    """The definition of `transform`, from the encoded diagonals; the matrix's ring is `ring`."""
+    n, whole, factor = ring.n, ring.join(M.special), M.special.modulus
+    encoded = dict(zip(M._steps, ints(M.diagonals.intt()), strict=True))
+    total: Any = 0
+    for g in {k - k % M.baby for k in encoded}:
+        inner: Any = 0
+        for k, diagonal in encoded.items():
+            if k - k % M.baby == g:
+                i = k % M.baby
+                pair = rotation(c, keys[pow(5, i, 2 * n)], ring) if i else factor * c
+                inner = inner + product(np.broadcast_to(diagonal, pair.shape), pair)
+        if g:
+            key = keys[pow(5, g, 2 * n)]
+            mask = rounded(inner[..., 1, :], whole.modulus, factor)
+            inner = moved(body(inner[..., 0, :]) + sums(mask, key, ring), pow(5, g, 2 * n))
+        total = total + inner
+    dropped = math.prod(ring.moduli[ring.rows - rescale :])
+    return rounded(total, whole.modulus, factor * dropped)
+
+
+MATRICES = {
+    "identity": ({0: [1]}, None),
+    "one": ({1: [0.5j]}, None),
+    "all": ({k: np.arange(1, 5) * (1 + k * 1j) for k in range(4)}, None),
+    "all, one baby": ({k: [k, 1] for k in range(4)}, 1),
+    "all, four babies": ({k: [k, 1j] for k in range(4)}, 4),
+    "some": ({0: [1], 3: [2, 3], 1: [-1]}, 2),
+    "giants alone": ({2: [1, 2, 3, 4]}, 2),
+    "negative": ({-1: [1], -2: [1j]}, 2),
+}
+ALL = rotation_keys(S, [pow(5, k, 2 * N) for k in range(1, 4)], limbs_per_digit=2, turned=True, **EXACT)
+
+
+@on("cpu", "reference", "toy", *CARDS)
+@pytest.mark.parametrize("name", MATRICES)
+@pytest.mark.parametrize("limbs", [1, 3, 5])
+def test_transform(device: str, name: str, limbs: int) -> None:
+    diagonals, baby = MATRICES[name]
+    Q = T[:limbs]
+    M = LinearTransform(diagonals, ring=Q, special=P, scale=2**20, baby=baby)
+    assert M.device == pg._backends.current_device()
+    keys = {g: key.to() for g, key in ALL.items()}
+    assert set(M.galois_elements) <= keys.keys()
+    for c in (values(Q, (2,), 7).to(), values(Q, (3, 2), 8).to().ntt()):
+        for rescale in (0, 1) if limbs > 1 else (0,):
+            expected = slot_product(ints(c), M, ALL, Q, rescale)
+            found = lattice.transform(c, M, keys, rescale=rescale)
+            is_value(found, expected, Q[: limbs - rescale])
+            assert found.domain == c.domain
+            h = hoist(c, special=P, limbs_per_digit=2)
+            assert lattice.transform(h, M, keys, rescale=rescale) == found
+    if limbs < 5:
+        more = values(T[:5], (2,), 9).to()
+        assert lattice.transform(more, M, keys) == lattice.transform(more.restrict(Q), M, keys)
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_transform_multiplies_slots(name: str) -> None:
+    """The matrix, in NumPy: row r has entry d_k[r] in column r + k."""
+    diagonals, baby = MATRICES[name]
+    Q, half = T[:5], N // 2
+    M = LinearTransform(diagonals, ring=Q, special=P, scale=2**40, baby=baby)
+    matrix = np.zeros((half, half), complex)
+    for k, row in diagonals.items():
+        for r in range(half):
+            matrix[r, (r + k) % half] += np.resize(row, half)[r]
+    v = np.array([1, -2 + 1j, 0.5, 3j])
+    m, mask, s = Q.from_floats(pg.fft.from_slots(v), scale=2**40), Q.random(seed=1), S.restrict(Q)
+    c = pg.stack([m - mask * s, mask])
+    d = lattice.transform(c, M, ALL, rescale=1)
+    phase = (d[0] + d[1] * S.restrict(d.ring)).to_float64() / 2**80 * Q.moduli[-1]
+    assert np.abs(pg.fft.to_slots(phase) - matrix @ v).max() < 2**-25
+
+
+def test_ten_thousand_random_cases() -> None:
+    """Each verb on 2500 ciphertexts in four chains, against Python ints."""
+    rng = np.random.default_rng(1)
+    for case, (bits, sizes) in enumerate([((30,) * 4, 2), ((49,) * 3, 1), ((60,) * 3, 3), ((31, 50, 30), 2)]):
+        whole = chain(N, (*bits, *bits[:2]))
+        Q, special, s = whole[: len(bits)], whole[len(bits) :], whole.ternary(seed=case)
+        of: dict[str, Any] = {"ring": Q, "special": special, "limbs_per_digit": sizes, "seed": case}
+        elements = [pow(5, k, 2 * N) for k in range(1, 4)]
+        turned, plain = (rotation_keys(s, elements, turned=t, **of) for t in (True, False))
+        relin = switch_key(s, s * s, **of)
+        diagonals = {k: rng.normal(size=4) + 1j * rng.normal(size=4) for k in range(4)}
+        M = LinearTransform(diagonals, ring=Q, special=special, scale=2**20, baby=2)
+        c = values(Q, (2500, 2), case)
+        numbers = ints(c)
+        is_value(lattice.transform(c, M, turned), slot_product(numbers, M, turned, Q, 0), Q)
+        expected = sums(numbers[:, 0], relin, Q)
+        is_value(lattice.key_switch(c[:, 0], relin, divide=False), expected, whole)
+        for keys in (turned, plain):
+            found = lattice.rotate_many(c, keys.values(), divide=False)
+            for i, key in enumerate(keys.values()):
+                is_value(found[i], rotation(numbers, key, Q), whole)
+
+
+# ---- what is refused ----
+
+M4 = LinearTransform({0: [1], 1: [1]}, ring=T[:4], special=P, scale=2**20, baby=2)
+C4 = values(T[:4], (2,), 1)
+H4 = hoist(C4, special=P, limbs_per_digit=2)
+
+
+def without(g: int) -> dict[int, SwitchKey]:
+    return {other: key for other, key in ALL.items() if other != g}
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (
+            lambda: lattice.key_switch(C4, KEYS[2], rescale=1, divide=False),
+            pg.ParameterError,
+            "rescale: 1, but",
+        ),
+        (lambda: lattice.key_switch(H4, KEYS[2]), pg.ParameterError, r"hoist a\[\.\.\., None\]"),
+        (
+            lambda: lattice.key_switch(hoist(C4[0], special=P, limbs_per_digit=2), KEYS[3]),
+            pg.ParameterError,
+            "key: has another limbs_per_digit",
+        ),
+        (
+            lambda: lattice.key_switch(C4[0], KEYS[2], add=T[:3].zeros()),
+            pg.RingMismatch,
+            "must have all limbs",
+        ),
+        (
+            lambda: lattice.key_switch(C4[0], KEYS[2], add=T.zeros(3)),
+            pg.ParameterError,
+            r"add: batch shape \(3,\)",
+        ),
+        (lambda: lattice.rotate_many(H4, [], divide=False), pg.ParameterError, "keys: none"),
+        (lambda: lattice.rotate_many(C4, [PLAIN[3], TURNED[5]]), pg.ParameterError, "another turned"),
+        (
+            lambda: lattice.rotate(H4, rotation_keys(S, [3], limbs_per_digit=1, **EXACT)[3]),
+            pg.ParameterError,
+            "another limbs_per_digit than the hoisted",
+        ),
+        (lambda: hoist(7, special=P, limbs_per_digit=2), pg.RingMismatch, "x: int"),
+        (lambda: hoist(C4, special=7, limbs_per_digit=2), pg.ParameterError, "special: int, must be a Ring"),
+        (
+            lambda: hoist(C4, special=T[3:5], limbs_per_digit=2),
+            pg.PolyGPUError,
+            "factor in common|coprime|share",
+        ),
+        (lambda: hoist(C4, special=P, limbs_per_digit=0), pg.ParameterError, "limbs_per_digit: 0"),
+        (
+            lambda: hoist(C4, special=P, limbs_per_digit=2, conversion="quick"),
+            pg.ParameterError,
+            "conversion",
+        ),
+        (
+            lambda: lattice.transform(C4, M4, without(5)),
+            pg.ParameterError,
+            r"no key for the Galois elements \[5\]",
+        ),
+        (lambda: lattice.transform(C4, M4, PLAIN), pg.ParameterError, r"keys\[5\]: must be a turned key"),
+        (lambda: lattice.transform(C4, M4, {5: TURNED[3]}), pg.ParameterError, r"turned key of X -> X\^5"),
+        (lambda: lattice.transform(C4, M4, [TURNED[5]]), pg.ParameterError, "keys: list, must be a dict"),
+        (lambda: lattice.transform(C4, {0: [1]}, ALL), pg.ParameterError, "M: dict"),
+        (lambda: lattice.transform(C4[0], M4, ALL), pg.ParameterError, "c: batch shape"),
+        (lambda: lattice.transform(values(T[:3], (2,), 1), M4, ALL), pg.RingMismatch, "restrict"),
+        (lambda: lattice.transform(values(T, (2,), 1), M4, ALL, rescale=4), pg.ParameterError, "rescale: 4"),
+        (
+            lambda: lattice.transform(hoist(values(T[:5], (2,), 1), special=P, limbs_per_digit=2), M4, ALL),
+            pg.RingMismatch,
+            r"Hoist c\.restrict",
+        ),
+    ],
+)
+def test_refused_calls(call: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("diagonals", "options", "error", "words"),
+    [
+        ({}, {}, pg.ParameterError, "none. Give one"),
+        ([[1]], {}, pg.ParameterError, "list, must be a dict"),
+        ({0: [1], 4: [1]}, {}, pg.ParameterError, "is 0 modulo n/2 = 4, which is there twice"),
+        ({0.5: [1]}, {}, pg.errors.NotAnInteger, "diagonals"),
+        ({0: [1, 2, 3]}, {}, pg.ParameterError, r"shape \(3,\)"),
+        ({0: [1] * 8}, {}, pg.ParameterError, r"shape \(8,\)"),
+        ({0: 1}, {}, pg.ParameterError, r"shape \(\)"),
+        ({0: []}, {}, pg.ParameterError, r"shape \(0,\)"),
+        ({0: ["x"]}, {}, pg.errors.NotComplex, "finite complex"),
+        ({0: [math.nan]}, {}, pg.errors.NotComplex, "finite complex"),
+        ({0: [[1], [2, 3]]}, {}, pg.errors.NotComplex, "finite complex"),
+        ({0: [1]}, {"baby": 3}, pg.ParameterError, "baby: 3 must be a power of two"),
+        ({0: [1]}, {"baby": 8}, pg.ParameterError, "baby: 8"),
+        ({0: [1]}, {"ring": 5}, pg.ParameterError, "ring: int"),
+        ({0: [1]}, {"special": Ring(16, 97)}, pg.PolyGPUError, "degree"),
+        ({0: [1]}, {"special": T[:1]}, pg.PolyGPUError, "common|coprime|share|factor"),
+        ({0: [1]}, {"scale": "1"}, pg.PolyGPUError, "scale"),
+        (
+            {0: [1]},
+            {"ring": Ring(8, 17, kind="cyclic"), "special": Ring(8, 41, kind="cyclic")},
+            pg.ParameterError,
+            "no slots",
+        ),
+    ],
+)
+def test_refused_matrices(diagonals: Any, options: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        LinearTransform(diagonals, **{"ring": T[:4], "special": P, "scale": 2**20, **options})
+
+
+def test_a_matrix_with_the_fewest_steps() -> None:
+    def baby(*steps: int) -> int:
+        Q = pg.Ring(64, pg.ntt_primes(64, bits=30, count=2))
+        return LinearTransform({k: [1] for k in steps}, ring=Q[:1], special=Q[1:], scale=1).baby
+
+    assert baby(0) == 1 and baby(*range(16)) == 4 and baby(*range(32)) == 4
+    assert baby(0, 8, 16, 24) == 16 and baby(0, 1, 2, 3) == 2
