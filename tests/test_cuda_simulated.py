@@ -558,7 +558,7 @@ def multiply(*parameters, **options):
 with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2) as cupy:
     for n, inverse in ((64, False), (512, True)):
         x = cupy.asarray(values((3, n), np.complex64))
-        fft.fft(x, inverse, out=x)
+        fft.fft(x, inverse=inverse, out=x)
     for rows in (1, 19):
         x, y = (cupy.asarray(values((rows, 64), np.complex64)) for _ in range(2))
         fft.convolve64(x, y, out=y if IN_PLACE else None)
@@ -605,13 +605,13 @@ for bits, n, k in ((31, 256, 2), (50, 512, 3), (60, 256, 1)):
     R = pg.Ring(n, pg.ntt_primes(n, bits=bits))
     c, keys = R.random((2, k), seed=1), R.random((2, k, 2, k), seed=2).ntt()
     exponents = np.array([[1, 3, n + 5], [2 * n - 1, 0, n]])
-    cases.append((c, keys, exponents, lattice.blind_rotate(c, keys, exponents, 7)))
+    cases.append((c, keys, exponents, lattice.blind_rotate(c, keys, exponents, bits=7)))
 with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2):
     backend = backends.get_backend("cuda:0")
     for multiprocessors in (1, 132):  # of many ciphertexts, and of few
         backend.card = replace(backend.card, multiprocessors=multiprocessors)
         for c, keys, exponents, expected in cases:
-            assert lattice.blind_rotate(c.to("cuda"), keys.to("cuda"), exponents, 7).cpu() == expected
+            assert lattice.blind_rotate(c.to("cuda"), keys.to("cuda"), exponents, bits=7).cpu() == expected
 """
 KEY_SWITCHES = """
 from dataclasses import replace

@@ -55,13 +55,19 @@ def test_bounds_on_the_modulus() -> None:
     bounds = [lattice.max_log_q(1 << k) for k in range(10, 18)]
     assert all(2 * x <= y <= 2.1 * x for x, y in itertools.pairwise(bounds))
     assert all(abs(bound / (0.0267 * 2**k) - 1) < 0.06 for k, bound in enumerate(bounds, 10))
+    for k in (15, 16):
+        sparse = [lattice.max_log_q(1 << k, secret=weight) for weight in (32, 64, 192)]
+        assert sparse == sorted(sparse) and sparse[-1] < lattice.max_log_q(1 << k)
 
 
 @pytest.mark.parametrize(
     ("n", "options", "words"),
     [
         (1 << 9, {}, "n: 512 has no recorded bound"),
-        (3 << 10, {}, "power of two"),
+        (3 << 10, {}, r"2\*\*10, .* 2\*\*17"),
+        (1 << 14, {"secret": 32}, r"n: 16384 .* 2\*\*15, 2\*\*16, 2\*\*17"),
+        (1 << 14, {"secret": 33}, r"secret: 33 .* \[32, 64,"),
+        (1 << 14, {"secret": 1.5}, "secret: "),
         (1 << 14, {"bits": 80}, "bits: 80 .* Use 128"),
         (1 << 14, {"secret": "gaussian"}, "secret: 'gaussian' .* Use 'ternary'"),
         (2.0**14, {}, "n: "),
