@@ -24,8 +24,8 @@ _TERNARY = {
 # Source: the lattice estimator at commit 27a581b of 2026-06-06, run on 2026-11-27 with its default costs
 # (MATZOV), n samples and q a power of two. Each is the least of the attacks usvp, bdd, bdd_hybrid,
 # bdd_mitm_hybrid and dual, and of the dual hybrid attack of `lwe_dual` with and without meet in the middle,
-# which binds nearly always. As a control, 868 and 1747 gave 128.0 bits for uniform ternary secrets. The attack
-# primal_hybrid(mitm=True, babai=False), which the estimator calls too optimistic, costs 1 to 6 bits less.
+# which binds nearly always. As a control, 868 and 1747 gave 128.0 bits for uniform ternary secrets. For
+# primal_hybrid(mitm=True, babai=False) the estimator gives 1 to 6 bits less, and calls it too optimistic.
 _SPARSE = {
     32: {1 << 15: 172, 1 << 16: 364, 1 << 17: 777},
     64: {1 << 15: 511, 1 << 16: 1052},
