@@ -178,3 +178,106 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
         }
     }
 }
+
+// Sums over rotations of products of evaluated digits with keys: rotated_sums() of polygpu/_backends/base.py. A thread
+// computes both components at one point of a limb. An automorphism is a permutation of points: the digits of a term
+// are read at the point that it moves here, and so is a turned key.
+//
+// digits: (terms or 1, items, count, limbs, n). more: (terms or 1, items, 2, more_rows, n). weights: (any, limbs, n).
+// With RESULTS > 0 a block computes that many results from all terms, weighted: result g has weight number
+// places[term][first_result + g], if that is not NO_PLACE. With RESULTS = 0 nothing is weighted, and a block adds up the
+// terms of one set: y (sets, items, 2, limbs, n). With `adds` the sums are added to what y has. grid: blocks of 256
+// points, by item, by set, in x; limbs of `rows` in y. block: 256 threads.
+constexpr int ROTATED_TERMS = 32;  // of a launch
+constexpr u64 NO_PLACE = ~0ull;
+struct RotatedLimb {
+    u64 limb, more_row, factor;  // of that row of `more`; 0: there is none
+};
+struct RotatedTerm {
+    u64 has_key, digits, key_total;  // digits: which ones
+};
+struct RotatedParameters {
+    const void *digits, *more, *weights;
+    const u64 *multipliers;
+    void *y;
+    const void *keys[ROTATED_TERMS];
+    const Modulus *moduli;  // by limb
+    const RotatedLimb *rows;
+    const RotatedTerm *terms;
+    const u64 *key_rows;  // (terms, limbs)
+    const u64 *places;    // (terms, all results)
+    u64 n, order;
+    u32 limbs, count, more_rows, items, terms_of_set, term_count, is_turned, own_more, first_result, result_count, adds;
+};
+template <class W, int RESULTS>
+__global__ void __launch_bounds__(256) rotated_sums(const __grid_constant__ RotatedParameters p) {
+    using T = typename W::Storage;
+    start_next(starts_early());
+    await_previous();
+    const u64 n = p.n;
+    const u32 parts = (u32)((n + 255) / 256), at = blockIdx.x / parts, set = at / p.items, item = at - set * p.items;
+    const u64 i = (u64)(blockIdx.x - at * parts) * 256 + threadIdx.x;
+    if (i >= n) return;
+    const RotatedLimb row = p.rows[blockIdx.y];
+    const Modulus &m = p.moduli[row.limb];
+    const W word(m);
+    const u64 plane = p.limbs * n, place = row.limb * n;
+    const auto load = [](T x) { return W::load(x, false); };
+    KeySum<W> results[RESULTS ? RESULTS : 1][2], sums[2];
+    int added = 0, weighted = 0;  // products since the sums were settled
+    const auto settle = [&] {
+        if (++added <= KeySum<W>::STEPS) return;
+        sums[0].settle(word, m), sums[1].settle(word, m), added = 1;
+    };
+    const u32 end = min((set + 1) * p.terms_of_set, p.term_count);
+    for (u32 t = set * p.terms_of_set; t < end; ++t) {
+        const RotatedTerm term = p.terms[t];
+        const u64 from = permuted_point(i, n, p.order, p.multipliers[t]);
+        if (RESULTS) sums[0] = sums[1] = KeySum<W>(), added = 0;
+        if (row.factor) {
+            const u64 first = (p.own_more ? t * p.items : 0) + item;
+            const T *const more = (const T *)p.more + (2 * first * p.more_rows + row.more_row) * n + from;
+            settle();
+            sums[0].add(word, load(more[0]), (T)row.factor);
+            if (!term.has_key) sums[1].add(word, load(more[p.more_rows * n]), (T)row.factor);
+        }
+        if (term.has_key) {
+            const T *x = (const T *)p.digits + (term.digits * p.items + item) * p.count * plane + place + from;
+            const T *w = (const T *)p.keys[t] + p.key_rows[t * p.limbs + row.limb] * n + (p.is_turned ? from : i);
+            const u64 half = term.key_total * n;
+#pragma unroll 4
+            for (u32 j = 0; j < p.count; ++j, x += plane, w += 2 * half) {
+                const typename W::Value digit = load(*x);
+                const T first = read<STREAM>(w), second = read<STREAM>(w + half);
+                settle();
+                sums[0].add(word, digit, first), sums[1].add(word, digit, second);
+            }
+        }
+        if constexpr (RESULTS > 0) {
+            typename W::Value values[2];
+            for (int c = 0; c < 2; ++c) values[c] = load(word.finish(sums[c].value(word, m)));
+            const bool full = ++weighted > KeySum<W>::STEPS;
+            if (full) weighted = 1;
+#pragma unroll
+            for (int g = 0; g < RESULTS; ++g) {
+                const u32 result = p.first_result + g;
+                const u64 number = result < p.result_count ? p.places[t * p.result_count + result] : NO_PLACE;
+                if (full) results[g][0].settle(word, m), results[g][1].settle(word, m);
+                if (number == NO_PLACE) continue;
+                const T weight = read<STREAM>((const T *)p.weights + number * plane + place + i);
+                results[g][0].add(word, values[0], weight), results[g][1].add(word, values[1], weight);
+            }
+        }
+    }
+#pragma unroll
+    for (int g = 0; g < (RESULTS ? RESULTS : 1); ++g) {
+        const u32 result = RESULTS ? p.first_result + g : set;
+        if (RESULTS && result >= p.result_count) return;
+        T *const y = (T *)p.y + 2ull * (result * p.items + item) * plane + place + i;
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+            const T sum = word.finish((RESULTS ? results[g][c] : sums[c]).value(word, m));
+            y[c * plane] = p.adds ? (T)add_mod(m, sum, y[c * plane]) : sum;
+        }
+    }
+}

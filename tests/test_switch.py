@@ -242,6 +242,38 @@ def test_transform(device: str, name: str, limbs: int) -> None:
         assert lattice.transform(more, M, keys) == lattice.transform(more.restrict(Q), M, keys)
 
 
+@on(*CARDS)
+@pytest.mark.parametrize(
+    ("n", "bits", "babies"),
+    [
+        (128, (30, 30, 31), (1, 4, 64)),  # more terms, or results, than a launch takes
+        (128, (32, 32, 32), (8,)),
+        (128, (30, 50, 60, 64), (8,)),
+        (512, (49, 49, 49), (2,)),
+    ],
+)
+def test_transforms_of_many_steps_are_those_of_the_host(
+    device: str, n: int, bits: tuple[int, ...], babies: tuple[int, ...]
+) -> None:
+    T = chain(n, bits)
+    Q, special = T[:-1], T[-1:]
+    count = n // 2 if n < 512 else 6
+    elements = [pow(5, k, 2 * n) for k in range(1, count)]
+    of: dict[str, Any] = {"ring": Q, "special": special, "limbs_per_digit": 1, "seed": 1}
+    for baby in babies:
+        with pg.device("cpu"):
+            M = LinearTransform(
+                {k: [1 + k] for k in range(count)}, ring=Q, special=special, scale=2**10, baby=baby
+            )
+            needed = [g for g in elements if g in M.galois_elements]
+            keys = rotation_keys(T.ternary(seed=1), needed, turned=True, **of)
+            c = values(Q, (2,), 1).ntt()
+            expected = lattice.transform(c, M, keys), lattice.rotate_many(c, keys.values(), divide=False)
+        here = {g: key.to() for g, key in keys.items()}
+        assert lattice.transform(c.to(), M.to(), here).cpu() == expected[0]
+        assert lattice.rotate_many(c.to(), here.values(), divide=False).cpu() == expected[1]
+
+
 @pytest.mark.parametrize("name", MATRICES)
 def test_transform_multiplies_slots(name: str) -> None:
     """The matrix, in NumPy: row r has entry d_k[r] in column r + k."""

@@ -588,8 +588,7 @@ def multiplied() -> list[Case]:
         hoisted: bool = False,
         **options: Any,
     ) -> Poly:
-        M = copy.copy(matrix(c.ring, special))
-        object.__setattr__(M, "diagonals", encoded)
+        M = matrix(c.ring, special)._with(encoded)
         keys = as_keys(M.galois_elements, [first, second], 2, special)
         turned = {key.galois_element: key._with(turned=True) for key in keys}
         return lattice.transform(

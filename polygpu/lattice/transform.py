@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -112,6 +113,30 @@ class LinearTransform:
     def device(self) -> str:
         """Where the diagonals lie, as `Poly.device`."""
         return self.diagonals.device
+
+    def to(self, device: str | None = None) -> LinearTransform:
+        """Return the matrix with its diagonals on a device, by default the current one.
+
+        Args:
+            device: as in `Poly.to`.
+
+        Raises:
+            BackendUnavailable, OutOfHostMemory, OutOfDeviceMemory: as `Poly.to`.
+
+        Cost: a copy of the diagonals, unless they are there already.
+
+        >>> import polygpu as pg
+        >>> T = pg.Ring(16, pg.ntt_primes(16, bits=40, count=2))
+        >>> pg.lattice.LinearTransform({0: [1]}, ring=T[:1], special=T[1:], scale=1).to("cpu").device
+        'cpu'
+        """
+        return self._with(self.diagonals.to(device))
+
+    def _with(self, diagonals: Poly) -> LinearTransform:
+        """Return the matrix with its diagonals encoded in another value."""
+        new = copy(self)
+        object.__setattr__(new, "diagonals", diagonals)
+        return new
 
     @property
     def _babies(self) -> list[int]:

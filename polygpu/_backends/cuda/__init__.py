@@ -41,8 +41,9 @@ class CudaBackend(Context, Backend):
         multiply.product_ns,
         multiply.prefers_matrix,
     )
-    digit_product, decompose, prepare, gadget_product, gadget_rotation = (
+    digit_product, rotated_sums, decompose, prepare, gadget_product, gadget_rotation = (
         lattice.digit_product,
+        lattice.rotated_sums,
         lattice.decompose,
         lattice.prepare,
         lattice.gadget_product,

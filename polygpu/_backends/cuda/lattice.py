@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -11,20 +12,44 @@ import numpy as np
 from ..._core.plans.basis import Basis, basis_of
 from ..._core.plans.gadget import Gadget
 from ..._core.plans.rns import runs_of
-from ..._core.plans.switch import DigitProduct
+from ..._core.plans.switch import DigitProduct, RotatedSums
 from .. import Array
 from .device import Shared
-from .launch import ALIGNMENT, POINTER, U32, U64, Context, Launch, Recipe, Struct, cbool, ctype, entrywise
+from .launch import (
+    ALIGNMENT,
+    POINTER,
+    THREADS,
+    U32,
+    U64,
+    Context,
+    Launch,
+    Recipe,
+    Struct,
+    cbool,
+    ctype,
+    entrywise,
+)
 from .matmul import matmul_points
 from .multiply import prepare_by_fft, sum_by_fft
 from .pointwise import mul_monomial, pointwise
 from .rns import Listed, convert, convert_all, listed, start_listed, table_pointers
+from .sources import constant
 from .tiles import Pass, table_offsets
 from .transform import MAX_GRID_Y, intt, ntt, prime_tables, rows_of, transform_recipe
-from .words import FLOAT64, Card, Word, sum_of_products, transform_groups
+from .words import (
+    BY_SHIFTS,
+    FLOAT64,
+    STRICT64,
+    Card,
+    Word,
+    limbs_by_word,
+    sum_of_products,
+    transform_groups,
+)
 
 _FILE = "gadget.cu"
 _WORD = (1 << 64) - 1
+_MOST_RESULTS = 8  # of weighted sums in a thread
 _MOST_COMPONENTS = 3  # of a ciphertext in one block of threads, which holds a sum for each
 
 DIGIT = Struct(
@@ -42,6 +67,19 @@ DIGIT_ROWS = Struct(
     ("limbs count own_rows key_total starts_next", U32),
 )
 LIMB_ROW = Struct("keyswitch.cu", "LimbRow", ("limb key_row digit own_row factor inverse", U64))
+ROTATED_TERMS = constant("keyswitch.cu", "ROTATED_TERMS")
+ROTATED = Struct(
+    "keyswitch.cu",
+    "RotatedParameters",
+    ("digits more weights multipliers y", POINTER),
+    ("keys", (POINTER, ROTATED_TERMS)),
+    ("moduli rows terms key_rows places", POINTER),
+    ("n order", U64),
+    ("limbs count more_rows items terms_of_set term_count", U32),
+    ("is_turned own_more first_result result_count adds", U32),
+)
+ROTATED_LIMB = Struct("keyswitch.cu", "RotatedLimb", ("limb more_row factor", U64))
+ROTATED_TERM = Struct("keyswitch.cu", "RotatedTerm", ("has_key digits key_total", U64))
 DIGITS = Struct(_FILE, "Digits", ("q power scale offset", U64), ("bits levels", U32))
 DECOMPOSE = Struct(
     _FILE, "DecomposeParameters<u64>", ("x y", POINTER), ("n entries", U64), ("digits", DIGITS)
@@ -292,6 +330,111 @@ def _permuted_product(
         return made
 
     gpu.run(plan.handles, ("permuted", out.size, key.shape), recipe, given, key, multiplier, out)
+
+
+# ---- rotations ----
+
+
+def rotated_launch(word: Word, size: int, sets: int, rows: int, together: int, /, **values: Any) -> Launch:
+    """The launch that sums rotated products modulo limbs of one word.
+
+    size: bytes of residues. sets: of terms whose sums are apart. rows: of limbs. together: results that a
+    block computes from all terms, weighted, or 0.
+    """
+    argument = word.argument if word.bytes == size else word.grouped(size).argument
+    grid = -(-values["n"] // THREADS) * values["items"] * sets, rows
+    kernel = f"rotated_sums<{argument}, {together}>"
+    return Launch("keyswitch.cu", kernel, grid, THREADS, ROTATED(**values))
+
+
+def rotated_sums(
+    gpu: Context,
+    plan: RotatedSums,
+    digits: Array | None,
+    keys: Sequence[Array | None],
+    multipliers: Array,
+    more: Array,
+    weights: Array | None,
+    out: Array,
+) -> None:
+    if not out.size:
+        return
+    given = [more if x is None else x for x in (digits, weights)]
+    operands = [given[0], more, given[1], multipliers, out, *(more if key is None else key for key in keys)]
+    totals = tuple(0 if key is None else key.shape[-2] for key in keys)
+
+    def recipe() -> Recipe:
+        made = Recipe(len(operands))
+        for start in range(0, len(keys), ROTATED_TERMS):
+            _rotated_terms(gpu, made, plan, totals, start, weights is not None, out)
+        return made
+
+    gpu.run(plan.handles, ("rotated", out.shape, totals, weights is not None), recipe, *operands)
+
+
+# Seven parameters: what the launches of some terms depend on.
+def _rotated_terms(
+    gpu: Context,
+    recipe: Recipe,
+    plan: RotatedSums,
+    totals: tuple[int, ...],
+    start: int,
+    is_weighted: bool,
+    out: Array,
+) -> None:
+    """Add the launches for at most ROTATED_TERMS terms from `start` on; later ones add to earlier ones."""
+    basis, quotient = plan.transform.basis, plan.transform.quotient
+    results, *batch, _, limbs, n = out.shape
+    some = range(start, min(start + ROTATED_TERMS, len(totals)))
+    is_apart = not is_weighted and results > 1  # each term is a result
+    items, moduli = prod(batch), gpu.moduli_of(basis)
+
+    def make() -> tuple[tuple[Array, ...], tuple[()]]:
+        terms = [(totals[t] > 0, sum(x > 0 for x in totals[:t]) * plan.is_split, totals[t]) for t in some]
+        rows = [plan.products[t] for t in some]
+        key_rows = [[0] * limbs if product is None else product.key_rows for product in rows]
+        places = [[places[t] for places in plan.places] for t in some]
+        tables = (
+            np.array(terms, ROTATED_TERM.dtype).view(np.uint64),
+            np.array(key_rows, np.uint64),
+            np.array(places, np.int64).view(np.uint64),
+        )
+        return tuple(map(gpu.from_host, tables)), ()
+
+    tables = gpu.kept(plan.handles, f"rotated terms {start} {totals}", make)
+    recipe.used += [moduli, tables]
+    where: dict[str, Any] = dict(
+        zip(("terms", "key_rows", "places"), map(gpu.address, tables.value), strict=True)
+    )
+    where |= {"moduli": gpu.address(moduli.value), "keys": bytes(8 * ROTATED_TERMS), "n": n}
+    where |= dict.fromkeys(("digits", "more", "weights", "multipliers", "y"), 0)
+    where |= {"order": quotient.order, "limbs": limbs, "more_rows": plan.more_total, "items": items}
+    where |= {"count": next((x.digits for x in plan.products if x is not None), 0)}
+    where |= {"terms_of_set": 1 if is_apart else len(some), "term_count": len(some)}
+    where |= {"is_turned": plan.is_turned, "own_more": plan.is_split, "result_count": results}
+    where |= {"adds": start > 0 and not is_apart}
+    size = out.dtype.itemsize
+    more_bytes = start * items * 2 * plan.more_total * n * size if plan.is_split else 0
+    out_bytes = start * items * 2 * limbs * n * size if is_apart else 0
+    numbers = 0, 1, 2, 3, 4, *(5 + t for t in some)
+    offsets = 0, more_bytes, 0, 8 * start, out_bytes, *(0 for _ in some)
+    for word, chosen in limbs_by_word(basis.moduli, size, gpu.card).items():
+        rows = gpu.kept(plan.handles, f"rotated limbs {word.name}", partial(_limbs, gpu, plan, chosen))
+        recipe.used.append(rows)
+        where |= {"rows": gpu.address(rows.value)}
+        served = STRICT64 if word == BY_SHIFTS else word
+        together = 0 if not is_weighted else min(_MOST_RESULTS, 1 << (results - 1).bit_length())
+        for first in range(0, results, together) if together else (0,):
+            launch = rotated_launch(
+                served, size, len(some) if is_apart else 1, len(chosen), together, first_result=first, **where
+            )
+            recipe.launch(launch, *numbers, offsets=offsets)
+
+
+def _limbs(gpu: Context, plan: RotatedSums, chosen: Sequence[int]) -> tuple[Array, tuple[()]]:
+    """The structs RotatedLimb of these limbs, on the card."""
+    rows = [(limb, plan.more_rows[limb], plan.factors[limb]) for limb in chosen]
+    return gpu.from_host(np.array(rows, ROTATED_LIMB.dtype).view(np.uint64)), ()
 
 
 # ---- gadgets ----
