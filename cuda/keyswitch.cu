@@ -185,8 +185,8 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
 //
 // digits: (terms or 1, items, count, limbs, n). more: (terms or 1, items, 2, more_rows, n). weights: (any, limbs, n).
 // With RESULTS > 0 a block computes that many results from all terms, weighted: result g has weight number
-// places[term][first_result + g], if that is not NO_PLACE. With RESULTS = 0 nothing is weighted, and a block adds up the
-// terms of one set: y (sets, items, 2, limbs, n). With `adds` the sums are added to what y has. grid: blocks of 256
+// places[term][first_result + g], if that is not NO_PLACE. With RESULTS = 0 nothing is weighted, and a block adds up
+// the terms of one set: y (sets, items, 2, limbs, n). With `adds` the sums are added to what y has. grid: blocks of 256
 // points, by item, by set, in x; limbs of `rows` in y. block: 256 threads.
 constexpr int ROTATED_TERMS = 32;  // of a launch
 constexpr u64 NO_PLACE = ~0ull;
