@@ -179,15 +179,48 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
     }
 }
 
+// An automorphism of evaluated values, at VALUES neighbours from point i on. Points are in bit-reversed order, so these
+// come from VALUES neighbours too, which begin at point `from`. In natural order neighbours are n / VALUES apart:
+// number k comes from number first + multiplier k modulo VALUES.
+template <int VALUES> struct MovedPoints {
+    static_assert(VALUES == 1 || VALUES == 2 || VALUES == 4);
+    u32 from, first, multiplier;
+    PG_DEVICE MovedPoints(u32 i, u32 n, u32 order, u32 multiplier) : multiplier(multiplier) {
+        const u32 unused = __clz(n) + 1, twice = order != n;  // of 32 bits
+        const u32 exponent = (((n > 1 ? __brev(i) >> unused : 0) << twice) + twice) * multiplier & (order - 1);
+        const u32 at = n > 1 ? __brev(exponent >> twice) >> unused : 0;
+        from = at & ~(u32)(VALUES - 1), first = VALUES == 4 ? (at & 1) << 1 | (at >> 1 & 1) : at & (VALUES - 1);
+    }
+    template <class T> PG_DEVICE Neighbours<T, VALUES> arranged(Neighbours<T, VALUES> x) const {
+        T *const v = x.values;
+        if constexpr (VALUES == 2) exchange(first, v[0], v[1]);
+        if constexpr (VALUES == 4) {  // in natural order: 0 2 1 3
+            const u32 reflects = multiplier >> 1 & 1, turn = reflects ? 0 - first : first;
+            exchange(reflects, v[2], v[3]);
+            const T start = v[0];
+            if (turn & 1) v[0] = v[2], v[2] = v[1], v[1] = v[3], v[3] = start;
+            exchange(turn >> 1 & 1, v[0], v[1]), exchange(turn >> 1 & 1, v[2], v[3]);
+        }
+        return x;
+    }
+
+  private:
+    template <class T> static PG_DEVICE void exchange(u32 wanted, T &x, T &y) {
+        const T old = x;
+        x = wanted ? y : x, y = wanted ? old : y;
+    }
+};
+
 // Sums over rotations of products of evaluated digits with keys: rotated_sums() of polygpu/_backends/base.py. A thread
-// computes both components at one point of a limb. An automorphism is a permutation of points: the digits of a term
-// are read at the point that it moves here, and so is a turned key.
+// computes both components at VALUES neighbouring points of a limb. A turned key is multiplied where the digits come
+// from, and the sums are moved. For other keys the digits are moved.
 //
 // digits: (terms or 1, items, count, limbs, n). more: (terms or 1, items, 2, more_rows, n). weights: (any, limbs, n).
 // With RESULTS > 0 a block computes that many results from all terms, weighted: result g has weight number
 // places[term][first_result + g], if that is not NO_PLACE. With RESULTS = 0 nothing is weighted, and a block adds up
-// the terms of one set: y (sets, items, 2, limbs, n). With `adds` the sums are added to what y has. grid: blocks of 256
-// points, by item, by set, in x; limbs of `rows` in y. block: 256 threads.
+// the terms of one set: y (sets, items, 2, limbs, n). With `adds` the sums are added to what y has. grid: blocks of
+// 256 VALUES points, by item, by set, in x; limbs of `rows` in y. block: 256 threads. Rows of all arrays begin at
+// multiples of VALUES residues in memory.
 constexpr int ROTATED_TERMS = 32;  // of a launch
 constexpr u64 NO_PLACE = ~0ull;
 struct RotatedLimb {
@@ -209,75 +242,113 @@ struct RotatedParameters {
     u64 n, order;
     u32 limbs, count, more_rows, items, terms_of_set, term_count, is_turned, own_more, first_result, result_count, adds;
 };
-template <class W, int RESULTS>
+template <class W, int RESULTS, int VALUES>
 __global__ void __launch_bounds__(256) rotated_sums(const __grid_constant__ RotatedParameters p) {
     using T = typename W::Storage;
+    using Points = Neighbours<T, VALUES>;
+    constexpr int KEPT = RESULTS ? RESULTS : 1;
     start_next(starts_early());
     await_previous();
-    const u64 n = p.n;
-    const u32 parts = (u32)((n + 255) / 256), at = blockIdx.x / parts, set = at / p.items, item = at - set * p.items;
-    const u64 i = (u64)(blockIdx.x - at * parts) * 256 + threadIdx.x;
+    const u32 n = (u32)p.n, parts = (n / VALUES + 255) / 256;
+    const u32 at = blockIdx.x / parts, set = at / p.items, item = at - set * p.items;
+    const u32 i = ((blockIdx.x - at * parts) * 256 + threadIdx.x) * VALUES;
     if (i >= n) return;
     const RotatedLimb row = p.rows[blockIdx.y];
     const Modulus &m = p.moduli[row.limb];
     const W word(m);
-    const u64 plane = p.limbs * n, place = row.limb * n;
-    const auto load = [](T x) { return W::load(x, false); };
-    KeySum<W> results[RESULTS ? RESULTS : 1][2], sums[2];
-    int added = 0, weighted = 0;  // products since the sums were settled
-    const auto settle = [&] {
-        if (++added <= KeySum<W>::STEPS) return;
-        sums[0].settle(word, m), sums[1].settle(word, m), added = 1;
-    };
-    const u32 end = min((set + 1) * p.terms_of_set, p.term_count);
-    for (u32 t = set * p.terms_of_set; t < end; ++t) {
+    const u64 plane = (u64)p.limbs * n, place = row.limb * n;
+    KeySum<W> results[KEPT][2][VALUES];
+    T totals[2][VALUES] = {};
+    int weighted = 0;  // products since the results were settled
+    const u32 start = set * p.terms_of_set, end = min(start + p.terms_of_set, p.term_count);
+    for (u32 t = start; t < end; ++t) {
         const RotatedTerm term = p.terms[t];
-        const u64 from = permuted_point(i, n, p.order, p.multipliers[t]);
-        if (RESULTS) sums[0] = sums[1] = KeySum<W>(), added = 0;
+        const MovedPoints<VALUES> moved(i, n, (u32)p.order, (u32)p.multipliers[t]);
+        const bool moves_sums = p.is_turned || !term.has_key;
+        KeySum<W> sums[2][VALUES];
+        int added = 0;  // products since they were settled
+        const auto settle = [&] {
+            if (++added <= KeySum<W>::STEPS) return;
+            added = 1;
+#pragma unroll
+            for (int k = 0; k < VALUES; ++k) sums[0][k].settle(word, m), sums[1][k].settle(word, m);
+        };
+        const auto add = [&](int c, const Points &x, const Points &y) {
+#pragma unroll
+            for (int k = 0; k < VALUES; ++k) sums[c][k].add(word, W::load(x.values[k], false), y.values[k]);
+        };
         if (row.factor) {
             const u64 first = (p.own_more ? t * p.items : 0) + item;
-            const T *const more = (const T *)p.more + (2 * first * p.more_rows + row.more_row) * n + from;
+            const T *const more = (const T *)p.more + (2 * first * p.more_rows + row.more_row) * n + moved.from;
+            Points factor, x = read<DEFAULT>((const Points *)more);
+            for (int k = 0; k < VALUES; ++k) factor.values[k] = (T)row.factor;
             settle();
-            sums[0].add(word, load(more[0]), (T)row.factor);
-            if (!term.has_key) sums[1].add(word, load(more[p.more_rows * n]), (T)row.factor);
+            add(0, moves_sums ? x : moved.arranged(x), factor);
+            if (!term.has_key) add(1, read<DEFAULT>((const Points *)(more + (u64)p.more_rows * n)), factor);
         }
         if (term.has_key) {
-            const T *x = (const T *)p.digits + (term.digits * p.items + item) * p.count * plane + place + from;
-            const T *w = (const T *)p.keys[t] + p.key_rows[t * p.limbs + row.limb] * n + (p.is_turned ? from : i);
+            const T *x = (const T *)p.digits + (term.digits * p.items + item) * p.count * plane + place + moved.from;
+            const T *w = (const T *)p.keys[t] + p.key_rows[t * p.limbs + row.limb] * n + (p.is_turned ? moved.from : i);
             const u64 half = term.key_total * n;
 #pragma unroll 4
             for (u32 j = 0; j < p.count; ++j, x += plane, w += 2 * half) {
-                const typename W::Value digit = load(*x);
-                const T first = read<STREAM>(w), second = read<STREAM>(w + half);
+                Points digit = read<DEFAULT>((const Points *)x);
+                const Points first = read<STREAM>((const Points *)w), second = read<STREAM>((const Points *)(w + half));
+                if (!p.is_turned) digit = moved.arranged(digit);
                 settle();
-                sums[0].add(word, digit, first), sums[1].add(word, digit, second);
+                add(0, digit, first), add(1, digit, second);
             }
         }
-        if constexpr (RESULTS > 0) {
-            typename W::Value values[2];
-            for (int c = 0; c < 2; ++c) values[c] = load(word.finish(sums[c].value(word, m)));
+        Points values[2];
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+#pragma unroll
+            for (int k = 0; k < VALUES; ++k) values[c].values[k] = word.finish(sums[c][k].value(word, m));
+            if (moves_sums) values[c] = moved.arranged(values[c]);
+        }
+        if constexpr (RESULTS == 0) {
+#pragma unroll
+            for (int c = 0; c < 2; ++c)
+#pragma unroll
+                for (int k = 0; k < VALUES; ++k)
+                    totals[c][k] =
+                        (T)(t == start ? values[c].values[k] : add_mod(m, totals[c][k], values[c].values[k]));
+        } else {
             const bool full = ++weighted > KeySum<W>::STEPS;
             if (full) weighted = 1;
 #pragma unroll
             for (int g = 0; g < RESULTS; ++g) {
                 const u32 result = p.first_result + g;
                 const u64 number = result < p.result_count ? p.places[t * p.result_count + result] : NO_PLACE;
-                if (full) results[g][0].settle(word, m), results[g][1].settle(word, m);
-                if (number == NO_PLACE) continue;
-                const T weight = read<STREAM>((const T *)p.weights + number * plane + place + i);
-                results[g][0].add(word, values[0], weight), results[g][1].add(word, values[1], weight);
+                Points weight;
+                if (number != NO_PLACE)
+                    weight = read<STREAM>((const Points *)((const T *)p.weights + number * plane + place + i));
+#pragma unroll
+                for (int c = 0; c < 2; ++c)
+#pragma unroll
+                    for (int k = 0; k < VALUES; ++k) {
+                        KeySum<W> &sum = results[g][c][k];
+                        if (full) sum.settle(word, m);
+                        if (number != NO_PLACE) sum.add(word, W::load(values[c].values[k], false), weight.values[k]);
+                    }
             }
         }
     }
 #pragma unroll
-    for (int g = 0; g < (RESULTS ? RESULTS : 1); ++g) {
+    for (int g = 0; g < KEPT; ++g) {
         const u32 result = RESULTS ? p.first_result + g : set;
         if (RESULTS && result >= p.result_count) return;
-        T *const y = (T *)p.y + 2ull * (result * p.items + item) * plane + place + i;
+        T *const y = (T *)p.y + 2ull * ((u64)result * p.items + item) * plane + place + i;
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-            const T sum = word.finish((RESULTS ? results[g][c] : sums[c]).value(word, m));
-            y[c * plane] = p.adds ? (T)add_mod(m, sum, y[c * plane]) : sum;
+            Points sum, old;
+            if (p.adds) old = read<DEFAULT>((const Points *)(y + c * plane));
+#pragma unroll
+            for (int k = 0; k < VALUES; ++k) {
+                const T value = RESULTS ? word.finish(results[g][c][k].value(word, m)) : totals[c][k];
+                sum.values[k] = p.adds ? (T)add_mod(m, value, old.values[k]) : value;
+            }
+            write<DEFAULT>((Points *)(y + c * plane), sum);
         }
     }
 }

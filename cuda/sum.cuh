@@ -225,7 +225,7 @@ template <class W, class SUM> struct KeySum32 {
     PG_DEVICE void settle(const W &, const Modulus &m) { sum.settle(m); }
     PG_DEVICE u32 value(const W &, const Modulus &m) const { return sum.value(m); }
 };
-template <> struct KeySum<Lazy32> : KeySum32<Lazy32, Sum31> {};
+template <> struct KeySum<Lazy32> : KeySum32<Lazy32, Sum30> {};
 template <> struct KeySum<Tight32> : KeySum32<Tight32, Sum31> {};
 template <> struct KeySum<Strict32> : KeySum32<Strict32, Sum32> {};
 // Rows among those of other limbs, of a wider storage

@@ -200,8 +200,8 @@ def gadget_launches(card: Card) -> Iterator[Launch]:
     for size in (4, 8):
         values = blank(lattice.ROTATED, "n items") | {"n": 64, "items": 1}
         for word in {word_of(q, size, card) for q in MODULI if size == 8 or q >> 32 == 0}:
-            for results in (0, 1, 2, 4, 8) if word != BY_SHIFTS else ():
-                yield lattice.rotated_launch(word, size, 1, 1, results, **values)
+            for results, wide in product((0, 1, 2, 4, 8) if word != BY_SHIFTS else (), (False, True)):
+                yield lattice.rotated_launch(word, size, 1, 1, results, wide, **values)
     values = blank(lattice.GADGET, "forward inverse digits order")
     words = {word_of(q, size, card): q for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
     words[_shifts("NEGACYCLIC")] = GOLDILOCKS

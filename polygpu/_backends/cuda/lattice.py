@@ -335,15 +335,18 @@ def _permuted_product(
 # ---- rotations ----
 
 
-def rotated_launch(word: Word, size: int, sets: int, rows: int, together: int, /, **values: Any) -> Launch:
+def rotated_launch(
+    word: Word, size: int, sets: int, rows: int, together: int, wide: bool, /, **values: Any
+) -> Launch:
     """The launch that sums rotated products modulo limbs of one word.
 
     size: bytes of residues. sets: of terms whose sums are apart. rows: of limbs. together: results that a
-    block computes from all terms, weighted, or 0.
+    block computes from all terms, weighted, or 0. wide: whether a thread has several neighbouring points.
     """
     argument = word.argument if word.bytes == size else word.grouped(size).argument
-    grid = -(-values["n"] // THREADS) * values["items"] * sets, rows
-    kernel = f"rotated_sums<{argument}, {together}>"
+    points = 1 if not wide else 4 if size == 4 and together <= 4 else 2
+    grid = -(-values["n"] // (points * THREADS)) * values["items"] * sets, rows
+    kernel = f"rotated_sums<{argument}, {together}, {points}>"
     return Launch("keyswitch.cu", kernel, grid, THREADS, ROTATED(**values))
 
 
@@ -362,17 +365,17 @@ def rotated_sums(
     given = [more if x is None else x for x in (digits, weights)]
     operands = [given[0], more, given[1], multipliers, out, *(more if key is None else key for key in keys)]
     totals = tuple(0 if key is None else key.shape[-2] for key in keys)
+    wide = out.shape[-1] >= 4 and gpu.aligned(*operands[:3], *operands[4:])
 
     def recipe() -> Recipe:
         made = Recipe(len(operands))
         for start in range(0, len(keys), ROTATED_TERMS):
-            _rotated_terms(gpu, made, plan, totals, start, weights is not None, out)
+            _rotated_terms(gpu, made, plan, totals, start, weights is not None, wide, out)
         return made
 
-    gpu.run(plan.handles, ("rotated", out.shape, totals, weights is not None), recipe, *operands)
+    gpu.run(plan.handles, ("rotated", out.shape, totals, weights is not None, wide), recipe, *operands)
 
 
-# Seven parameters: what the launches of some terms depend on.
 def _rotated_terms(
     gpu: Context,
     recipe: Recipe,
@@ -380,6 +383,7 @@ def _rotated_terms(
     totals: tuple[int, ...],
     start: int,
     is_weighted: bool,
+    wide: bool,
     out: Array,
 ) -> None:
     """Add the launches for at most ROTATED_TERMS terms from `start` on; later ones add to earlier ones."""
@@ -426,7 +430,14 @@ def _rotated_terms(
         together = 0 if not is_weighted else min(_MOST_RESULTS, 1 << (results - 1).bit_length())
         for first in range(0, results, together) if together else (0,):
             launch = rotated_launch(
-                served, size, len(some) if is_apart else 1, len(chosen), together, first_result=first, **where
+                served,
+                size,
+                len(some) if is_apart else 1,
+                len(chosen),
+                together,
+                wide,
+                first_result=first,
+                **where,
             )
             recipe.launch(launch, *numbers, offsets=offsets)
 
