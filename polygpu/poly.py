@@ -33,6 +33,7 @@ from ._ops.rns import (
     mod_down,
     mod_up,
     restrict,
+    scale_up,
 )
 from ._ops.transform import intt, natural_order, ntt, to_domain
 from .errors import DeviceError, OutputError, ParameterError, RingMismatch
@@ -916,6 +917,36 @@ class Poly(Value, NotAnArray):
         """
         return self._moved(mod_up, ring, conversion, out=out)
 
+    def scale_up(self, ring: Ring, *, out: Poly | None = None) -> Poly:
+        """Return P times this value modulo `ring`, where P is the product of the moduli that this ring lacks.
+
+        Modulo these other moduli the result is zero. It is the value that mod_down divides without a
+        remainder: a.scale_up(ring).mod_down(a.ring) is a.
+
+        Args:
+            ring: a ring of the same degree and kind that has all of this one's moduli, in any places. If it
+                has no others, P is 1.
+            out: a Poly of `ring` with the same batch shape to write into.
+
+        Returns a value of this batch shape in this value's domain if `ring` has it, else in coefficients.
+
+        Raises:
+            RingMismatch: `ring` lacks a modulus, or is of another degree or kind.
+            BadRoot: `ring` has another root for a prime that both have.
+            ParameterError: a modulus is above 2**64, or `ring` is no Ring.
+            OutputError: `out` cannot take the result.
+
+        Cost: one product for each residue of this value, and the zeros. An evaluated value is transformed
+        back and forth if the transform of `ring` has leaves of another size.
+
+        >>> import polygpu as pg
+        >>> R = pg.Ring(4, [17, 97, 113])
+        >>> a = R[:2]([1, -2])
+        >>> a.scale_up(R).to_bigints(centered=True).tolist(), a.scale_up(R).mod_down(a.ring) == a
+        ([113, -226, 0, 0], True)
+        """
+        return self._moved(scale_up, ring, out=out)
+
     def mod_down(
         self,
         ring: Ring,
@@ -1183,7 +1214,7 @@ class Poly(Value, NotAnArray):
 def plan_of(ring: object, name: str) -> RingPlan:
     """Return the plan of a Ring; raise ParameterError for anything else."""
     plan = getattr(ring, "_plan", None)  # ring.py, which defines Ring, imports this module
-    if not isinstance(plan, RingPlan):
+    if not isinstance(plan, RingPlan) or isinstance(ring, NotAnArray):  # values have a plan too
         raise ParameterError(f"{name}: {type(ring).__name__}, must be a Ring")
     return plan
 

@@ -214,6 +214,35 @@ def test_raised_values_keep_their_residues(name):
             holds(entered(a, domain).mod_up(R, conversion="fast"), sums)
 
 
+@every_chain
+def test_values_scaled_up_are_the_multiples_by_the_new_moduli(name):
+    R = RINGS[name]
+    for S in (R[:1], R[[1]], R[[2, 0]], R):
+        P = math.prod(q for q in R.moduli if q not in S.moduli)
+        a = value(S, (2,))
+        for domain in domains(S):
+            b = entered(a, domain).scale_up(R)
+            assert (b.ring, b.domain, b.shape) == (R, domain if R.has_eval else "coef", (2,))
+            holds(b, ints(a) * P)
+            assert b.mod_down(S) == a
+
+
+@everywhere
+def test_the_largest_residues_are_scaled_up():
+    """Residues q - 1, and factors P that are 1 and -1 modulo q, in words of one size and of two."""
+    for moduli, others in [((7, 2**31 - 1), (8,)), ((2**50 - 1,), (2**50,)), ((2**64,), (2**64 - 1, 7))]:
+        for n, kind in ((1, "negacyclic"), (5, "cyclic")):
+            S = Ring(n, moduli, kind=kind)
+            T = Ring(n, [*others, *moduli], kind=kind)
+            a = S.from_residues(there(np.array([[q - 1] * n for q in moduli], S.dtype)))
+            P = math.prod(others)
+            b = a.scale_up(T)
+            found = b.to_residue_ints()
+            assert not found[: len(others)].any()
+            assert found[len(others) :].tolist() == [[-P % q] * n for q in moduli]
+            assert b.mod_down(S) == a
+
+
 def parts(R: Ring):
     """Rings that values of R come down to, and the product of the moduli that fall away."""
     for S in (R[:-1], R[1:], R[[1]], R[[2, 0]]):
@@ -393,6 +422,8 @@ def test_wide_moduli_are_converted_both_ways():
     assert (found == each(lambda x: centred(x, R.modulus) % wide.modulus, ints(b))).all()
     for verb in (
         partial(a.mod_up, wide),
+        partial(a.scale_up, wide),
+        partial(Ring(8, 97).ones().scale_up, wide),
         partial(a.mod_down, wide),
         partial(a.digits, wide, limbs_per_digit=1),
     ):
@@ -449,6 +480,11 @@ def some_of(choose, R: Ring) -> Ring:
     return S
 
 
+def some_order(choose, R: Ring) -> Ring:
+    """All limbs of R, in any order."""
+    return R[choose(st.permutations(range(len(R.moduli))))]
+
+
 def told(b: Poly, S: Ring, domain: str, values: np.ndarray) -> None:
     """b has the values, in the ring S, and the operand's domain if S has it."""
     assert (b.ring, b.domain) == (S, domain if S.has_eval else "coef")
@@ -479,6 +515,15 @@ def check_mod_up(choose, Q: Ring, P: Ring) -> None:
     a, S = drawn(choose, Q), choose(st.sampled_from((Q.join(P), P.join(Q))))
     told(a.mod_up(S), S, a.domain, each(partial(centred, m=Q.modulus), ints(a)))
     told(a.mod_up(S, conversion="fast"), S, a.domain, each(partial(fast, moduli=Q.moduli), ints(a)))
+
+
+def check_scale_up(choose, Q: Ring, P: Ring) -> None:
+    T = some_order(choose, Q.join(P))
+    S = some_of(choose, T)
+    a = drawn(choose, S)
+    b = a.scale_up(T)
+    told(b, T, a.domain, ints(a) * (T.modulus // S.modulus))
+    assert b.mod_down(S) == a
 
 
 def check_mod_down(choose, Q: Ring, P: Ring) -> None:
@@ -545,6 +590,7 @@ CHECKS = {
     "join": check_join,
     "convert": check_convert,
     "mod_up": check_mod_up,
+    "scale_up": check_scale_up,
     "mod_down": check_mod_down,
     "rescale": check_rescale,
     "scale": check_scale,
@@ -608,6 +654,7 @@ CALLS = {
     "restrict": lambda a, S, out: a.restrict(S, out=out),
     "convert": lambda a, S, out: a.convert(S, out=out),
     "mod_up": lambda a, S, out: a.restrict(S).mod_up(a.ring, out=out),
+    "scale_up": lambda a, S, out: a.restrict(S).scale_up(a.ring, out=out),
     "mod_down": lambda a, S, out: a.mod_down(S, out=out),
     "rescale": lambda a, S, out: a.rescale(3, out=out),
     "scale": lambda a, S, out: pg.rns.scale(a, 3, S, out=out),
@@ -658,6 +705,7 @@ def test_no_operand_is_changed():
             a.mod_down(R[:2]),
             a.digits(R, limbs_per_digit=2),
             a.restrict(R[1:]),
+            a.scale_up(R.join(others(R)[0])),
             a.rescale(),
         )
         pg.rns.scale(a, 5, R)
@@ -681,6 +729,32 @@ BAD = {
     "a modulus too many": (lambda a: a.restrict(Ring(16, 97)), pg.RingMismatch, "convert()"),
     "down to another": (lambda a: a.mod_down(Ring(16, 97)), pg.RingMismatch, "must be among"),
     "up without own": (lambda a: a.mod_up(a.ring[:2]), pg.RingMismatch, "convert()"),
+    "scaled up without own": (lambda a: a.scale_up(a.ring[:2]), pg.RingMismatch, "scale_up: 1073"),
+    "scaled up to others": (lambda a: a.scale_up(Ring(16, 97)), pg.RingMismatch, "join() of two rings"),
+    "scaled up to another degree": (lambda a: a.scale_up(Ring(8, 97)), pg.RingMismatch, "degree or kind"),
+    "scaled up to another kind": (
+        lambda a: a.scale_up(Ring(16, a.ring.moduli, kind="cyclic")),
+        pg.RingMismatch,
+        "degree or kind",
+    ),
+    "scaled up to an int": (lambda a: a.scale_up(3), pg.ParameterError, "ring: int, must be a Ring"),
+    "scaled up to a list": (lambda a: a.scale_up([97]), pg.ParameterError, "ring: list, must be a Ring"),
+    "scaled up to a Poly": (lambda a: a.scale_up(a), pg.ParameterError, "ring: Poly, must be a Ring"),
+    "scaled up into an array": (
+        lambda a: a.scale_up(a.ring, out=a.data),
+        pg.errors.OutputError,
+        "must be a Poly",
+    ),
+    "scaled up into another ring": (
+        lambda a: a.scale_up(a.ring, out=a.ring[:1].zeros()),
+        pg.errors.OutputError,
+        "the result is of",
+    ),
+    "scaled up into another shape": (
+        lambda a: a.scale_up(a.ring, out=a.ring.zeros(3)),
+        pg.errors.OutputError,
+        "batch shape (3,)",
+    ),
     "no limb left": (lambda a: a.rescale(4), pg.ParameterError, "one limb at least stays"),
     "no limb dropped": (lambda a: a.rescale(0), pg.ParameterError, "from 1 to 3"),
     "half a limb": (lambda a: a.rescale(1.5), pg.errors.NotAnInteger, "must be an int"),
@@ -723,8 +797,9 @@ def test_another_root_for_the_same_prime_is_refused():
     q = ntt_primes(16, bits=30)[0]
     R = Ring(16, q)
     S = Ring(16, q, root=pow(R.roots[0], 3, q))
-    with pytest.raises(pg.errors.BadRoot, match="the same roots"):
-        R.ones().convert(S)
+    for verb in (Poly.convert, Poly.scale_up):
+        with pytest.raises(pg.errors.BadRoot, match="the same roots"):
+            verb(R.ones(), S)
 
 
 def test_values_pass_through_coefficients_where_leaves_differ():
@@ -736,5 +811,7 @@ def test_values_pass_through_coefficients_where_leaves_differ():
     assert a.ntt().restrict(complete).domain == "eval"
     b = value(complete, (2,))
     holds(b.ntt().mod_up(both), each(lambda x: centred(x, 97), ints(b)))
+    holds(b.ntt().scale_up(both), ints(b) * 17)
+    assert b.ntt().scale_up(both).domain == "eval"
     same_value = b.ntt().mod_up(both)
     assert same_value.domain == "eval"

@@ -90,7 +90,7 @@ class ToyBackend(Backend):
 
     def convert(self, conversion: Any, x: Any, own: Any, out: Any) -> None:
         source, target = conversion.source, conversion.target
-        modulus, value = prod(source.moduli), 0
+        modulus, value = prod(source.moduli), np.zeros((*out.shape[:-2], out.shape[-1]), object)
         for q, at in zip(source.moduli, source.at, strict=True):
             y = x[..., at, :].astype(object) * pow(modulus // q, -1, q) % q
             if not conversion.exact and conversion.rounding == "nearest":

@@ -781,6 +781,10 @@ VERBS: dict[str, list[Case]] = {
         *converted(partial(Poly.convert, conversion="fast"), slice(0, 2), slice(1, 4), label=", fast"),
     ],
     "Poly.mod_up": converted(Poly.mod_up, slice(0, 2), slice(0, 4)),
+    "Poly.scale_up": [
+        *converted(Poly.scale_up, slice(0, 2), slice(0, 4)),
+        *converted(Poly.scale_up, slice(1, 4), slice(0, 5), label=", limbs on both sides"),
+    ],
     "Poly.mod_down": [
         *converted(Poly.mod_down, slice(0, 5), slice(0, 3)),
         *converted(

@@ -20,7 +20,7 @@ from .._core.plans.rns import Conversion, Residues, runs_of
 from .._core.ring_plan import RingPlan
 from .._core.value import V, Value
 from ..errors import BadRoot, ParameterError, RingMismatch
-from .arrays import empty, overlap
+from .arrays import empty, fill, overlap
 from .calls import repeated
 from .integers import from_integers, to_bigints
 from .results import result_array, result_shape
@@ -255,6 +255,31 @@ def mod_up(x: Value, S: RingPlan, conversion: Precision = "exact", *, out: Array
         check_words(r, "mod_up")
     _places(S, x._plan.moduli, "mod_up", "convert() needs no modulus in common")
     return convert(x, S, conversion, out=out)
+
+
+@repeated
+def scale_up(x: Value, S: RingPlan, *, out: Array | None = None) -> Value:
+    """Return P times the value modulo S, which has all of its moduli; P is the product of the others."""
+    ring, domain = x._plan, x._domain
+    for r in (ring, S):
+        check_words(r, "scale_up")
+    places = _places(S, ring.moduli, "scale_up", "join() of two rings has the moduli of both")
+    if domain == "eval" and not _same_leaves(ring, S):
+        return _through_coefficients(scale_up, x, S, out=out)
+    result = _Result(S, x, out)
+
+    def build() -> Conversion:
+        P = S.modulus // ring.modulus
+        own = Residues(ring.moduli, tuple(range(ring.rows)), ring.rows)
+        target, zeros = Residues(ring.moduli, places, S.rows), (0,) * ring.rows
+        factors = tuple(P % q for q in ring.moduli)
+        return Conversion(Residues((), (), 0), target, zeros, own=own, own_factors=factors)
+
+    plan = kept_plan(ring, ("scale_up", S), build)
+    result.compute.convert(plan, None, x._data, result.data)
+    for first, count in runs_of(j for j in range(S.rows) if j not in places):
+        fill(result.compute, result.data[..., first : first + count, :], 0)
+    return result.finish(domain)
 
 
 @repeated
