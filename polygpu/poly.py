@@ -574,11 +574,6 @@ class Poly(Value, NotAnArray):
         data = scale_by(self._plan.basis, self._data, ints, limbs, memory_of(self._plan, out))
         return held(self._with(data), out)
 
-    def _constant_step(self) -> int:
-        """Return the distance between the entries that hold a constant: n in "coef", leaf_size in "eval"."""
-        plan = self._plan
-        return plan.n if self._domain == "coef" else cast(int, plan.leaf_size)
-
     def _pointwise(self, op: Literal["add", "sub"], other: object, out: Poly | None) -> Poly:
         a, memory = self, None if out is None else memory_of(self._plan, out)
         if isinstance(other, Poly):
@@ -591,7 +586,7 @@ class Poly(Value, NotAnArray):
         else:
             number = integer(other, "operand")
             number = number if op == "add" else -number
-            data = add_constant(a._plan.basis, a._data, number, self._constant_step(), memory)
+            data = add_constant(a._plan.basis, a._data, number, a._plan.constant_step(a._domain), memory)
         return a._with(data) if out is None else out._holding(data, a._domain)
 
     def _operand(self, other: object) -> Poly:
@@ -607,7 +602,8 @@ class Poly(Value, NotAnArray):
             return other
         plan, number = self._plan, integer(other, "operand")
         home = backend_of(self._data)
-        return self._with(integers.constant(plan.basis, plan.n, number, self._constant_step(), home))
+        step = plan.constant_step(self._domain)
+        return self._with(integers.constant(plan.basis, plan.n, number, step, home))
 
     def _factor(self, other: object) -> Poly | Array:
         """The other operand as _operand() has it, but an int as its residues (rows, 1)."""

@@ -418,39 +418,46 @@ class Ring:
         """
         return Poly._make(self, from_slots(self._plan, values, backend())._data, "eval")
 
-    def zeros(self, batch: int | tuple[int, ...] = ()) -> Poly:
-        """A batch of zeros, in coefficients, on the current device.
+    def zeros(self, batch: int | tuple[int, ...] = (), *, domain: Domain = "coef") -> Poly:
+        """Return a batch of zeros on the current device.
 
         Args:
             batch: batch shape, an int or several; a single polynomial by default.
+            domain: "coef" for a value in coefficients, or "eval" for an evaluated one.
 
         Raises:
-            ParameterError: a negative size.
-            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+            ParameterError: a size is negative.
+            DomainError: domain is another word. NotNTTFriendly: it is "eval", and the ring has no transform.
+            OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
         Cost: one pass.
 
-        >>> Ring(4, 17).zeros((2, 3)).shape
-        (2, 3)
+        >>> Ring(4, 17).zeros((2, 3)).shape, Ring(4, 17).zeros(domain="eval").domain
+        ((2, 3), 'eval')
         """
-        shape = (*checked_batch(batch), self.rows, self.n)
-        return Poly._make(self, empty(backend(), shape, self.dtype, zero=True), "coef")
+        chosen, shape = self._checked_domain(domain), (*checked_batch(batch), self.rows, self.n)
+        return Poly._make(self, empty(backend(), shape, self.dtype, zero=True), chosen)
 
-    def ones(self, batch: int | tuple[int, ...] = ()) -> Poly:
-        """A batch of the ring's one, in coefficients, on the current device.
+    def ones(self, batch: int | tuple[int, ...] = (), *, domain: Domain = "coef") -> Poly:
+        """Return a batch of the ring's one on the current device.
 
         Args:
-            batch: as of zeros.
+            batch: see `zeros`.
+            domain: see `zeros`. The evaluated one is 1 at every point. Modulo the leaves of an incomplete
+                transform it is the constant 1.
 
         Raises:
-            ParameterError, OutOfHostMemory, OutOfDeviceMemory: as zeros.
+            ParameterError, DomainError, NotNTTFriendly, OutOfHostMemory, OutOfDeviceMemory: see `zeros`.
 
-        Cost: one pass.
+        Cost: one pass, and no transform.
 
         >>> Ring(4, 17).ones(2).to_bigints().tolist()
         [[1, 0, 0, 0], [1, 0, 0, 0]]
+        >>> Ring(4, 17).ones(domain="eval").data.tolist(), Ring(4, 5).ones(domain="eval").data.tolist()
+        ([[1, 1, 1, 1]], [[1, 0, 1, 0]])
         """
-        return Poly._make(self, ones(self._plan.basis, self._plan.n, checked_batch(batch), backend()), "coef")
+        chosen = self._checked_domain(domain)
+        return Poly._make(self, ones(self._plan, chosen, checked_batch(batch), backend()), chosen)
 
     def monomial(self, k: int, *, coefficient: int = 1) -> Poly:
         """coefficient * X^k, in coefficients, on the current device.
@@ -470,8 +477,10 @@ class Ring:
         terms, x = self._plan.quotient.power_of_x(integer(k, "k")), integer(coefficient, "coefficient")
         return Poly._make(self, monomial(self._plan.basis, self._plan.n, x, terms, backend()), "coef")
 
-    def random(self, batch: Batch = (), *, seed: Seed = None, start: int = 0) -> Poly:
-        """Elements uniform in the ring, in coefficients, from a ChaCha20 stream, on the current device.
+    def random(
+        self, batch: Batch = (), *, domain: Domain = "coef", seed: Seed = None, start: int = 0
+    ) -> Poly:
+        """Return elements uniform in the ring, from a ChaCha20 stream, on the current device.
 
         A residue is at a statistical distance of at most 2^-64 from uniform. All rings draw from the one
         stream of a seed: independent values need different seeds or, in one ring, a different `start`.
@@ -482,6 +491,9 @@ class Ring:
 
         Args:
             batch: batch shape, an int or several; a single polynomial by default.
+            domain: "coef" reads the residues of the stream as coefficients, "eval" reads the same residues as
+                evaluated ones. These are two values, both uniform: the second is not the transform of the
+                first, and takes none.
             seed: an int, bytes or str gives the same values on every device and in every run, however the
                 batch is cut. None takes a key from the operating system.
             start: number of the first polynomial in the stream: a batch of 8 is two of 4 with start 0 and 4.
@@ -490,6 +502,7 @@ class Ring:
             ParameterError: a negative size, a start outside [0, 2**48), more polynomials than the stream has,
                 or seed=None in a call that polygpu.capture records.
             NotAnInteger: a seed of another type.
+            DomainError: domain is another word. NotNTTFriendly: it is "eval", and the ring has no transform.
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
         Cost: 8 (W + 1) bytes of stream a coefficient and limb, where a residue has W words; 5 ns on a core
@@ -500,9 +513,12 @@ class Ring:
         >>> R = Ring(4, 97)
         >>> R.random(2, seed=1)[1] == R.random(seed=1, start=1)
         True
+        >>> a, b = R.random(seed=1), R.random(domain="eval", seed=1)
+        >>> a.data.tolist() == b.data.tolist(), a == b
+        (True, False)
         """
-        basis, n = self._plan.basis, self._plan.n
-        return Poly._make(self, sampling.uniform(basis, n, batch, seed, start), "coef")
+        chosen, basis, n = self._checked_domain(domain), self._plan.basis, self._plan.n
+        return Poly._make(self, sampling.uniform(basis, n, batch, seed, start), chosen)
 
     def ternary(
         self, batch: Batch = (), *, weight: int | None = None, seed: Seed = None, start: int = 0

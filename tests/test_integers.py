@@ -570,6 +570,56 @@ def test_zeros_and_ones(name: str, batch: Any) -> None:
     check(R.ones(batch), one, batch=shape)
 
 
+@pytest.mark.parametrize("batch", [(), 0, 3, (2, 3)])
+@every_transform
+def test_evaluated_zeros_and_ones(name: str, batch: Any) -> None:
+    """Each leaf is 0 or 1: a complete transform has leaves of one coefficient."""
+    R = ring(name)
+    shape = batch if isinstance(batch, tuple) else (batch,)
+    zero, one = R.zeros(batch, domain="eval"), R.ones(batch, domain="eval")
+    assert zero.domain == one.domain == "eval" and not host(zero.data).any()
+    assert R.leaf_size is not None and zero.shape == one.shape == shape
+    expected = np.zeros((*shape, R.n), object)
+    expected[..., :: R.leaf_size] = 1
+    assert host(one.data).tolist() == residues(R, expected)
+    assert np.array_equal(host(one.data), host(R.ones(batch).ntt().data))
+    check(zero, np.zeros((*shape, R.n), object), "eval", shape)
+    check(one, np.broadcast_to(padded(R, [1]), (*shape, R.n)), "eval", shape)
+
+
+NO_DOMAINS: list[Any] = [
+    *("", "ntt", "EVAL", "coefficients", b"eval", None, True, 1, 0.5, ["eval"], ("eval",), {"eval"}),
+    np.array(["eval"]),
+]
+
+
+@pytest.mark.parametrize("make", [Ring.zeros, Ring.ones, Ring.random], ids=lambda f: f.__name__)
+def test_domains_that_are_refused(make: Any) -> None:
+    for wrong in NO_DOMAINS:
+        with pytest.raises(pg.errors.DomainError, match=r"domain: .* must be 'coef' or 'eval'"):
+            make(R17, domain=wrong)
+    with pytest.raises(TypeError, match="positional"):
+        make(R17, 2, "eval")
+    for R, why in [
+        (Ring(4, 15), "15 is not prime"),
+        (Ring(4, 2**32), "4294967296 is not prime"),
+        (Ring(12, 97), "no power of two"),
+        (Ring(4, [17, 9]), "9 is not prime"),
+        (Ring(4, 2**100), "is not prime"),
+    ]:
+        for batch in ((), 0, (2, 3)):
+            with pytest.raises(pg.NotNTTFriendly, match=why):
+                make(R, batch, domain="eval")
+        assert make(R, domain="coef").domain == "coef"
+    with pytest.raises(pg.ParameterError, match="batch: -1"):
+        make(R17, -1, domain="eval")
+
+
+def test_a_domain_may_be_a_text_of_numpy() -> None:
+    made = R17.ones(domain=np.str_("eval"))  # type: ignore[arg-type]
+    assert made == R17.ones().ntt() and type(made.domain) is str
+
+
 @every_ring
 def test_monomials_of_any_exponent(name: str) -> None:
     R = ring(name)

@@ -115,6 +115,27 @@ def test_batch_split_start_and_device_change_nothing(ring):
     assert ring.random((0, 2), seed=3).shape == (0, 2)
 
 
+EVALUATED_RINGS = [
+    pg.Ring(1, 17),
+    pg.Ring(64, pg.ntt_primes(64, bits=40, count=2)),
+    pg.Ring(256, 3329),
+    pg.Ring(16, [97, 2**31 - 1, 17], kind="cyclic"),
+    pg.Ring(8, pg.ntt_primes(8, bits=100)),
+]
+
+
+@everywhere
+@pytest.mark.parametrize("ring", EVALUATED_RINGS, ids=repr)
+def test_evaluated_values_are_the_same_stream(ring):
+    for batch in ((), 3, (0, 2)):
+        a, b = ring.random(batch, seed=5, start=2), ring.random(batch, domain="eval", seed=5, start=2)
+        assert (a.domain, b.domain, b.ring, b.shape) == ("coef", "eval", ring, a.shape)
+        assert np.array_equal(host(a.data), host(b.data))
+        assert a != b or ring.n == 1 or not a.data.size
+        assert ring.from_residues(a.data, domain="eval") == b
+    assert ring.random(2, domain="eval", seed=3)[1] == ring.random(domain="eval", seed=3, start=1)
+
+
 @pytest.mark.parametrize("ring", [pg.Ring(1000, r.moduli) for r in UNIFORM_RINGS], ids=repr)
 def test_every_instruction_set_gives_the_same(ring, each_isa):
     key, n, words = hashlib.sha256(b"polygpu uniform 1int:0x4").digest(), ring.n, ring._plan.basis.words

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import BadRoot, NotNTTFriendly, ParameterError, RingMismatch
-from .checks import Product, check_product, checked_degree, checked_moduli, integer, sequence, shown
+from .checks import Domain, Product, check_product, checked_degree, checked_moduli, integer, sequence, shown
 from .exact.primes import is_prime, ntt_primes
 from .exact.roots import has_order, root_of_unity, same_root
 from .locks import cached_property
@@ -93,6 +93,10 @@ class RingPlan:
     def has_eval(self) -> bool:
         """Whether there is an evaluation domain."""
         return self.leaf_size is not None
+
+    def constant_step(self, domain: Domain) -> int:
+        """Return the distance between the entries that hold a constant: n, or the leaf size if evaluated."""
+        return self.n if domain == "coef" or self.leaf_size is None else self.leaf_size
 
     @property
     def root_order(self) -> int:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._backends import Array, Memory, backend_for, backend_of, host, is_device_array
-from .._core.checks import debugging, exact_number, integer, sequence, shown
+from .._core.checks import Domain, debugging, exact_number, integer, sequence, shown
 from .._core.exact.crt import signed_ints, words_to_ints
 from .._core.memory import check_array
 from .._core.plans.basis import Basis
 from .._core.plans.crt import composition_of, norm_words, words_of
 from .._core.reporting import Work, reporting
+from .._core.ring_plan import RingPlan
 from ..errors import CoefficientError, NotCanonical, ParameterError
 from .arrays import (
     as_integers,
@@ -373,9 +374,10 @@ def residues_on(compute: Memory, basis: Basis, x: int) -> Array:
     return compute.constant(found)
 
 
-def ones(basis: Basis, n: int, batch: tuple[int, ...], compute: Memory) -> Array:
-    """A batch of the ring's one, as residues of coefficients."""
-    return of_residues(basis, residues_on(compute, basis, 1), n, n, batch)
+def ones(ring: RingPlan, domain: Domain, batch: tuple[int, ...], compute: Memory) -> Array:
+    """Return residues of a batch of the ring's one, in coefficients or evaluated."""
+    one = residues_on(compute, ring.basis, 1)
+    return of_residues(ring.basis, one, ring.n, ring.constant_step(domain), batch)
 
 
 def from_residues(basis: Basis, n: int, data: Any, copy: bool | None, check: bool | None) -> Array:

@@ -97,7 +97,7 @@ def _reciprocals(x: V) -> V:
     ring, compute = x._plan, backend_of(x._data)
     with compute.device_scope():
         exponents = [q - 2 for q in ring.moduli]
-        y = one = ntt(x._with(ones(ring.basis, ring.n, x._batch, compute), "coef"))
+        y = one = x._with(ones(ring, "eval", x._batch, compute))
         for bit in reversed(range(max(e.bit_length() for e in exponents))):
             y = multiply(y, y)
             taken = np.array([e >> bit & 1 for e in exponents], np.bool_)

@@ -21,7 +21,7 @@ from .calls import device_of, record, repeated
 from .integers import of_residues, ones
 from .pointwise import multiply_add, pointwise
 from .results import result_array, result_shape
-from .transform import intt, ntt, to_domain
+from .transform import intt, ntt
 from .verify import check_again, check_product
 
 _LEAST = LONG >> 6  # residues of a result; a product of fewer is never computed with LONG residues
@@ -138,10 +138,8 @@ def power(x: V, exponent: int, *, out: None = None) -> V:
 
     The powers in between are evaluated if sums of products are (`way_of_sums`).
     """
-    compute = backend_of(x._data)
     if exponent == 0:
-        one = x._with(ones(x._plan.basis, x._plan.n, x._batch, compute), "coef")
-        return to_domain(one, x._domain)
+        return x._with(ones(x._plan, x._domain, x._batch, backend_of(x._data)))
     if exponent == 1:
         return x._with(copied(x._data))
     if x._domain == "coef" and way_of_sums(x._plan) == "transform":

@@ -89,7 +89,7 @@ def mul_monomial(x: V, k: object, out: Array | None = None) -> V:
 @repeated
 def _times_monomials(x: V, exponents: Array, batch: tuple[int, ...], *, out: Array | None = None) -> V:
     """Return evaluated items times X to these exponents, which are in a batch shape."""
-    one = x._with(ones(x._plan.basis, x._plan.n, (), backend_of(x._data)), "coef")
+    one = x._with(ones(x._plan, "coef", (), backend_of(x._data)), "coef")
     monomials = _reordered(one, exponents.reshape(batch or (1,)), batch, False, out=None)
     return multiply(x, ntt(monomials, monomials._data), out=out)
 

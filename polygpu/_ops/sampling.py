@@ -91,10 +91,9 @@ def check_stream(n: int, size: int, start: object, items: int) -> None:
         )
 
 
-def uniform(basis: Basis, n: int, batch: Batch, seed: Seed, start: int, out: Array | None = None) -> Array:
-    """Residues (*batch, rows, n) uniform in [0, q), the polynomials start, start + 1, ..."""
-    if out is None:
-        out = _result(basis, n, batch, 8 * (basis.words + 1), start)
+def uniform(basis: Basis, n: int, batch: Batch, seed: Seed, start: int) -> Array:
+    """Return residues (*batch, rows, n) uniform in [0, q), the polynomials start, start + 1, ..."""
+    out = _result(basis, n, batch, 8 * (basis.words + 1), start)
     compute = backend_for(basis, out)
     key = _key(compute, seed)
     if out.size < LONG:

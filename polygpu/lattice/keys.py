@@ -11,7 +11,7 @@ from .._core.checks import integer, shown
 from .._ops import switch as ops
 from .._ops.arrays import empty
 from .._ops.permutation import multipliers
-from .._ops.sampling import Seed, key_of, uniform
+from .._ops.sampling import Seed, key_of
 from ..errors import DomainError, ParameterError
 from ..functions import fma
 from ..poly import Poly, checked_poly, plan_of
@@ -193,7 +193,7 @@ def expanded(bodies: Poly, masks: tuple[bytes, ...], **options: Any) -> SwitchKe
     data = empty(backend(), (len(masks), 2, T.rows, T.n), T.dtype)
     data[:, 0] = bodies.data
     for place, seed in zip(data[:, 1], masks, strict=True):
-        _mask(T, seed, place)
+        place[:] = T.random(domain="eval", seed=seed).data
     return SwitchKey(_evaluated(T, data), **options)._with(_masks=masks)
 
 
@@ -372,7 +372,8 @@ class _Maker:
         minus = -to
         data = empty(backend(), (len(seeds), 2, self.T.rows, self.T.n), self.T.dtype)
         for j, (part, (public, hidden)) in enumerate(zip(self.switch.parts, seeds, strict=True)):
-            mask = _mask(self.T, public, data[j, 1])
+            mask = self.T.random(domain="eval", seed=public)
+            data[j, 1] = mask.data
             noise = self.T.gaussian(self.sigma, seed=hidden)
             fma(mask, minus, noise.ntt(out=noise), out=_evaluated(self.T, data[j, 0]))
             rows = slice(part[0], part[-1] + 1)
@@ -391,11 +392,6 @@ def _limb(x: Poly) -> bytes:
 
 def _evaluated(ring: Ring, data: Array) -> Poly:
     return ring.from_residues(data, domain="eval", copy=False)
-
-
-def _mask(T: Ring, seed: bytes, out: Array) -> Poly:
-    """Uniform residues of a public seed, read as evaluated ones; T.random(seed=seed) has the same."""
-    return _evaluated(T, uniform(T._plan.basis, T.n, (), seed, 0, out))
 
 
 def _checked_element(ring: Ring, g: object) -> int:
