@@ -370,8 +370,8 @@ class Ring:
                 (*batch, at most n) as in ring(x).
             scale: an int, a finite float or a Fraction, of any sign.
 
-        Returns a Poly in coefficients. The result of an array on a GPU lies there. Scales that are not powers
-        of two and products of 2**63 and more are computed on the host.
+        Returns a Poly in coefficients. If x is an array on a GPU, the result lies there. Scales that are not
+        powers of two, and products of 2**63 and more, are computed on the host.
 
         Raises:
             CoefficientError: x has NaN, an infinity, complex numbers, bools, long doubles or anything else
@@ -379,8 +379,9 @@ class Ring:
             ParameterError: there are more than n coefficients, or scale is not a finite number.
             OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-        Cost: a few passes for floats if scale is a power of two, or at most 2**64 times one and products are
-        below 2**61; else about 1 us a coefficient.
+        Cost: about 5 ns a coefficient more than ring(integers) for floats on the host if scale is a power of
+        two, about 25 ns for other scales, and if products are below 2**63. For larger ones it is 0.2 us if
+        scale is a power of two, else 1 to 4 us, as for mixed lists.
 
         >>> Ring(4, 97).from_floats([0.5, 1.5, -0.25, 1e-3], scale=1000).to_int64().tolist()
         [15, 45, 41, 1]

@@ -335,6 +335,89 @@ def test_ties_and_their_neighbours(odd: int, shift: int, near: int, more: int, s
     check(R.from_floats(x, scale=scale), padded(R, nearest(x, scale)) % R.modulus)
 
 
+# Factors that are doubles, that are sums of two, and that are none; all sizes of products.
+FACTORS: list[Any] = [
+    *(
+        1000,
+        -0.1,
+        1.1e12,
+        3 * 2.0**-30,
+        Fraction(7, 2**40),
+        2**53 + 1,
+        -(2**64) + 1,
+        3**70,
+        Fraction(5**40, 2**90),
+    ),
+    *(
+        Fraction(1, 3),
+        Fraction(-7, 6),
+        Fraction(2**80, 2**50 - 27),
+        Fraction(2**120, 3**60),
+        Fraction(1, 10**50),
+    ),
+    *(1 + Fraction(1, 2**1200), Fraction(1, 3 * 2**899), Fraction(2**899, 3), Fraction(1, 5 * 2**950)),
+    *(3 * 2**890, 3 * 2**1000, 2**40, 2.0**49, Fraction(1, 2**20), 0),
+]
+
+
+def around_ties(rng: random.Random, scale: Fraction, count: int) -> list[float]:
+    """Doubles whose products are of all sizes, many next to halves of integers, on both sides and on them."""
+    found: list[float] = []
+    while len(found) < count:
+        bits = rng.choice([0, 1, 5, 20, 40, 51, 52, 53, 54, 60, 62, 63, 64, 70])
+        value = Fraction(rng.randrange(-(2**bits), 2**bits + 1)) + rng.choice(
+            [Fraction(1, 2), Fraction(rng.random())]
+        )
+        try:
+            x = float(value / scale if scale else value)
+        except OverflowError:
+            continue
+        near = [x, math.nextafter(x, math.inf), math.nextafter(x, -math.inf), float(rng.randrange(-99, 99))]
+        found += [v for v in near if math.isfinite(v)]
+    return found[:count]
+
+
+@pytest.mark.parametrize("scale", FACTORS, ids=lambda x: f"{float(x):.3g}")
+def test_thousands_of_products_equal_those_of_fractions(scale: Any) -> None:
+    rng, R = random.Random(repr(scale)), Ring(600, 2**1100)
+    exact = Fraction(scale)
+    x = around_ties(rng, exact, R.n)
+    fitting = [v for v in x if abs(Fraction(v) * exact) < 2**63 - 2**11]
+    single = np.array([v for v in x if abs(v) < 1e38], np.float32)
+    for row in (np.array(x), np.array(fitting), single, single[::-2]):
+        found = R.from_floats(row, scale=scale).to_bigints(centered=True)
+        assert found.tolist() == nearest(row.tolist(), exact) + [0] * (R.n - len(row))
+
+
+@given(
+    x=st.lists(st.integers(-(2**53), 2**53), min_size=1, max_size=4),
+    factor=st.integers(-(2**53), 2**53),
+    down=st.integers(1, 100),
+)
+def test_ties_of_a_factor_that_is_a_double(x: list[int], factor: int, down: int) -> None:
+    R, scale = ring("2^128"), Fraction(factor, 2**down)
+    check(R.from_floats(np.array(x, float), scale=scale), padded(R, nearest(x, scale)) % R.modulus)
+
+
+@pytest.mark.parametrize("scale", [Fraction(3, 2), Fraction(-5, 2), Fraction(7, 4), Fraction(3, 64)], ids=str)
+def test_ties_beyond_the_precision_of_a_double(scale: Fraction) -> None:
+    """Products of 52 to 55 bits, whose halves are in the second double of a pair; half of them are ties."""
+    rng, R = random.Random(repr(scale)), Ring(256, 2**128)
+    for low, high in ((2**50, 2**51), (2**51, 2**52), (2**52, 2**53)):
+        x = [float(rng.randrange(low, high)) * rng.choice([1, -1]) for _ in range(R.n)]
+        check(R.from_floats(x, scale=scale), np.array(nearest(x, scale), object) % R.modulus)
+
+
+def test_the_largest_products_of_64_bits() -> None:
+    """On both sides of 2^63, where ints of machine words end."""
+    R = Ring(4, 2**128)
+    for scale in (Fraction(3), Fraction(1, 3), Fraction(2**53 + 1), Fraction(2**63 - 1), 1):
+        for bound in (2**63 - 2**12, 2**63 - 2**10, 2**63 - 1, 2**63, 2**64):
+            x = float(bound / Fraction(scale))
+            row = [x, -x, math.nextafter(x, 0), -math.nextafter(x, math.inf)]
+            check(R.from_floats(row, scale=scale), np.array(nearest(row, scale), object) % R.modulus)
+
+
 @over(["RNS of 3 words"])
 def test_floats_in_any_container(name: str) -> None:
     R = ring(name)

@@ -100,6 +100,8 @@ def residues_of_ints(basis: Basis, x: Array, out: Array) -> None:
 _DOUBLE = np.dtype(np.float64)
 _BITS = 53  # of a double's mantissa
 _BLOCK = 1 << 12  # doubles whose products stay in a cache
+_USUAL = 900  # exponents of factors whose products with doubles are computed in pairs of doubles
+_NEAR = 2.0**-30  # fractions so near to a half are decided exactly
 _STEP = 10  # a mantissa times 2^0 ... 2^9 is an int64, so a table holds only powers of 2^10
 
 
@@ -121,37 +123,31 @@ def from_floats(basis: Basis, n: int, x: Any, scale: Any, compute: Memory) -> Ar
         compute = backend_of(numbers)
     if factor == 1 and numbers.dtype.kind in "iu":
         return from_integers(basis, n, numbers, compute)
-    odd, exponent = _dyadic(factor) if numbers.dtype == _DOUBLE else (0, 0)
-    sign = 1 if factor > 0 else -1
-    if odd == 1:
+    are_doubles = numbers.dtype == _DOUBLE
+    exponent, sign = _exponent_of(factor) if are_doubles else None, 1 if factor > 0 else -1
+    if exponent is not None:
         integers = _nearest_by_power(numbers, sign, exponent)
         if integers is not None:
             return from_integers(basis, n, integers, compute)
     numbers = backend_of(numbers).to_host(numbers)
     _check_finite(numbers)
-    if odd == 1 and numbers.shape[-1] <= n:
+    if exponent is not None and numbers.shape[-1] <= n:
         return compute.from_host(_times_power(basis, n, sign * numbers, exponent))
-    largest = exact_number(float(np.max(abs(numbers), initial=0))) if odd else None
-    if largest is not None and odd < 1 << 64 and largest * abs(factor) < 1 << 61:
-        integers, flat = np.empty(numbers.size, np.int64), numbers.ravel()
-        for i in range(0, numbers.size, _BLOCK):
-            integers[i : i + _BLOCK] = _nearest_by_words(sign * flat[i : i + _BLOCK], odd, exponent)
-    else:
+    integers = _nearest_by_pairs(numbers, factor) if are_doubles else None
+    if integers is None:
         exact = _nearest(numbers.ravel().tolist(), factor)
         try:
-            integers = np.array(exact, np.int64)
+            integers = np.array(exact, np.int64).reshape(numbers.shape)
         except OverflowError:
-            integers = np.array(exact, object)
-    return from_integers(basis, n, integers.reshape(numbers.shape), compute)
+            integers = np.array(exact, object).reshape(numbers.shape)
+    return from_integers(basis, n, integers, compute)
 
 
-def _dyadic(factor: Fraction) -> tuple[int, int]:
-    """Return p and e with |factor| = p 2^e and p odd, or (0, 0) if there are none."""
+def _exponent_of(factor: Fraction) -> int | None:
+    """Return e if |factor| is 2^e, else None."""
     top, bottom = abs(factor.numerator), factor.denominator
-    if not top or bottom & (bottom - 1):
-        return 0, 0
-    zeros = (top & -top).bit_length() - 1
-    return top >> zeros, zeros - bottom.bit_length() + 1
+    is_power = top and not top & (top - 1) and not bottom & (bottom - 1)
+    return top.bit_length() - bottom.bit_length() if is_power else None
 
 
 def _real_numbers(x: Any) -> Array:
@@ -218,7 +214,9 @@ def _not_real(what: str) -> CoefficientError:
 
 def _check_finite(numbers: Array) -> None:
     """Raise CoefficientError for the first number that is infinite or NaN."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
+        if numbers.dtype == _DOUBLE and math.isfinite(numbers.max(initial=0) - numbers.min(initial=0)):
+            return
         finite = numbers - numbers == 0  # of Python ints too, which isfinite does not take
     if not finite.all():
         at = tuple(int(i) for i in np.argwhere(~finite.astype(bool))[0])
@@ -267,29 +265,71 @@ def _times_power(basis: Basis, n: int, x: Array, exponent: int) -> Array:
     return data
 
 
-def _nearest_by_words(x: Array, odd: int, exponent: int) -> Array:
-    """Return the int64 nearest to doubles times odd 2^exponent, odd < 2^64, of products below 2^61."""
-    fractions, exponents = np.frexp(abs(x))
-    a, low = np.ldexp(fractions, _BITS).astype(np.uint64), np.uint64(0xFFFFFFFF)
-    # The words of a * odd, by the words of 32 bits of both.
-    first, second = np.uint64(odd & 0xFFFFFFFF), np.uint64(odd >> 32)
-    middle = (a >> 32) * first + ((a & low) * first >> 32)
-    high = (a >> 32) * second + (middle >> 32) + (((a & low) * second + (middle & low)) >> 32)
-    words = high, a * np.uint64(odd)
-    # Divided by 2^(shift + 2), with two bits more: the first bit lost, and whether any other is.
-    shift = np.clip(_BITS - 2 - exponent - exponents.astype(np.int64), -62, 128)
-    right, left = shift.astype(np.uint64), (-shift).astype(np.uint64)
-    # Shifts by 64 and more, and so those by negative numbers as uint64, give zero.
-    kept = words[1] >> right | words[1] << left | words[0] << (left + 64) | words[0] >> (right - 64)
-    lost = words[1] & _ones(shift) | words[0] & _ones(shift - 64)
-    kept |= lost != 0
-    integers: Array = (kept + 1 + (kept >> 2 & 1) >> 2).astype(np.int64)
-    return np.where(x < 0, -integers, integers)
+def _nearest_by_pairs(x: Array, factor: Fraction) -> Array | None:
+    """Return the int64 nearest to finite doubles times a factor, or None unless they are sure to fit.
+
+    A product is the sum of two doubles, exact if the factor is a double. Of other factors the two leading
+    doubles are taken: the product is then off by less than 2^-40, and the few that are so near to a half that
+    this matters are computed by Fractions.
+    """
+    largest = exact_number(float(max(x.max(initial=0), -x.min(initial=0))))
+    assert largest is not None
+    size, bits = abs(factor), factor.numerator.bit_length() - factor.denominator.bit_length()
+    # The largest double below 2^63 is 2^63 - 2^10. Factors of the usual range neither overflow nor lose bits
+    # of products from 1/4 on.
+    if largest * size >= (1 << 63) - (1 << 10) or (size and abs(bits) > _USUAL):
+        return None
+    high = float(factor)
+    integers, flat = np.empty(x.size, np.int64), x.ravel()
+    parts = high, float(factor - exact_number(high)), factor == high  # type: ignore[operator]
+    for i in range(0, x.size, _BLOCK):
+        block, place = flat[i : i + _BLOCK], integers[i : i + _BLOCK]
+        unsure = _round_pairs(block, *parts, place)
+        if len(unsure):
+            place[unsure] = _nearest(block[unsure].tolist(), factor)
+    return integers.reshape(x.shape)
 
 
-def _ones(count: Array) -> Array:
-    """Return words with as many ones at the end, at least 0 and at most 64."""
-    return (np.uint64(1) << np.clip(count, 0, 64).astype(np.uint64)) - np.uint64(1)
+def _round_pairs(x: Array, high: float, low: float, exact: bool, out: Array) -> Array:
+    """Write the int64 nearest to x (high + low); return where that may be wrong if this is not `exact`."""
+    product, error = _two_product(x, high)
+    if low:
+        error += x * low
+    whole = np.rint(product)
+    product -= whole  # exact, as all sums of `product` are from here on
+    rest = product + error
+    more = np.rint(rest)
+    np.add(whole.astype(np.int64), more.astype(np.int64), out=out)
+    rest -= more
+    near = np.flatnonzero(abs(rest) > 0.5 - _NEAR)
+    if not exact or not len(near):
+        return near
+    # Of an exact pair the sign of the sum is right, and it is zero only at a tie. A tie is right already:
+    # either the product is a double, or the double nearest to it is even.
+    half = np.copysign(0.5, rest[near])
+    is_beyond = np.sign(product[near] - more[near] - half + error[near]) == np.sign(half)
+    out[near] += (2 * half * is_beyond).astype(np.int64)
+    return near[:0]
+
+
+def _two_product(x: Array, y: float) -> tuple[Array, Array]:
+    """Return the doubles nearest to x y, and the differences to x y, which are doubles as well.
+
+    Source: Dekker 1971, "A floating-point technique for extending the available precision". x is cut after 26
+    bits, so that its second part has 27; the second part of y has 26. All products of parts fit 53 bits.
+    """
+    c = y * (2.0**27 + 1)
+    y_top = c - (c - y)
+    y_rest = y - y_top
+    top = (x.view(np.uint64) & np.uint64(-1 << 27 & (1 << 64) - 1)).view(_DOUBLE)
+    rest = x - top
+    product = x * y
+    error = top * y_top
+    error -= product
+    error += rest * y_top
+    error += top * y_rest
+    error += rest * y_rest
+    return product, error
 
 
 def _nearest(values: Iterable[float], factor: Fraction) -> list[int]:
