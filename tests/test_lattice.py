@@ -15,7 +15,7 @@ from oracle import as_key, as_keys, centred, chain, draw, drawn, product
 import polygpu as pg
 from polygpu import Poly, Ring, lattice
 from polygpu._backends.cuda import lattice as cuda_lattice
-from polygpu.errors import DomainError, ParameterError, RingMismatch
+from polygpu.errors import CoefficientError, DomainError, ParameterError, RingMismatch
 from polygpu.testing import chains
 
 # The last two limbs are special, the others Q's.
@@ -328,6 +328,108 @@ def test_what_is_switched_decrypts(device: str) -> None:
         # |e| <= 4, 3 digits of at most half a group of 80 bits over P of 82, and 1/2 (1 + |s|_1) of roundings
         assert noise.norm(math.inf) <= 3 * n * 4 * 2**80 / 2 / special.modulus + (1 + n) / 2
         assert noise.norm(math.inf) > 0
+
+
+# ---- add_constant ----
+
+CONSTANT_RINGS = {
+    "one limb": chain(8, (30,)),
+    "RNS": chain(8, (50, 30, 60)),
+    "cyclic": chain(8, (50, 30), "cyclic"),
+    "degree 1": Ring(1, [17, 97]),
+    "incomplete": Ring(16, [97, 17, 193]),
+    "one leaf": Ring(8, 7),
+    "composite": Ring(6, [2**20, 3**7, 11]),
+    "2^64": Ring(5, 2**64, kind="cyclic"),
+    "2^100": Ring(4, 2**100),
+    "100 bits": Ring(8, pg.ntt_primes(8, bits=100)),
+}
+
+
+@over(CONSTANT_RINGS, ["RNS", "incomplete", "composite"])
+@pytest.mark.parametrize("batch", [(1,), (2,), (3, 2), (2, 3, 3), (0, 2), (2, 0, 2)])
+def test_constants_are_added_to_the_first_component(name: str, batch: tuple[int, ...]) -> None:
+    R = CONSTANT_RINGS[name]
+    values, q = draw(R, batch, 3), R.modulus
+    values[..., 0, 0] = q - 1
+    one_each = np.array([3**i for i in range(math.prod(batch[:-1]))], object).reshape(batch[:-1])
+    numbers: list[Any] = [0, 1, -1, q - 1, -q, 2**200 + 5, np.int8(-3), np.uint64(2**64 - 1), one_each]
+    numbers += [one_each % 100 - 50, one_each.tolist(), np.array(one_each % 1000, np.int16)]
+    if len(batch) == 3:
+        numbers += [[1, 2**70, -3], [[4], [-5]], np.array([[7]], ">i4"), (1, 2, 3)]
+    numbers = [x for x in numbers if np.shape(x) == () or 0 not in batch or isinstance(x, np.ndarray)]
+    for x in numbers:
+        expected, ints = values.copy(), np.array(x.tolist() if hasattr(x, "tolist") else x, object)
+        expected[..., 0, 0] = (expected[..., 0, 0] + ints) % q
+        for domain in ("coef", "eval") if R.has_eval else ("coef",):
+            c = R(values) if domain == "coef" else R(values).ntt()
+            kept = c.copy()
+            same_values(lattice.add_constant(c, x), expected, domain)
+            assert c == kept and c.domain == domain
+
+
+@on("cpu", *CARDS)
+def test_constants_that_lie_on_the_device(device: str) -> None:
+    R = CHAINS["50 bits"]
+    values = draw(R, (3, 2), 4)
+    for dtype in (np.int32, np.uint64, np.int64):
+        x = backend().from_host(np.array([1, 2, 99], dtype))
+        expected = values.copy()
+        expected[:, 0, 0] = (expected[:, 0, 0] + np.array([1, 2, 99], object)) % R.modulus
+        same_values(lattice.add_constant(R(values), x), expected, "coef")
+        same_values(lattice.add_constant(R(values).ntt(), x[::1]), expected, "eval")
+    if device != "cpu":
+        with pytest.raises(pg.DeviceError, match=r"x: on cuda:.*, the value is on cpu"):
+            lattice.add_constant(R(values).cpu(), x)
+        with pytest.raises(pg.DeviceError, match=r"ints: on cuda:.*, the value is on cpu"):
+            R(values).cpu()[:, 0].scale_by(x)
+
+
+def test_a_constant_is_added_to_what_is_encrypted() -> None:
+    R = CHAINS["50 bits"]
+    s, mask = R.ternary(seed=1), R.random(3, seed=2)
+    message = R([[1], [2], [3]])
+    c = pg.stack([message - mask * s, mask], axis=-1)
+    assert c.shape == (3, 2)
+    for made in (lattice.add_constant(c, [10, 20, -30]), lattice.add_constant(c.ntt(), [10, 20, -30])):
+        assert made[:, 0] + made[:, 1] * s == R([[11], [22], [-27]])
+
+
+CIPHERTEXT = Ring(4, [17, 97]).ones((3, 2))
+NO_CONSTANTS: dict[str, tuple[Any, Any, type[Exception], str]] = {
+    "a ciphertext that is an array": (np.ones((2, 4)), 1, RingMismatch, "c: ndarray, must be a Poly"),
+    "a ciphertext that is an int": (3, 1, RingMismatch, "c: int, must be a Poly"),
+    "a plain value": (CIPHERTEXT[0, 0], 1, ParameterError, r"c: batch shape \(\).*with \+"),
+    "no components": (CIPHERTEXT[:, :0], 1, ParameterError, r"c: batch shape \(3, 0\).*at least one"),
+    "a float": (CIPHERTEXT, 1.5, CoefficientError, r"x: 1.5 is of type float.*use round\(x\)"),
+    "floats": (CIPHERTEXT, [1, 2.5, 3], CoefficientError, r"x: 2.5 .*use \[round\(v\) for v in x\]$"),
+    "an array of floats": (
+        CIPHERTEXT,
+        np.ones(3),
+        CoefficientError,
+        "x: dtype float64.*round x to integers$",
+    ),
+    "NaN": (CIPHERTEXT, math.nan, CoefficientError, "x: nan .*no nearest integer"),
+    "complex": (CIPHERTEXT, 1j, CoefficientError, r"x: 1j .*round\(x.real\)"),
+    "a bool": (CIPHERTEXT, True, CoefficientError, r"x: True .*int\(x\)"),
+    "bools": (CIPHERTEXT, np.array([True] * 3), CoefficientError, "x: dtype bool.*astype"),
+    "None": (CIPHERTEXT, None, CoefficientError, "x: None .*such as 0"),
+    "a text": (CIPHERTEXT, "12", CoefficientError, r"x: '12' .*int\(x\)"),
+    "bytes": (CIPHERTEXT, b"12", CoefficientError, "x: b'12' .*from_bytes"),
+    "a Poly": (CIPHERTEXT, CIPHERTEXT[0, 0], CoefficientError, "x: a Poly is not an integer"),
+    "a masked array": (CIPHERTEXT, np.ma.masked_array([1, 2, 3], [0, 1, 0]), CoefficientError, "x: a masked"),
+    "ragged lists": (CIPHERTEXT, [[1], [2, 3]], CoefficientError, "x: ragged nested lists"),
+    "too few": (CIPHERTEXT, [1, 2], ParameterError, r"x: shape \(2,\) does not broadcast to .* \(3,\)"),
+    "an axis too many": (CIPHERTEXT, [[1, 2, 3]] * 2, ParameterError, r"x: shape \(2, 3\) does not"),
+    "none": (CIPHERTEXT, [], ParameterError, r"x: shape \(0,\) does not broadcast"),
+    "one for a single ciphertext": (CIPHERTEXT[0], [1], ParameterError, r"x: shape \(1,\) .* shape \(\)"),
+}
+
+
+@pytest.mark.parametrize(("c", "x", "error", "text"), NO_CONSTANTS.values(), ids=list(NO_CONSTANTS))
+def test_constants_that_are_refused(c: Any, x: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        lattice.add_constant(c, x)
 
 
 # ---- what is refused ----

@@ -951,6 +951,27 @@ VERBS: dict[str, list[Case]] = {
             of("2^32, by primes"),
         ),
     ],
+    "lattice.add_constant": [
+        *with_values(lattice.add_constant, each(3, -(2**80)), batches=CIPHERTEXTS),
+        *with_values(lattice.add_constant, LISTED, batches=[(3, 2), (2, 3, 2)], label=", a list"),
+        *with_values(
+            lattice.add_constant, each([[3], [2**70]], [[-7], [1]]), batches=[(2, 3, 2)], label=", nested"
+        ),
+        *with_values(lattice.add_constant, each([3], [5]), rings=["incomplete"], batches=[(1, 3)]),
+        *with_values(
+            lattice.add_constant, LISTED, rings=["by FFT", "2^32"], domains=["coef"], batches=[(3, 2)]
+        ),
+        *(
+            case(
+                f"an array, {d}",
+                lattice.add_constant,
+                poly(R50, (3, 2), d),
+                integers((3,), np.int64, -99, 99),
+            )
+            for d in BOTH
+        ),
+        case("2^100", lattice.add_constant, poly("2^100", (3, 2)), LISTED, host_only=True),
+    ],
     "lattice.decompose": [
         *with_values(
             named(lattice.decompose, "bits", "levels"),

@@ -248,7 +248,7 @@ def array_from(x: Any, name: str) -> str:
     return f"{module}.{'asarray' if hasattr(x, '__array__') else 'from_dlpack'}({name})"
 
 
-def _wrong_dtype(name: str, x: Any, dtype: np.dtype[Any]) -> CoefficientError:
+def _wrong_dtype(name: str, x: Any, dtype: np.dtype[Any], are_coefficients: bool) -> CoefficientError:
     """Return the error for an array x of another dtype than integers; its advice fits the array's library."""
     array, module = array_from(x, name), "cupy" if hasattr(x, "__cuda_array_interface__") else "np"
     way = f"use {array}.astype({module}.int64)"
@@ -257,7 +257,7 @@ def _wrong_dtype(name: str, x: Any, dtype: np.dtype[Any]) -> CoefficientError:
         if dtype.itemsize > (8 if dtype.kind == "f" else 16):
             real = f"{real}.astype({module}.float64)"
         way = f"round {real} to integers"
-        if name == "x":
+        if are_coefficients:
             way = f"use ring.from_floats({real}), which rounds exactly"
         if dtype.kind == "c":
             way += ", if the imaginary parts do not count"
@@ -266,14 +266,14 @@ def _wrong_dtype(name: str, x: Any, dtype: np.dtype[Any]) -> CoefficientError:
     return CoefficientError(f"{name}: dtype {dtype} is given, and values must be ints. {_EXACT} {way}")
 
 
-def _no_integer(name: str, x: Any, value: Any) -> CoefficientError:
+def _no_integer(name: str, x: Any, value: Any, are_coefficients: bool) -> CoefficientError:
     """Return the error for an entry of x, or for x itself; its advice fits the types of both."""
     conversion = _conversion(value)
     if value is not x:
         flat = isinstance(x, Sequence) and not any(isinstance(v, (list, tuple, np.ndarray)) for v in x)
         way = f"[{conversion} for v in {name}]" if flat else f"{conversion} for each entry v"
         way = f"use {way}" if conversion else _way_around(value, "v")
-        if name == "x" and isinstance(value, float) and conversion:
+        if are_coefficients and isinstance(value, float) and conversion:
             way += ", or ring.from_floats(x) for the elements with the nearest integers"
     elif isinstance(x, (bytes, bytearray, memoryview)):
         way = f"use list({name}) for one integer a byte, or int.from_bytes({name}, 'little') for a single one"
@@ -324,10 +324,11 @@ def check_unmasked(x: object, name: str) -> None:
         )
 
 
-def as_integers(x: object, name: str = "x") -> Array:
-    """x as an array of machine integers, in C order and of its own dtype, or as one of Python ints.
+def as_integers(x: object, name: str = "x", *, are_coefficients: bool = False) -> Array:
+    """Return x as an array of machine integers, in C order and of its own dtype, or as one of Python ints.
 
-    Python ints become int64 where all of them fit. All else raises CoefficientError.
+    Python ints become int64 if all of them fit. All else raises CoefficientError, whose advice for floats is
+    `ring.from_floats` if x are coefficients.
     """
     if type(x) is list or type(x) is tuple:
         small = _cpu.integers_of_list(x)
@@ -337,13 +338,13 @@ def as_integers(x: object, name: str = "x") -> Array:
         value = _value_in(x)
         raise CoefficientError(f"{name}: a {type(value).__name__} is not an integer. {value._exits()}")
     if isinstance(x, (bytes, bytearray, memoryview)):
-        raise _no_integer(name, x, x)
+        raise _no_integer(name, x, x, are_coefficients)
     check_unmasked(x, name)
     given, x = x, shared(x, name)
     if is_device_array(x):
         device_array: Any = x
         if device_array.dtype.kind not in "iu":
-            raise _wrong_dtype(name, given, device_array.dtype)
+            raise _wrong_dtype(name, given, device_array.dtype, are_coefficients)
         return contiguous(device_array)
     if hasattr(x, "__cuda_array_interface__"):
         raise DeviceError(
@@ -364,13 +365,15 @@ def as_integers(x: object, name: str = "x") -> Array:
     if array.dtype.kind in "iu":
         return np.require(array, array.dtype.newbyteorder("="), ["C", "A"])
     if array.dtype.kind != "O":
-        raise _no_integer(name, x, x) if isinstance(x, np.generic) else _wrong_dtype(name, given, array.dtype)
+        if isinstance(x, np.generic):
+            raise _no_integer(name, x, x, are_coefficients)
+        raise _wrong_dtype(name, given, array.dtype, are_coefficients)
     if set(map(type, array.flat)) != {int}:
         for value in array.flat:
             if isinstance(value, (list, tuple, np.ndarray)):
                 raise CoefficientError(f"{name}: ragged nested lists; pad them with zeros to one length")
             if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-                raise _no_integer(name, given, value)
+                raise _no_integer(name, given, value, are_coefficients)
         array = np.array([int(value) for value in array.flat], dtype=object).reshape(array.shape)
     try:
         return array.astype(np.int64, order="C")

@@ -18,7 +18,7 @@ from .._core.plans.basis import Basis
 from .._core.plans.crt import composition_of, norm_words, words_of
 from .._core.reporting import Work, reporting
 from .._core.ring_plan import RingPlan
-from ..errors import CoefficientError, NotCanonical, ParameterError
+from ..errors import CoefficientError, DeviceError, NotCanonical, ParameterError
 from .arrays import (
     as_integers,
     broadcasts,
@@ -45,7 +45,7 @@ _PIECE = 1 << 14  # Python ints that are made at a time, at least
 
 def from_integers(basis: Basis, n: int, x: Any, compute: Memory) -> Array:
     """Residues (*batch, rows, n) of integers (*batch, at most n), on a device; a GPU's array stays there."""
-    integers = as_integers(x)
+    integers = as_integers(x, are_coefficients=True)
     if integers.ndim == 0:
         integers = integers.reshape(1)
     if integers.shape[-1] > n:
@@ -367,13 +367,20 @@ def monomial(basis: Basis, n: int, x: int, terms: Iterable[tuple[int, int]], com
     return data
 
 
-def factors(basis: Basis, x: Any, batch: tuple[int, ...], compute: Memory) -> Array:
-    """Residues (*shape of x, rows, 1) of integers, one for each batch element: x broadcasts to the batch."""
-    integers = as_integers(x, "ints")
+def scalars(basis: Basis, x: Any, batch: tuple[int, ...], compute: Memory, name: str) -> Array:
+    """Return residues (*shape of x, rows, 1) of integers, one for each batch element.
+
+    x broadcasts to the batch. `compute` is the device of the value that they are for.
+    """
+    integers = as_integers(x, name)
     if not broadcasts(integers.shape, batch):
         raise ParameterError(
-            f"ints: shape {integers.shape} does not broadcast to the batch shape {batch}; give one integer "
+            f"{name}: shape {integers.shape} does not broadcast to the batch shape {batch}; give one integer "
             "for each batch element, or index the batch with None first"
+        )
+    if is_device_array(integers) and backend_of(integers).name != compute.name:
+        raise DeviceError(
+            f"{name}: on {backend_of(integers).name}, the value is on {compute.name}; copy one to the other"
         )
     return constants(basis, integers, compute)
 

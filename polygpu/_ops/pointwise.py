@@ -13,7 +13,7 @@ from ..errors import ParameterError
 from .arrays import contiguous, copied, empty, overlap
 from .batch import checked_axis
 from .calls import device_of, record, repeated
-from .integers import factors, factors_of_limbs, residues_on
+from .integers import factors_of_limbs, residues_on, scalars
 from .results import result_array, result_shape
 
 
@@ -74,10 +74,10 @@ def scale_by(basis: Basis, x: Array, ints: Any, limbs: Any, out: Array | None = 
         raise ParameterError("scale_by: give integers for the batch, or limbs=, one for each modulus")
     compute = backend_of(x)
     if limbs is None:
-        scalars = factors(basis, ints, x.shape[:-2], compute)
+        factors = scalars(basis, ints, x.shape[:-2], compute, "ints")
     else:
-        scalars = factors_of_limbs(basis, limbs, compute)
-    return pointwise(basis, "mul", x, scalars, out)
+        factors = factors_of_limbs(basis, limbs, compute)
+    return pointwise(basis, "mul", x, factors, out)
 
 
 def add_constant(basis: Basis, x: Array, constant: int, step: int, out: Array | None = None) -> Array:
@@ -99,6 +99,21 @@ def _added(basis: Basis, x: Array, scalar: Array, step: int, *, out: Array | Non
     if data is not x:
         compute.copy(x, data)
     compute.copy(entries, data[..., ::step])
+    return data
+
+
+def add_to_first(basis: Basis, x: Array, ints: Any, step: int) -> Array:
+    """Return x (*batch, k, rows, n) plus integers in component 0; step: as in `add_constant`."""
+    return _added_to_first(basis, x, scalars(basis, ints, x.shape[:-3], backend_of(x), "x"), step)
+
+
+@repeated
+def _added_to_first(basis: Basis, x: Array, constants: Array, step: int, *, out: None = None) -> Array:
+    """Return x plus residues (*shape, rows, 1) in every step-th entry of component 0."""
+    compute, data = backend_for(basis, x), copied(x)
+    entries = copied(x[..., 0, :, ::step])
+    compute.pointwise(basis, "add", entries, constants, None, entries)
+    compute.copy(entries, data[..., 0, :, ::step])
     return data
 
 

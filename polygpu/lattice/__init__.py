@@ -19,6 +19,7 @@ from .gadget import (
 )
 from .keys import SwitchKey, rotation_keys, switch_key
 from .lwe import decompose_integers, extract
+from .products import add_constant
 from .security import max_log_q
 from .switch import Hoisted, hoist, key_switch, rotate, rotate_many
 from .transform import LinearTransform, transform
@@ -28,6 +29,7 @@ __all__ = [
     "LinearTransform",
     "Prepared",
     "SwitchKey",
+    "add_constant",
     "blind_rotate",
     "cmux",
     "decompose",
