@@ -379,8 +379,8 @@ class Ring:
             ParameterError: there are more than n coefficients, or scale is not a finite number.
             OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-        Cost: about 5 ns a coefficient more than ring(integers) for floats on the host if scale is a power of
-        two, about 25 ns for other scales, and if products are below 2**63. For larger ones it is 0.2 us if
+        Cost: on a core about 10 ns a coefficient more than ring(integers) for floats if scale is a power of
+        two, and about 20 ns for other scales, if products are below 2**63. For larger ones it is 0.2 us if
         scale is a power of two, else 1 to 4 us, as for mixed lists.
 
         >>> Ring(4, 97).from_floats([0.5, 1.5, -0.25, 1e-3], scale=1000).to_int64().tolist()
