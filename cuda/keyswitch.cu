@@ -5,40 +5,6 @@
 #include "sum.cuh"
 #include "tensor.cuh"
 
-// Products with a key of evaluated digits after X -> X^g. A thread computes both components at one point of a limb.
-// grid: entries / 256 in x. block: 256 threads. digits: (items, count, limbs, n). key: (count or more, 2, key_total,
-// n); its row for limb r is key_rows[r]. y: (items, 2, limbs, n). multiplier: one number, by which the exponents of
-// points are multiplied, modulo the order.
-template <class T> struct DigitParameters {
-    const T *digits, *key;
-    const u64 *multiplier;
-    T *y;
-    const Modulus *moduli;  // by limb
-    const u64 *key_rows;
-    u64 n, order, entries;
-    u32 limbs, count, key_total;
-};
-template <class S> __global__ void __launch_bounds__(256) digit_product(const DigitParameters<typename S::Storage> p) {
-    using T = typename S::Storage;
-    start_next(starts_early());
-    await_previous();
-    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x, n = p.n;
-    if (e >= p.entries) return;
-    const u64 row = quotient(e, n), i = e - row * n, item = row / p.limbs, limb = row - item * p.limbs;
-    const Modulus &m = p.moduli[limb];
-    const T *x = p.digits + (item * p.count * p.limbs + limb) * n + permuted_point(i, n, p.order, *p.multiplier);
-    const T *w = p.key + p.key_rows[limb] * n + i;
-    S sums[2];
-    for (u32 j = 0; j < p.count; ++j, x += p.limbs * n) {
-        if (j && j % S::STEPS == 0) sums[0].settle(m), sums[1].settle(m);
-        const T digit = *x;
-#pragma unroll
-        for (int c = 0; c < 2; ++c, w += p.key_total * n) sums[c].add(digit, *w);
-    }
-    T *const y = p.y + (2 * item * p.limbs + limb) * n + i;
-    y[0] = sums[0].value(m), y[p.limbs * n] = sums[1].value(m);
-}
-
 // Products with a key of digits of which start_rows has transformed the columns; here are the stages of the rows
 // (ntt_rows.cu). digits: (items, count, limbs, n). key: (count or more, 2, key_total, n). y: (items, 2, limbs, n). A
 // digit modulo one of its own limbs is the evaluated value itself, and is read from own (items, own_rows, n) instead.
@@ -219,9 +185,10 @@ template <int VALUES> struct MovedPoints {
 // With RESULTS > 0 a block computes that many results from all terms, weighted: result g has weight number
 // places[term][first_result + g], if that is not NO_PLACE. With RESULTS = 0 nothing is weighted, and a block adds up
 // the terms of one set: y (sets, items, 2, limbs, n). With `adds` the sums are added to what y has. grid: blocks of
-// 256 VALUES points, by item, by set, in x; limbs of `rows` in y. block: 256 threads. Rows of all arrays begin at
-// multiples of VALUES residues in memory.
-constexpr int ROTATED_TERMS = 32;  // of a launch
+// ROTATED_THREADS VALUES points, by item, by set, in x; limbs of `rows` in y. block: ROTATED_THREADS. Rows of all
+// arrays begin at multiples of VALUES residues in memory.
+constexpr int ROTATED_TERMS = 32;     // of a launch
+constexpr int ROTATED_THREADS = 128;  // of a block
 constexpr u64 NO_PLACE = ~0ull;
 struct RotatedLimb {
     u64 limb, more_row, factor;  // of that row of `more`; 0: there is none
@@ -243,15 +210,15 @@ struct RotatedParameters {
     u32 limbs, count, more_rows, items, terms_of_set, term_count, is_turned, own_more, first_result, result_count, adds;
 };
 template <class W, int RESULTS, int VALUES>
-__global__ void __launch_bounds__(256) rotated_sums(const __grid_constant__ RotatedParameters p) {
+__global__ void __launch_bounds__(ROTATED_THREADS) rotated_sums(const __grid_constant__ RotatedParameters p) {
     using T = typename W::Storage;
     using Points = Neighbours<T, VALUES>;
-    constexpr int KEPT = RESULTS ? RESULTS : 1;
+    constexpr int KEPT = RESULTS ? RESULTS : 1, DIGITS = 2;  // digits that are loaded together
     start_next(starts_early());
     await_previous();
-    const u32 n = (u32)p.n, parts = (n / VALUES + 255) / 256;
+    const u32 n = (u32)p.n, parts = (n / VALUES + ROTATED_THREADS - 1) / ROTATED_THREADS;
     const u32 at = blockIdx.x / parts, set = at / p.items, item = at - set * p.items;
-    const u32 i = ((blockIdx.x - at * parts) * 256 + threadIdx.x) * VALUES;
+    const u32 i = ((blockIdx.x - at * parts) * ROTATED_THREADS + threadIdx.x) * VALUES;
     if (i >= n) return;
     const RotatedLimb row = p.rows[blockIdx.y];
     const Modulus &m = p.moduli[row.limb];
@@ -265,6 +232,19 @@ __global__ void __launch_bounds__(256) rotated_sums(const __grid_constant__ Rota
         const RotatedTerm term = p.terms[t];
         const MovedPoints<VALUES> moved(i, n, (u32)p.order, (u32)p.multipliers[t]);
         const bool moves_sums = p.is_turned || !term.has_key;
+        // All loads are issued before the first of their values is used.
+        Points weights[KEPT];
+        u32 has_weight = 0;  // a bit for each result
+        if constexpr (RESULTS > 0) {
+#pragma unroll
+            for (int g = 0; g < RESULTS; ++g) {
+                const u32 result = p.first_result + g;
+                const u64 number = result < p.result_count ? p.places[t * p.result_count + result] : NO_PLACE;
+                if (number == NO_PLACE) continue;
+                weights[g] = read<STREAM>((const Points *)((const T *)p.weights + number * plane + place + i));
+                has_weight |= 1u << g;
+            }
+        }
         KeySum<W> sums[2][VALUES];
         int added = 0;  // products since they were settled
         const auto settle = [&] {
@@ -281,6 +261,7 @@ __global__ void __launch_bounds__(256) rotated_sums(const __grid_constant__ Rota
             const u64 first = (p.own_more ? t * p.items : 0) + item;
             const T *const more = (const T *)p.more + (2 * first * p.more_rows + row.more_row) * n + moved.from;
             Points factor, x = read<DEFAULT>((const Points *)more);
+#pragma unroll
             for (int k = 0; k < VALUES; ++k) factor.values[k] = (T)row.factor;
             settle();
             add(0, moves_sums ? x : moved.arranged(x), factor);
@@ -290,13 +271,22 @@ __global__ void __launch_bounds__(256) rotated_sums(const __grid_constant__ Rota
             const T *x = (const T *)p.digits + (term.digits * p.items + item) * p.count * plane + place + moved.from;
             const T *w = (const T *)p.keys[t] + p.key_rows[t * p.limbs + row.limb] * n + (p.is_turned ? moved.from : i);
             const u64 half = term.key_total * n;
-#pragma unroll 4
-            for (u32 j = 0; j < p.count; ++j, x += plane, w += 2 * half) {
-                Points digit = read<DEFAULT>((const Points *)x);
-                const Points first = read<STREAM>((const Points *)w), second = read<STREAM>((const Points *)(w + half));
-                if (!p.is_turned) digit = moved.arranged(digit);
-                settle();
-                add(0, digit, first), add(1, digit, second);
+            for (u32 j = 0; j < p.count; j += DIGITS) {
+                Points digits[DIGITS], factors[DIGITS][2];
+#pragma unroll
+                for (u32 k = 0; k < DIGITS; ++k, x += plane, w += 2 * half)
+                    if (j + k < p.count) {
+                        digits[k] = read<DEFAULT>((const Points *)x);
+                        factors[k][0] = read<STREAM>((const Points *)w);
+                        factors[k][1] = read<STREAM>((const Points *)(w + half));
+                    }
+#pragma unroll
+                for (u32 k = 0; k < DIGITS; ++k)
+                    if (j + k < p.count) {
+                        const Points digit = p.is_turned ? digits[k] : moved.arranged(digits[k]);
+                        settle();
+                        add(0, digit, factors[k][0]), add(1, digit, factors[k][1]);
+                    }
             }
         }
         Points values[2];
@@ -317,21 +307,16 @@ __global__ void __launch_bounds__(256) rotated_sums(const __grid_constant__ Rota
             const bool full = ++weighted > KeySum<W>::STEPS;
             if (full) weighted = 1;
 #pragma unroll
-            for (int g = 0; g < RESULTS; ++g) {
-                const u32 result = p.first_result + g;
-                const u64 number = result < p.result_count ? p.places[t * p.result_count + result] : NO_PLACE;
-                Points weight;
-                if (number != NO_PLACE)
-                    weight = read<STREAM>((const Points *)((const T *)p.weights + number * plane + place + i));
+            for (int g = 0; g < RESULTS; ++g)
 #pragma unroll
                 for (int c = 0; c < 2; ++c)
 #pragma unroll
                     for (int k = 0; k < VALUES; ++k) {
                         KeySum<W> &sum = results[g][c][k];
                         if (full) sum.settle(word, m);
-                        if (number != NO_PLACE) sum.add(word, W::load(values[c].values[k], false), weight.values[k]);
+                        if (has_weight >> g & 1)
+                            sum.add(word, W::load(values[c].values[k], false), weights[g].values[k]);
                     }
-            }
         }
     }
 #pragma unroll

@@ -195,8 +195,6 @@ def copy_launches() -> Iterator[Launch]:
 
 def gadget_launches(card: Card) -> Iterator[Launch]:
     """Products with gadget ciphertexts, rotations, and sums over digits, of each word."""
-    for modulus in map(last_below, (31, 32, 60, 64)):
-        yield lattice.digit_launch(basis_of((modulus,)), 64, **blank(lattice.DIGIT, "entries limbs"))
     for size in (4, 8):
         values = blank(lattice.ROTATED, "n items") | {"n": 64, "items": 1}
         for word in {word_of(q, size, card) for q in MODULI if size == 8 or q >> 32 == 0}:

@@ -329,6 +329,8 @@ class Arithmetic(Memory):
 class Backend(Arithmetic):
     """The operations of a device; arithmetic modulo moduli up to 2^64."""
 
+    divided_bytes = 1 << 23  # of sums that are divided together, so that they are still in a cache
+
     # ---- primitives ----
 
     @abstractmethod

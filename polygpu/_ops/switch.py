@@ -33,8 +33,6 @@ from .rns import (
 )
 from .transform import intt, ntt
 
-_TOTALS = 1 << 23  # bytes of sums that are divided together, so that they are still in a cache
-
 
 @is_plan
 class KeySwitch:
@@ -352,7 +350,7 @@ def _rotated(
     ring, T, compute, count = c._plan, plan.T, backend_of(c._data), len(keys)
     data = empty(compute, (count, *c._data.shape), ring.dtype)
     bytes_of_one = prod(c._data.shape[:-2]) * T.rows * T.n * T.dtype.itemsize
-    together = max(1, min(count, _TOTALS // max(1, bytes_of_one)))
+    together = max(1, min(count, compute.divided_bytes // max(1, bytes_of_one)))
     body = ntt(c)._data
     for start in range(0, count, together):
         some = slice(start, min(start + together, count))

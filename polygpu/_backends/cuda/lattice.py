@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._core.plans.basis import Basis, basis_of
+from ..._core.plans.basis import basis_of
 from ..._core.plans.gadget import Gadget
 from ..._core.plans.rns import runs_of
 from ..._core.plans.switch import DigitProduct, RotatedSums
@@ -18,7 +18,6 @@ from .device import Shared
 from .launch import (
     ALIGNMENT,
     POINTER,
-    THREADS,
     U32,
     U64,
     Context,
@@ -31,7 +30,7 @@ from .launch import (
 )
 from .matmul import matmul_points
 from .multiply import prepare_by_fft, sum_by_fft
-from .pointwise import mul_monomial, pointwise
+from .pointwise import automorphism, mul_monomial, pointwise
 from .rns import Listed, convert, convert_all, listed, start_listed, table_pointers
 from .sources import constant
 from .tiles import Pass, table_offsets
@@ -43,7 +42,6 @@ from .words import (
     Card,
     Word,
     limbs_by_word,
-    sum_of_products,
     transform_groups,
 )
 
@@ -52,13 +50,6 @@ _WORD = (1 << 64) - 1
 _MOST_RESULTS = 8  # of weighted sums in a thread
 _MOST_COMPONENTS = 3  # of a ciphertext in one block of threads, which holds a sum for each
 
-DIGIT = Struct(
-    "keyswitch.cu",
-    "DigitParameters<u64>",
-    ("digits key multiplier y moduli key_rows", POINTER),
-    ("n order entries", U64),
-    ("limbs count key_total", U32),
-)
 DIGIT_ROWS = Struct(
     "keyswitch.cu",
     "DigitRowsParameters",
@@ -67,7 +58,9 @@ DIGIT_ROWS = Struct(
     ("limbs count own_rows key_total starts_next", U32),
 )
 LIMB_ROW = Struct("keyswitch.cu", "LimbRow", ("limb key_row digit own_row factor inverse", U64))
-ROTATED_TERMS = constant("keyswitch.cu", "ROTATED_TERMS")
+ROTATED_TERMS, ROTATED_THREADS = (
+    constant("keyswitch.cu", name) for name in ("ROTATED_TERMS", "ROTATED_THREADS")
+)
 ROTATED = Struct(
     "keyswitch.cu",
     "RotatedParameters",
@@ -92,12 +85,6 @@ GADGET = Struct(
     ("digits", DIGITS),
     ("count order", U32),
 )
-
-
-def digit_launch(basis: Basis, entries: int, **values: int) -> Launch:
-    """The launch that sums over digits, both components at each of `entries` points of limbs."""
-    parameters = DIGIT(entries=entries, limbs=basis.rows, **values)
-    return entrywise("keyswitch.cu", f"digit_product<{sum_of_products(basis).name}>", entries, parameters)
 
 
 def digit_rows_launch(
@@ -205,8 +192,10 @@ def digit_product(
             return
         _make_digits(gpu, plan, value, digits)
     if multiplier is not None:
-        _permuted_product(gpu, plan, digits, key, multiplier, out)
-        return
+        moved = gpu.empty(digits.shape, digits.dtype)
+        basis, quotient = plan.transform.basis, plan.transform.quotient
+        automorphism(gpu, basis, quotient, digits, multiplier, True, moved)
+        digits = moved
     n, limbs, items = out.shape[-1], len(plan.key_rows), prod(out.shape[:-3])
     made, sums = digits.reshape(items, plan.digits, limbs, n), out.reshape(1, items, 2, limbs, n)
     done = 0
@@ -310,28 +299,6 @@ def _make_digits(gpu: Context, plan: DigitProduct, value: tuple[Array, Array], d
         ntt(gpu, transform, rows, rows, first)
 
 
-def _permuted_product(
-    gpu: Context, plan: DigitProduct, given: Array, key: Array, multiplier: Array, out: Array
-) -> None:
-    """The product of evaluated digits, which are read in the order of an automorphism."""
-    basis, quotient = plan.transform.basis, plan.transform.quotient
-
-    def recipe() -> Recipe:
-        moduli = gpu.moduli_of(basis)
-        rows = gpu.kept(
-            plan.handles, "key rows", lambda: (gpu.from_host(np.array(plan.key_rows, np.uint64)), ())
-        )
-        where = {"moduli": gpu.address(moduli.value), "key_rows": gpu.address(rows.value)}
-        where |= dict.fromkeys(("digits", "key", "multiplier", "y"), 0)
-        sizes = {"n": quotient.degree, "order": quotient.order}
-        sizes |= {"count": plan.digits, "key_total": key.shape[-2]}
-        made = Recipe(4, moduli, rows)
-        made.launch(digit_launch(basis, out.size // 2, **where, **sizes), 0, 1, 2, 3)
-        return made
-
-    gpu.run(plan.handles, ("permuted", out.size, key.shape), recipe, given, key, multiplier, out)
-
-
 # ---- rotations ----
 
 
@@ -344,10 +311,10 @@ def rotated_launch(
     block computes from all terms, weighted, or 0. wide: whether a thread has several neighbouring points.
     """
     argument = word.argument if word.bytes == size else word.grouped(size).argument
-    points = 1 if not wide else 4 if size == 4 and together <= 4 else 2
-    grid = -(-values["n"] // (points * THREADS)) * values["items"] * sets, rows
+    points = max(1, (16 if together <= 4 else 8) // size) if wide else 1
+    grid = -(-values["n"] // (points * ROTATED_THREADS)) * values["items"] * sets, rows
     kernel = f"rotated_sums<{argument}, {together}, {points}>"
-    return Launch("keyswitch.cu", kernel, grid, THREADS, ROTATED(**values))
+    return Launch("keyswitch.cu", kernel, grid, ROTATED_THREADS, ROTATED(**values))
 
 
 def rotated_sums(
