@@ -104,26 +104,28 @@ inline size_t batch_of(const Out &x) {
     return items;
 }
 
-// An operand whose batch axes broadcast against those of the result.
+// An operand whose batch axes broadcast against those of the result. They may have any strides, its rows are dense.
 template <class T> class Operand {
   public:
     Operand(const Array &x, const Out &out, size_t rows);
     size_t length() const { return length_; }
     const T *item(size_t index) const {
-        size_t at = axes_.empty() ? index : 0;
-        for (const Axis &axis : axes_) at += index % axis.size * axis.step, index /= axis.size;
-        return data_ + at * rows_ * length_;
+        if (axes_.empty()) return data_ + index * rows_ * length_;
+        ptrdiff_t at = 0;
+        for (const Axis &axis : axes_) at += (ptrdiff_t)(index % axis.size) * axis.step, index /= axis.size;
+        return data_ + at;
     }
     const T *row(size_t index) const { return item(index / rows_) + index % rows_ * length_; }
 
   private:
     struct Axis {
-        size_t size, step;  // length in the result; items between neighbours in the operand, 0 where it broadcasts
+        size_t size;     // length in the result
+        ptrdiff_t step;  // entries between neighbours in the operand, 0 where it broadcasts
     };
 
     const T *data_;
     size_t length_, rows_;
-    std::vector<Axis> axes_;  // from the last to the first; empty where the operand has all items of the result
+    std::vector<Axis> axes_;  // from the last to the first; empty if the operand is dense and has all items of out
 };
 
 }  // namespace pg

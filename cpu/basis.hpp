@@ -35,8 +35,15 @@ class Basis {
     double ns_by_fft(double reals) const;
     double ns_by_primes(size_t points, size_t primes) const;
 
-    // out = op(a, b, c), op an Op of kernels.hpp; b and c may be none where op does not read them
-    void pointwise(int op, const Array &a, const Array &b, const Array &c, const Out &out) const;
+    // out = op(a, b, c), op an Op of kernels.hpp; b and c may be none where op does not read them. The batch axes of
+    // a, b and c may have any strides.
+    void pointwise(int op, const StridedArray &a, const StridedArray &b, const StridedArray &c, const Out &out) const;
+
+    // out = constant + sum of factors[i] operands[i], by factors (combinations, operands, rows, 1). The first axes of
+    // out are the combinations, and the operands broadcast to the others, with any strides of batch axes. constant:
+    // none, or (*batch, rows, 1), added to every step-th entry. out may be an operand if there is one combination.
+    void combine(const std::vector<Array> &operands, const Array &factors, const Array &constant, size_t step,
+                 const Out &out) const;
 
     // out[j] = x[index[j]]; where index[j] >= degree, out[j] = -x[index[j] - degree]
     void permute(const Array &x, const Numbers &index, const Out &out) const;

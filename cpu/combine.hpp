@@ -1,5 +1,7 @@
 // Rows that are sums of multiples of other rows, and the estimates of a conversion, for every instruction set.
 #pragma once
+#include <memory>
+
 #include "ntt.hpp"
 #include "pointwise.hpp"
 
@@ -7,8 +9,8 @@ namespace pg {
 namespace {
 
 // How a sum of products is kept in the lanes' range. lazy: in [0, 2q). tight: canonical. strict: canonical, and so is
-// each product. halves: by combine_halves. none: the portable kernels are used.
-enum class Sums { lazy, tight, strict, halves, none };
+// each product. halves, doubles: by combine_halves, combine_doubles. none: the portable kernels are used.
+enum class Sums { lazy, tight, strict, halves, doubles, none };
 template <class B> constexpr Sums SUMS = Sums::lazy;
 template <class L> constexpr Sums SUMS<Tight<L>> = Sums::tight;
 template <class L> constexpr Sums SUMS<Strict<L>> = Sums::strict;
@@ -74,20 +76,62 @@ PG_INLINE void combine_halves(const L &lanes, const typename L::T *const *x, con
     }
 }
 
+// The same in doubles, with a reduction for 7 products (docs/math.md, "Sums of products on the GPU"). Words are below
+// 2^50, and 16 <= q < 2^50. number: the factors, in [-q/2, q/2]; start: 2^49 times their sum mod q, centred.
+template <class L, size_t COUNT>
+PG_INLINE void combine_doubles(const L &lanes, const typename L::T *const *x, const double *number, double start,
+                               size_t terms, typename L::T *y, size_t begin, size_t end) {
+    using R = typename L::Real;
+    using D = typename L::Double;
+    constexpr size_t STEPS = 7;
+    for (size_t j = begin; j < end; j += COUNT * L::WIDTH) {
+        D high[COUNT], low[COUNT];
+        for (size_t c = 0; c < COUNT; ++c) high[c] = R::splat(L::ABOVE), low[c] = R::splat(start);
+        for (size_t i = 0;;) {
+            for (const size_t stop = i + STEPS < terms ? i + STEPS : terms; i < stop; ++i) {
+                const D factor = R::splat(number[i]);
+                for (size_t c = 0; c < COUNT; ++c)
+                    L::add_product(high[c], low[c], L::centred_word(L::load(x[i] + j + c * L::WIDTH)), factor);
+            }
+            if (i == terms) break;
+            for (size_t c = 0; c < COUNT; ++c)
+                low[c] = R::value(lanes.settled(high[c], low[c])), high[c] = R::splat(L::ABOVE);
+        }
+        for (size_t c = 0; c < COUNT; ++c)
+            L::store(y + j + c * L::WIDTH, lanes.residue(lanes.settled(high[c], low[c])));
+    }
+}
+
 template <Sums SUM, class L, class Rest>
 void combine_row(const typename L::T *const *x, const typename L::T *w, const typename L::T *shoup, size_t terms,
                  typename L::T *y, size_t n, const Modulus &m) {
+    if constexpr (SUM == Sums::doubles)
+        if (m.q < 16) return combine_row<Sums::lazy, typename L::Words, Rest>(x, w, shoup, terms, y, n, m);
     constexpr size_t COUNT = L::WIDTH > 1 ? 4 : 1;
     const size_t most = n - n % (COUNT * L::WIDTH), whole = n - n % L::WIDTH;
     const L lanes(m);
     if constexpr (SUM == Sums::halves) {
         combine_halves<L, COUNT>(lanes, x, w, terms, y, 0, most);
         combine_halves<L, 1>(lanes, x, w, terms, y, most, whole);
+    } else if constexpr (SUM == Sums::doubles) {
+        constexpr size_t FEW = 32;  // factors for which there is room on the stack
+        double few[FEW];
+        std::unique_ptr<double[]> many(terms > FEW ? new double[terms] : nullptr);
+        double *const number = many ? many.get() : few;
+        u64 sum = 0;
+        for (size_t i = 0; i < terms; ++i) {
+            sum = add_mod(m, sum, w[i]);
+            number[i] = (double)(w[i] > m.q / 2 ? (i64)(w[i] - m.q) : (i64)w[i]);
+        }
+        const u64 start = mul_mod(m, sum, (u64)L::MIDDLE % m.q);
+        const double first = (double)(start > m.q / 2 ? (i64)(start - m.q) : (i64)start);
+        combine_doubles<L, COUNT>(lanes, x, number, first, terms, y, 0, most);
+        combine_doubles<L, 1>(lanes, x, number, first, terms, y, most, whole);
     } else {
         combine_range<SUM, L, COUNT>(lanes, m, x, w, shoup, terms, y, 0, most);
         if constexpr (COUNT > 1) combine_range<SUM, L, 1>(lanes, m, x, w, shoup, terms, y, most, whole);
     }
-    constexpr Sums LAST = SUM == Sums::halves ? Sums::lazy : SUM;
+    constexpr Sums LAST = SUM == Sums::halves || SUM == Sums::doubles ? Sums::lazy : SUM;
     if (whole < n) combine_range<LAST, Rest, 1>(Rest(m), m, x, w, shoup, terms, y, whole, n);
 }
 

@@ -9,6 +9,7 @@ namespace {
 // q < 2^50: pointwise on integers, transforms on doubles.
 template <class R> struct LanesFloat64 : R::Words {
     using Words = typename R::Words;
+    using Real = R;
     using typename Words::T;
     using typename Words::V;
     using Double = typename R::V;
@@ -47,6 +48,22 @@ template <class R> struct LanesFloat64 : R::Words {
     PG_INLINE V mul(V x, V y) const {
         const V w = number(y);
         return residue(mul_nearest(number(x), {w, R::bits(R::mul(R::value(w), inverse))}));
+    }
+
+    // Sums of products: x - 2^49 as a double, for x < 2^50; and high + low + u w, of a multiple of 2^50 and a rest
+    static constexpr double MIDDLE = 562949953421312;                  // 2^49
+    static constexpr double ABOVE = 7605903601369376408980219232256.0;  // 1.5 * 2^102: sums are multiples of 2^50
+    static PG_INLINE Double centred_word(V x) {
+        return R::sub(R::value(Words::add(x, exponent())), R::splat(EXPONENT + MIDDLE));
+    }
+    static PG_INLINE void add_product(Double &high, Double &low, Double u, Double w) {
+        const Double sum = R::fma(u, w, high), part = R::sub(sum, high);
+        low = R::add(low, R::fms(u, w, part)), high = sum;
+    }
+    // high + low mod q, in [-q, q]
+    PG_INLINE V settled(Double high, Double low) const {
+        const V reduced = nearest(R::bits(R::sub(high, R::splat(ABOVE))));
+        return nearest(R::bits(R::add(R::value(reduced), low)));
     }
 
     static PG_INLINE Twiddle broadcast(double w, double ratio) {

@@ -48,7 +48,7 @@ template <class Words32, class Words64, class R> struct Vectors : Lacking {
     using Q30 = Rows<Lazy<Words32>, ScalarLanes<u32>>;
     using Q31 = Rows<Tight<Words32>, ScalarLanes<u32>>;
     using Q32 = Rows<Strict<StrictLanes32<Words32, R>>, StrictLanes<u32>, Sums::none>;
-    using Q50 = Rows<Float64<LanesFloat64<R>>, ScalarLanes<u64>, Sums::lazy, Words64>;
+    using Q50 = Rows<Float64<LanesFloat64<R>>, ScalarLanes<u64>, Sums::doubles>;
     using Q60 = Rows<Lazy<Words64, 16>, ScalarLanes<u64>>;
     using Q62 = Rows<Lazy<Words64>, ScalarLanes<u64>>;
     using Q64 = Rows<Strict<StrictLanes64<R>>, StrictLanes<u64>, Sums::none>;

@@ -1,5 +1,6 @@
 // Operations of Basis on each residue: pointwise ones, permutations, products with powers.
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "basis.hpp"
@@ -55,6 +56,64 @@ void pointwise_wide(const Basis &basis, Op op, const Array &a, const Array &b, c
                 q.add(u, v);
             }
             for (size_t w = 0; w < words; ++w) to[w * n + j] = u[w];
+        }
+    });
+}
+
+// A thread makes all combinations of a block of entries while the operands' words are in the cache.
+template <class T>
+void combine_words(const Basis &basis, const std::vector<Array> &operands, const Array &factors, const Array &constant,
+                   size_t step, const Out &out) {
+    const size_t n = last(out), limbs = basis.rows(), terms = operands.size(), items = batch_of(out);
+    T *const result = result_of<T>(out, limbs);
+    std::vector<Operand<T>> from;
+    for (const Array &x : operands) from.emplace_back(x, out, limbs);
+    for (const Operand<T> &x : from) require(x.length() == n, "combine: lengths differ");
+    require(terms && factors.itemsize() == sizeof(T) && factors.size() % (terms * limbs) == 0,
+            "combine: factors (combinations, operands, rows, 1)");
+    const size_t count = factors.size() / (terms * limbs);  // combinations
+    if (items == 0 || n == 0 || count == 0) return;
+    require(items % count == 0 && step && n % step == 0, "combine: combinations of all items, and constants at a step");
+    std::unique_ptr<Operand<T>> added;
+    if (constant) {
+        added.reset(new Operand<T>(constant, out, limbs));
+        require(added->length() == 1, "combine: constants (*batch, rows, 1)");
+    }
+    const size_t each = items / count;
+    const T *const given = (const T *)factors.data();
+    std::vector<T> w(count * limbs * terms), shoup(w.size());
+    for (size_t i = 0; i < w.size(); ++i) {
+        const size_t term = i % terms, limb = i / terms % limbs, made = i / terms / limbs;
+        const Modulus &m = basis.moduli()[limb];
+        w[i] = given[(made * terms + term) * limbs + limb];
+        shoup[i] = m.q ? (T)(shoup_quotient(m, w[i]) >> (64 - 8 * sizeof(T))) : 0;
+    }
+    constexpr size_t BLOCK_BYTES = 1 << 17;  // of all operands, which must fit the second-level cache
+    const size_t block = std::min(n, std::max<size_t>(BLOCK_BYTES / (sizeof(T) * (terms + 1)) & ~(size_t)63, 128));
+    const size_t blocks = (n + block - 1) / block;
+    const double seconds = basis.seconds_products((double)(block * terms * count));
+    for_each_row(each * limbs * blocks, seconds, [&](size_t index, const Worker &) {
+        const size_t begin = index % blocks * block, size = std::min(block, n - begin);
+        const size_t limb = index / blocks % limbs, item = index / blocks / limbs;
+        const Modulus &m = basis.moduli()[limb];
+        const RowKernels<T> &kernels = pointwise_kernels<T>(m);
+        std::vector<const T *> x(terms);
+        for (size_t i = 0; i < terms; ++i) x[i] = from[i].item(item) + limb * n + begin;
+        for (size_t made = 0; made < count; ++made) {
+            const size_t to = made * each + item, first = (made * limbs + limb) * terms;
+            T *const y = result + (to * limbs + limb) * n + begin;
+            if (kernels.combine) {
+                kernels.combine(x.data(), &w[first], &shoup[first], terms, y, size, m);
+            } else {  // products in vectors are faster than sums by the portable kernel
+                kernels.pointwise(Op::mul, x[0], &w[first], true, nullptr, y, size, m);
+                for (size_t i = 1; i < terms; ++i)
+                    kernels.pointwise(Op::mul_add, x[i], &w[first + i], true, y, y, size, m);
+            }
+            if (!added) continue;
+            const T c = added->item(to)[limb];
+            if (step == 1) kernels.pointwise(Op::add, y, &c, true, nullptr, y, size, m);
+            else
+                for (size_t j = (step - begin % step) % step; j < size; j += step) y[j] = (T)add_mod(m, y[j], c);
         }
     });
 }
@@ -159,7 +218,14 @@ void Basis::scale_by_powers(const Array &x, const Array &first, const Array &ste
     visit([&](auto word) { scale_words_by_powers<decltype(word)>(*this, x, first, step, out); });
 }
 
-void Basis::pointwise(int op, const Array &a, const Array &b, const Array &c, const Out &out) const {
+void Basis::combine(const std::vector<Array> &operands, const Array &factors, const Array &constant, size_t step,
+                    const Out &out) const {
+    require(!wide(), "combine: moduli of at most 64 bits");
+    visit([&](auto word) { combine_words<decltype(word)>(*this, operands, factors, constant, step, out); });
+}
+
+void Basis::pointwise(int op, const StridedArray &a, const StridedArray &b, const StridedArray &c,
+                      const Out &out) const {
     if (wide()) pointwise_wide(*this, (Op)op, a, b, c, out);
     else visit([&](auto word) { pointwise_words<decltype(word)>(*this, (Op)op, a, b, c, out); });
 }

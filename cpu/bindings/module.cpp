@@ -66,6 +66,20 @@ NB_MODULE(_cpu, module) {
         .def(nb::init<const Numbers &, int>(), nb::arg("moduli"), nb::arg("storage_bits"))
         .def("pointwise", &Basis::pointwise, nb::arg("op"), nb::arg("a"), nb::arg("b").none(), nb::arg("c").none(),
              nb::arg("out"))
+        .def(
+            "combine",
+            [](const Basis &basis, const Array &factors, const Array &constant, size_t step, const Out &out,
+               const nb::args &operands) {
+                std::vector<Buffer> buffers(operands.size());
+                std::vector<Array> arrays;
+                for (size_t i = 0; i < operands.size(); ++i) {
+                    if (!buffers[i].open(operands[i].ptr(), ACCESS<StridedArray>))
+                        throw nb::type_error("combine: operands must be arrays");
+                    arrays.emplace_back(buffers[i].layout());
+                }
+                basis.combine(arrays, factors, constant, step, out);
+            },
+            nb::arg("factors"), nb::arg("constant").none(), nb::arg("step"), nb::arg("out"), nb::arg("operands"))
         .def("permute", &Basis::permute, nb::arg("x"), nb::arg("index"), nb::arg("out"))
         .def("mul_monomial", &Basis::mul_monomial, nb::arg("x"), nb::arg("exponents"), nb::arg("quotient"),
              nb::arg("out"))

@@ -149,7 +149,10 @@ class Arithmetic(Memory):
 
     @abstractmethod
     def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
-        """out = a + b, a - b, -a, a * b or a * b + c, entry by entry; b may be (*batch, rows, 1)."""
+        """out = a + b, a - b, -a, a * b or a * b + c, entry by entry; b may be (*batch, rows, 1).
+
+        Batch axes of a, b and c broadcast to those of out, and may have any strides.
+        """
 
     @abstractmethod
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
@@ -301,6 +304,35 @@ class Arithmetic(Memory):
         numbers = np.empty(count, object)
         numbers[:] = [int.from_bytes(text[i : i + size], "little") for i in range(0, count * size, size)]
         return numbers
+
+    def combine(
+        self,
+        basis: Basis,
+        operands: Sequence[Array],
+        factors: Array,
+        constant: Array | None,
+        step: int,
+        out: Array,
+    ) -> None:
+        """out[m] = constant + sum over i of factors[m, i] operands[i], for each index m of the first axes.
+
+        factors: (*first axes, operands, rows, 1). Operands broadcast to the other axes of out; their batch
+        axes may have any strides. constant: None, or (*batch, rows, 1), which broadcasts to out and is added
+        to every step-th entry. out is not an operand.
+        """
+        lead = factors.ndim - 3
+        ones = (1,) * (out.ndim - 2 - lead)
+        for i, x in enumerate(operands):
+            factor = self._dense(factors[..., i, :, :]).reshape(*factors.shape[:lead], *ones, basis.rows, 1)
+            if i:
+                self.pointwise(basis, "mul_add", x, factor, out, out)
+            else:
+                self.pointwise(basis, "mul", x, factor, None, out)
+        if constant is not None:
+            entries = out if step == 1 else self._dense(out[..., ::step])
+            self.pointwise(basis, "add", entries, constant, None, entries)
+            if entries is not out:
+                self.copy(entries, out[..., ::step])
 
     def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """Product in the evaluation domain, complete or not."""

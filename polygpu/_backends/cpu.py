@@ -220,6 +220,17 @@ class CpuBackend(HostBackend):
         native, code = self._native_basis(basis), _OPS[op]
         self._do(native.pointwise, code, a, b, c, out)
 
+    def combine(
+        self,
+        basis: Basis,
+        operands: Sequence[Array],
+        factors: Array,
+        constant: Array | None,
+        step: int,
+        out: Array,
+    ) -> None:
+        self._do(self._native_basis(basis).combine, factors, constant, step, out, *operands)
+
     def automorphism(
         self, basis: Basis, quotient: Quotient, x: Array, multipliers: Array, evaluated: bool, out: Array
     ) -> None:

@@ -147,9 +147,8 @@ class _Arguments:
             raise _NotRepeatable
         of, offset = found
         base = self._arrays[of]
-        if offset == 0 and (
-            by_address or (x.shape, x.dtype, x.strides) == (base.shape, base.dtype, base.strides)
-        ):
+        same = (x.shape, x.dtype, x.strides) == (base.shape, base.dtype, base.strides)
+        if offset == 0 and (same or (by_address and base.flags.c_contiguous)):
             return of
         if not base.flags.c_contiguous:
             raise _NotRepeatable

@@ -377,7 +377,7 @@ template <class T> void check_slot(const Slot<T> &slot) {
     for (u64 q : moduli)
         for (size_t n : {1, 7, 8, 15, 16, 17, 37}) {
             check_pointwise(slot, q, n);
-            for (size_t terms : {1, 20}) check_combine(slot, q, terms, n);
+            for (size_t terms : {1, 7, 8, 20}) check_combine(slot, q, terms, n);
         }
 }
 template <class T> void check_ffts(FftKernels<T> Isa::*slot) {

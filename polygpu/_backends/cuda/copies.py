@@ -183,8 +183,8 @@ def fitted(gpu: Context, shape: tuple[int, ...], *operands: Array) -> tuple[Arra
 
 
 def broadcast(gpu: Context, x: Array, shape: tuple[int, ...]) -> Array:
-    """A copy in the full shape; the operand itself where it has that shape."""
-    return x if x.shape == shape else copied(gpu, x, shape)
+    """Return a dense copy in the full shape, or the operand itself if it is dense and has that shape."""
+    return x if x.shape == shape and x.flags.c_contiguous else copied(gpu, x, shape)
 
 
 def repeated(gpu: Context, x: Array, shape: tuple[int, ...]) -> Array:

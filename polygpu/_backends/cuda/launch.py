@@ -181,19 +181,24 @@ def entrywise(file: str, kernel: str, entries: int, parameters: bytes, rows: int
     return Launch(file, kernel, (-(-entries // THREADS), rows), THREADS, parameters)
 
 
-def layout_of(shape: tuple[int, ...], *operands: tuple[int, ...]) -> dict[str, Any]:
-    """The fields `layout` and `dense` for operands that broadcast to a result's shape (*batch, rows, n)."""
-    if all(len(x) == len(shape) and x[:-1] == shape[:-1] for x in operands):
+def layout_of(
+    shape: tuple[int, ...], *operands: tuple[int, ...], steps: Sequence[tuple[int, ...] | None] = ()
+) -> dict[str, Any]:
+    """The fields `layout` and `dense` for operands that broadcast to a result's shape (*batch, rows, n).
+
+    steps: of each operand, rows from one index of each batch axis to the next, or None if it is dense.
+    """
+    if not any(steps) and all(len(x) == len(shape) and x[:-1] == shape[:-1] for x in operands):
         return {"layout": DENSE, "dense": True}
     limbs, batch = shape[-2], shape[:-2]
     table = np.zeros((4, MAX_AXES), np.uint64)
     table[0] = 1
     table[0, MAX_AXES - len(batch) :] = batch
     for i, operand in enumerate(operands):
-        step = limbs
+        step, own = limbs, steps[i] if steps else None
         for axis, size in enumerate(reversed(operand[:-2])):
             if size != 1:
-                table[i + 1, MAX_AXES - 1 - axis] = step
+                table[i + 1, MAX_AXES - 1 - axis] = step if own is None else own[-1 - axis]
             step *= size
     return {"layout": table.tobytes(), "dense": False}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -128,26 +129,40 @@ def pointwise(
     shape, operands = out.shape, tuple(x for x in (a, b, c) if x is not None)
     spread = fitted(gpu, shape, *operands)
     shapes, bits = tuple(x.shape for x in spread), gpu.address(out)
+    steps = tuple(map(_steps, spread))
     for x, own in zip(spread, shapes, strict=True):
         if own[-1] > 1:  # a scalar is read by itself and needs no alignment
             bits |= gpu.address(x)
     aligned = bits % ALIGNMENT == 0
     gpu.run(
         basis.handles,
-        (op, aligned, shape, *shapes),
-        lambda: pointwise_recipe(gpu, basis, op, aligned, shape, *shapes),
+        (op, aligned, shape, *shapes, *steps),
+        lambda: pointwise_recipe(gpu, basis, op, aligned, shape, *shapes, steps=steps),
         *(*spread, out),
     )
 
 
+def _steps(x: Array) -> tuple[int, ...] | None:
+    """Return the rows from one index of each batch axis to the next, or None if the operand is dense."""
+    row = x.shape[-1] * x.dtype.itemsize
+    return None if x.flags.c_contiguous else tuple(stride // row for stride in x.strides[:-2])
+
+
 def pointwise_recipe(
-    gpu: Context, basis: Basis, op: Op, aligned: bool, shape: tuple[int, ...], *operands: tuple[int, ...]
+    gpu: Context,
+    basis: Basis,
+    op: Op,
+    aligned: bool,
+    shape: tuple[int, ...],
+    *operands: tuple[int, ...],
+    steps: Sequence[tuple[int, ...] | None] = (None, None, None),
 ) -> Recipe:
     """A recipe for operands of these shapes and the result; the kernel ignores those that `op` lacks."""
     count, n = len(operands), shape[-1]
     numbers = (0, min(1, count - 1), 2 if count > 2 else 0)
     moduli = gpu.moduli_of(basis)
-    where = layout_of(shape, *(operands[i] for i in numbers)) | dict.fromkeys("abcy", 0)
+    layout = layout_of(shape, *(operands[i] for i in numbers), steps=[steps[i] for i in numbers])
+    where = layout | dict.fromkeys("abcy", 0)
     where["moduli"] = gpu.address(moduli.value)
     width = _width(basis, n, aligned)
     length = operands[numbers[1]][-1]
