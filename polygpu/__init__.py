@@ -38,7 +38,7 @@ from .errors import (
     RingMismatch,
 )
 from .files import Seeded, load, save
-from .functions import capture, concatenate, dot, einsum, equal, fma, matmul, stack
+from .functions import capture, combine, concatenate, dot, einsum, equal, fma, matmul, stack
 from .poly import Poly
 from .ring import Ring
 
@@ -69,6 +69,7 @@ __all__ = [
     "RingMismatch",
     "Seeded",
     "capture",
+    "combine",
     "concatenate",
     "debug",
     "device",

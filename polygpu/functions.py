@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,19 +11,25 @@ from ._backends import Array
 from ._ops import batch
 from ._ops import einsum as sums
 from ._ops import multiply as products
+from ._ops.arrays import layouts
+from ._ops.combine import combine as combined
 from ._ops.transform import aligned, ntt
 from .errors import ParameterError
-from .poly import Poly, checked_poly, held, memory_of
+from .poly import Poly, checked_poly, held, limbs_in, limbs_in_one_domain, memory_of
 from .recording import Recording
 
+if TYPE_CHECKING:
+    from .ring import Ring
 
-def fma(a: Poly, b: Poly | int, c: Poly | int, *, out: Poly | None = None) -> Poly:
-    """a * b + c, in one pass for evaluated operands.
+
+def fma(a: Poly, b: Poly | int, c: Poly | int, *, ring: Ring | None = None, out: Poly | None = None) -> Poly:
+    """Compute a * b + c, in one pass for evaluated operands.
 
     Args:
         a: values of any ring.
         b: of a's ring and device, or an int; batch axes broadcast.
         c: as b.
+        ring: the ring of the result, if operands have more limbs than it; see Poly.mul.
         out: as of Poly.mul.
 
     Returns:
@@ -31,6 +37,7 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, *, out: Poly | None = None) -> Po
 
     Raises:
         RingMismatch, DeviceError: operands of different rings or devices; a is no Poly.
+        BadRoot: an operand has another root for a modulus of `ring`.
         ParameterError: batch axes that do not broadcast.
         NotAnInteger: b or c is neither a Poly nor an int.
         OutputError: `out` cannot take the result.
@@ -43,13 +50,16 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, *, out: Poly | None = None) -> Po
     >>> fma(R([1, 1]), R([2]), R([3])).to_bigints().tolist()
     [5, 2, 0, 0]
     """
-    a = checked_poly(a, "a")
+    a, strides = checked_poly(a, "a"), None
+    if ring is not None:
+        a, b, c = limbs_in_one_domain(ring, a, b, c)
+        strides = layouts(*(x._data for x in (a, b, c) if isinstance(x, Poly)))
     factor, addend = a._factor(b), a._factor(c)
     if any(isinstance(x, Poly) and x._domain != a._domain for x in (factor, addend)):
         a, factor, addend = ntt(a), _evaluated(factor), _evaluated(addend)
     if out is None:
-        return products.fma(a, factor, addend)
-    return held(products.fma(a, factor, addend, out=memory_of(a._plan, out)), out)
+        return products.fma(a, factor, addend, strides)
+    return held(products.fma(a, factor, addend, strides, out=memory_of(a._plan, out)), out)
 
 
 def _evaluated(x: Poly | Array) -> Poly | Array:
@@ -89,13 +99,14 @@ def matmul(a: Poly, b: Poly, *, out: Poly | None = None) -> Poly:
     return checked_poly(a, "a")._matmul(b, out)
 
 
-def dot(a: Poly, b: Poly | int, axis: int = -1, *, out: Poly | None = None) -> Poly:
-    """Inner product over a batch axis: the sum of a[i] * b[i], with one inverse transform.
+def dot(a: Poly, b: Poly | int, axis: int = -1, *, ring: Ring | None = None, out: Poly | None = None) -> Poly:
+    """Return the inner product over a batch axis: the sum of a[i] * b[i], with one inverse transform.
 
     Args:
         a: values of at least one batch axis.
         b: of a's ring and device, or an int; batch axes broadcast, as of a * b.
         axis: of the broadcast batch shape, the last by default.
+        ring: see fma.
         out: as of Poly.mul.
 
     Returns:
@@ -104,6 +115,7 @@ def dot(a: Poly, b: Poly | int, axis: int = -1, *, out: Poly | None = None) -> P
     Raises:
         ParameterError: there is no such axis, or batch axes that do not broadcast.
         RingMismatch, DeviceError, OutputError, OutOfHostMemory, OutOfDeviceMemory: as matmul.
+        BadRoot: see fma.
 
     Cost: a product of residues for each pair of entries, limb and point, and the transforms of matmul.
 
@@ -112,12 +124,17 @@ def dot(a: Poly, b: Poly | int, axis: int = -1, *, out: Poly | None = None) -> P
     >>> dot(R([[1], [2]]), R([[0, 1, 0], [0, 0, 1]])).to_bigints().tolist()
     [0, 1, 2, 0]
     """
-    x, y = checked_poly(a, "a"), a._operand(b)
-    return held(sums.dot(x, y, axis, out=memory_of(x._plan, out)), out)
+    x: Poly = checked_poly(a, "a")
+    if ring is None:
+        y = x._operand(b)
+        return held(sums.dot(x, y, axis, out=memory_of(x._plan, out)), out)
+    x, b = limbs_in(ring, x, b)
+    y = x._operand(b)
+    return held(sums.dot(x, y, axis, layouts(x._data, y._data), out=memory_of(x._plan, out)), out)
 
 
-def einsum(subscripts: str, *operands: Poly, out: Poly | None = None) -> Poly:
-    """Sums of products over labelled batch axes, by NumPy's rules: "ij,jk->ik" is the product of matrices.
+def einsum(subscripts: str, *operands: Poly, ring: Ring | None = None, out: Poly | None = None) -> Poly:
+    """Return sums of products over labelled batch axes, by NumPy's rules: "ij,jk->ik" multiplies matrices.
 
     Args:
         subscripts: a letter for each batch axis of each operand, "..." for axes that broadcast, and "->" with
@@ -125,6 +142,7 @@ def einsum(subscripts: str, *operands: Poly, out: Poly | None = None) -> Poly:
             alphabetical order. A letter twice in one operand takes its diagonal. Coefficients and limbs are
             no axes.
         operands: values of one ring and device. More than two are multiplied pairwise from the left.
+        ring: see fma.
         out: as of Poly.mul.
 
     Returns:
@@ -133,6 +151,7 @@ def einsum(subscripts: str, *operands: Poly, out: Poly | None = None) -> Poly:
     Raises:
         ParameterError: subscripts that cannot be read or do not fit the operands' shapes; no operands.
         RingMismatch, DeviceError, OutputError, OutOfHostMemory, OutOfDeviceMemory: as matmul.
+        BadRoot: see fma.
 
     Cost: for two operands one batch of matrix products (see matmul). An axis that only one operand has and
     the result has not is summed before anything is transformed.
@@ -146,9 +165,59 @@ def einsum(subscripts: str, *operands: Poly, out: Poly | None = None) -> Poly:
     """
     if not operands:
         raise ParameterError("einsum: no operands; give a Poly for each term of the subscripts")
-    first = checked_poly(operands[0], "operand 0")
-    values = [first._operand(checked_poly(x, f"operand {i}")) for i, x in enumerate(operands)]
+    values: list[Poly] = [checked_poly(x, f"operand {i}") for i, x in enumerate(operands)]
+    if ring is not None:
+        values = limbs_in(ring, *values)
+    first = values[0]
+    values = [first._operand(x) for x in values]
     return held(sums.einsum(subscripts, values, memory_of(first._plan, out)), out)
+
+
+def combine(
+    ints: Any,
+    polys: Sequence[Poly],
+    *,
+    constant: Any = 0,
+    ring: Ring | None = None,
+    out: Poly | None = None,
+) -> Poly:
+    """Return the sum over i of ints[..., i] * polys[i]: linear combinations, one for each row of integers.
+
+    Args:
+        ints: integers of any size and sign, (..., len(polys)), in an array or nested list.
+        polys: a list or tuple of values of one ring and device. Their batch shapes broadcast to a shape B.
+        constant: an int, or integers that broadcast to the result's batch shape, added to each combination as
+            a constant polynomial: in coefficients to that of X^0, of evaluated values to each entry, or with
+            an incomplete transform to the first coefficient of each leaf. For ciphertexts whose components
+            are the last batch axis, [c, 0] adds to the first one.
+        ring: see fma.
+        out: as of Poly.mul.
+
+    Returns:
+        A value of batch shape ints.shape[:-1] + B, of the ring's dtype, in the domain of the values; of mixed
+        domains in "eval".
+
+    Raises:
+        CoefficientError: ints or constant holds something other than integers; floats are not rounded.
+        ParameterError: shapes that do not fit, no values, or a value that is no Poly.
+        RingMismatch, DeviceError: values of different rings or devices. BadRoot: see fma.
+        OutputError: `out` cannot take the result.
+        OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+
+    Cost: a product of residues for each value, combination, limb and entry. On a core all combinations are
+    made in one pass over the values; on a GPU each value takes a pass over all combinations. Of mixed domains
+    also transforms of the coefficients. If `out` is one of the values, a copy.
+
+    >>> import polygpu as pg
+    >>> R = pg.Ring(4, 17)
+    >>> a, b = R([1, 2]), R([0, 1])
+    >>> pg.combine([[1, 10], [2**70, -1]], [a, b], constant=[0, 3]).to_bigints(centered=True).tolist()
+    [[1, -5, 0, 0], [-1, 8, 0, 0]]
+    """
+    values = _in_one_domain(polys, ring)
+    first = values[0]
+    memory = memory_of(first._plan, out)
+    return held(combined(values, ints, constant, first._constant_step(), memory), out)
 
 
 def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -277,11 +346,13 @@ def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
     return values[0]._with(batch.concatenate([x._data for x in values], axis))
 
 
-def _in_one_domain(polys: Sequence[Poly]) -> tuple[Poly, ...]:
-    """Return the values in one domain: "eval" if their domains differ."""
+def _in_one_domain(polys: Sequence[Poly], ring: Ring | None = None) -> Sequence[Poly]:
+    """Return the values in one domain: "eval" if their domains differ. ring: see fma."""
     if not isinstance(polys, Iterable):
         raise ParameterError(f"polys: {type(polys).__name__}, must be a list or tuple of Poly")
     values = list(polys)
     if not values or not all(isinstance(p, Poly) for p in values):
         raise ParameterError(f"polys: {len(values)} values; give at least one Poly, and nothing else")
+    if ring is not None:
+        values = limbs_in_one_domain(ring, *values)
     return aligned(*(values[0]._operand(p) for p in values))

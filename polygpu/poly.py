@@ -16,11 +16,11 @@ from ._core.checks import Domain, Product, check_product, integer, shown
 from ._core.ring_plan import RingPlan
 from ._core.value import Value
 from ._ops import integers, show
-from ._ops.arrays import NotAnArray, copied, refuse_array
+from ._ops.arrays import NotAnArray, contiguous, copied, layouts, refuse_array
 from ._ops.batch import assign, index, reshape
 from ._ops.einsum import matmul
 from ._ops.inverse import inverse, try_inverse
-from ._ops.multiply import multiply, power
+from ._ops.multiply import multiply, multiply_limbs, power
 from ._ops.permutation import automorphism, mul_monomial, to_slots
 from ._ops.points import evaluate
 from ._ops.pointwise import add_constant, equal, neg, pointwise, scale, scale_by, sum_over
@@ -30,6 +30,7 @@ from ._ops.rns import (
     check_target,
     convert,
     digits,
+    limbs_of,
     mod_down,
     mod_up,
     restrict,
@@ -426,11 +427,12 @@ class Poly(Value, NotAnArray):
 
     # ---- arithmetic ----
 
-    def add(self, other: Poly | int, *, out: Poly | None = None) -> Poly:
-        """The sum, Poly.add(a, b) or a + b.
+    def add(self, other: Poly | int, *, ring: Ring | None = None, out: Poly | None = None) -> Poly:
+        """Return the sum, Poly.add(a, b) or a + b.
 
         Args:
             other: a Poly of the same ring and device, or an int; batch axes broadcast.
+            ring: see mul.
             out: as of mul.
 
         Returns a value in the operands' domain; of mixed domains in "eval".
@@ -448,13 +450,14 @@ class Poly(Value, NotAnArray):
         >>> (R([1, 2]) + R([[3], [4]])).to_bigints().tolist()
         [[4, 2, 0, 0], [5, 2, 0, 0]]
         """
-        return checked_poly(self, "a")._pointwise("add", other, out)
+        return checked_poly(self, "a")._pointwise("add", other, ring, out)
 
-    def sub(self, other: Poly | int, *, out: Poly | None = None) -> Poly:
-        """The difference, Poly.sub(a, b) or a - b.
+    def sub(self, other: Poly | int, *, ring: Ring | None = None, out: Poly | None = None) -> Poly:
+        """Return the difference, Poly.sub(a, b) or a - b.
 
         Args:
             other: as of add.
+            ring: see mul.
             out: as of mul.
 
         Returns a value in the operands' domain; of mixed domains in "eval".
@@ -468,7 +471,7 @@ class Poly(Value, NotAnArray):
         >>> (Ring(4, 17)([1, 2]) - 3).to_bigints(centered=True).tolist()
         [-2, 2, 0, 0]
         """
-        return checked_poly(self, "a")._pointwise("sub", other, out)
+        return checked_poly(self, "a")._pointwise("sub", other, ring, out)
 
     def neg(self, *, out: Poly | None = None) -> Poly:
         """The negative, a.neg() or -a, in this value's domain.
@@ -489,14 +492,23 @@ class Poly(Value, NotAnArray):
             return self._with(neg(self._plan.basis, self._data))
         return held(self._with(neg(self._plan.basis, self._data, memory_of(self._plan, out))), out)
 
-    def mul(self, other: Poly | int, *, product: Product = "auto", out: Poly | None = None) -> Poly:
-        """The product in the ring, Poly.mul(a, b) or a * b: exact for every degree and modulus.
+    def mul(
+        self,
+        other: Poly | int,
+        *,
+        product: Product = "auto",
+        ring: Ring | None = None,
+        out: Poly | None = None,
+    ) -> Poly:
+        """Return the product in the ring, Poly.mul(a, b) or a * b: exact for every degree and modulus.
 
         The product of coefficients is in coefficients. Evaluated operands multiply point by point; where one
         operand is evaluated, the other is transformed.
 
         Args:
             other: a Poly of the same ring and device, or an int; batch axes broadcast.
+            ring: the ring of the result, if operands have more limbs than it. Every operand has the moduli of
+                `ring`, in any order, with the same roots. Its other limbs are not read.
             out: a Poly of the ring with the result's batch shape to write into; may be an operand. Its domain
                 becomes the result's. Views of its memory (out[0], out.reshape) keep their own domain, and are
                 no longer valid if it differs. An interrupted call leaves `out` undefined.
@@ -504,7 +516,8 @@ class Poly(Value, NotAnArray):
                 It does not matter where `other` is an int, which multiplies each residue.
 
         Raises:
-            RingMismatch, DeviceError: operands of different rings or devices.
+            RingMismatch, DeviceError: operands of different rings or devices; an operand lacks a modulus of
+                `ring`. BadRoot: an operand has another root for a modulus of `ring`.
             ParameterError: batch axes that do not broadcast, or product is another word.
             NotAnInteger: an operand that is neither a Poly nor an int.
             OutputError: `out` cannot take the result.
@@ -515,12 +528,17 @@ class Poly(Value, NotAnArray):
         Cost: of coefficients three transforms a limb, while a row stays in cache; ring.explain() says which
         transforms. One pass for evaluated operands, with leaf_size products for each residue, and for an int.
         Many short polynomials times one are a product of matrices where that was measured to be faster.
+        With `ring`, evaluated operands are read where they lie if its limbs are neighbours in them, in its
+        order and dtype, such as the first ones. Otherwise these limbs are copied first, as in restrict.
         Source: docs/math.md, "Products through auxiliary primes" and "Products by FFT".
 
         >>> from polygpu import Ring
         >>> R = Ring(4, 17)
         >>> (R([1, 1]) * R([[1, 1], [1, -1]])).to_bigints(centered=True).tolist()
         [[1, 2, 1, 0], [1, 0, -1, 0]]
+        >>> Q = Ring(4, [17, 97])
+        >>> (Q([1, 1]).mul(R([0, 1]), ring=R)) == R([0, 1, 1])
+        True
         >>> T = Ring(1000, 2**64)  # no transform exists
         >>> T([1, 1]).mul(T([1, 1]), product="fft") == T([1, 1]).mul(T([1, 1]), product="ntt") == T([1, 2, 1])
         True
@@ -528,10 +546,12 @@ class Poly(Value, NotAnArray):
         a = self
         if type(a) is not Poly:
             if not isinstance(a, Poly) and isinstance(other, Poly):
-                return other.mul(a, out=out, product=product)  # Poly.mul(3, a)
+                return other.mul(a, ring=ring, out=out, product=product)  # Poly.mul(3, a)
             a = checked_poly(a, "a")
         if product is not _AUTO:
             check_product(product)
+        if ring is not None:
+            return a._mul_limbs(other, product, ring, out)
         memory = None if out is None else memory_of(a._plan, out)
         if isinstance(other, Poly):
             b = other
@@ -543,6 +563,15 @@ class Poly(Value, NotAnArray):
         else:
             made = a._with(scale(a._plan.basis, a._data, integer(other, "operand"), memory))
         return made if out is None else out._holding(made._data, made._domain)
+
+    def _mul_limbs(self, other: Poly | int, product: Product, ring: Ring, out: Poly | None) -> Poly:
+        """Return the product modulo the moduli of `ring`, which are among those of the operands."""
+        a, b = limbs_in_one_domain(ring, self, other)
+        memory = memory_of(a._plan, out)
+        if isinstance(b, Poly):
+            return held(multiply_limbs(a, b, product, memory), out)
+        data = scale(a._plan.basis, a._data, integer(b, "operand"), memory, layouts(a._data))
+        return held(a._with(data), out)
 
     def scale_by(
         self, ints: Any = None, *, limbs: Sequence[int] | None = None, out: Poly | None = None
@@ -574,19 +603,25 @@ class Poly(Value, NotAnArray):
         data = scale_by(self._plan.basis, self._data, ints, limbs, memory_of(self._plan, out))
         return held(self._with(data), out)
 
-    def _pointwise(self, op: Literal["add", "sub"], other: object, out: Poly | None) -> Poly:
-        a, memory = self, None if out is None else memory_of(self._plan, out)
+    def _pointwise(
+        self, op: Literal["add", "sub"], other: object, ring: Ring | None, out: Poly | None
+    ) -> Poly:
+        a, strides = self, None
+        if ring is not None:
+            a, other = limbs_in_one_domain(ring, a, other)
+            strides = layouts(*(x._data for x in (a, other) if isinstance(x, Poly)))
+        memory = None if out is None else memory_of(a._plan, out)
         if isinstance(other, Poly):
             b = other
             if b._plan is not a._plan or not type(a._data) is type(b._data) is np.ndarray:
                 b = a._operand(other)
             if a._domain != b._domain:
                 a, b = ntt(a), ntt(b)
-            data = pointwise(a._plan.basis, op, a._data, b._data, memory)
+            data = pointwise(a._plan.basis, op, a._data, b._data, memory, strides)
         else:
             number = integer(other, "operand")
             number = number if op == "add" else -number
-            data = add_constant(a._plan.basis, a._data, number, a._plan.constant_step(a._domain), memory)
+            data = add_constant(a._plan.basis, a._data, number, a._plan.constant_step(a._domain), memory, strides)
         return a._with(data) if out is None else out._holding(data, a._domain)
 
     def _operand(self, other: object) -> Poly:
@@ -1213,6 +1248,33 @@ def plan_of(ring: object, name: str) -> RingPlan:
     if not isinstance(plan, RingPlan) or isinstance(ring, NotAnArray):  # values have a plan too
         raise ParameterError(f"{name}: {type(ring).__name__}, must be a Ring")
     return plan
+
+
+def limbs_in(ring: Ring, *operands: Any) -> Any:
+    """Return operands modulo the moduli of `ring`, for operations that only read them; ints stay as they are.
+
+    Data of the results may have gaps between items.
+    """
+    plan = plan_of(ring, "ring")
+    polys: dict[int, Poly] = {}
+    for x in operands:
+        if isinstance(x, Poly) and id(x) not in polys:
+            own = x if x._plan is plan else limbs_of(x, plan)
+            polys[id(x)] = made = Poly._make(ring, own._data, own._domain)
+            first = next(iter(polys.values()))
+            if not type(first._data) is type(made._data) is np.ndarray:
+                check_one_device(first, made)
+    return [polys.get(id(x), x) for x in operands]
+
+
+def limbs_in_one_domain(ring: Ring, *operands: Any) -> Any:
+    """Return what limbs_in() gives, evaluated if the domains of operands differ."""
+    found = limbs_in(ring, *operands)
+    if len({x._domain for x in found if isinstance(x, Poly)}) < 2:
+        return found
+    return [
+        ntt(x._with(contiguous(x._data))) if isinstance(x, Poly) and x._domain == "coef" else x for x in found
+    ]
 
 
 def memory_of(plan: RingPlan, out: Poly | None) -> Array | None:

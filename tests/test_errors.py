@@ -895,6 +895,7 @@ JOINS: dict[str, Callable[[Poly, Poly], Any]] = {
     "equal": pg.equal,
     "stack": lambda a, b: pg.stack([a, b]),
     "concatenate": lambda a, b: pg.concatenate([a.reshape(1), b.reshape(1)]),
+    "combine": lambda a, b: pg.combine([1, 2], [a, b]),
 }
 
 
@@ -930,6 +931,48 @@ def test_rings_of_other_limbs(call: Any, cls: Any, words: Any) -> None:
     with pytest.raises(cls) as caught:
         call()
     assert "to_bigints" not in str(caught.value)
+
+
+IN_A_RING: dict[str, Callable[[Poly, Poly, Any], Any]] = {
+    "add": lambda a, b, ring: a.add(b, ring=ring),
+    "sub": lambda a, b, ring: a.sub(b, ring=ring),
+    "mul": lambda a, b, ring: a.mul(b, ring=ring),
+    "fma's b": lambda a, b, ring: pg.fma(a, b, 1, ring=ring),
+    "fma's c": lambda a, b, ring: pg.fma(a, a, b, ring=ring),
+    "dot": lambda a, b, ring: pg.dot(a.reshape(1), b.reshape(1), ring=ring),
+    "einsum": lambda a, b, ring: pg.einsum("i,i", a.reshape(1), b.reshape(1), ring=ring),
+    "combine": lambda a, b, ring: pg.combine([1, 2], [a, b], ring=ring),
+}
+
+
+@pytest.mark.parametrize("call", IN_A_RING)
+def test_a_ring_that_operands_do_not_have(call: str) -> None:
+    def calls(a: Poly, b: Poly, ring: Any) -> Callable[[], Any]:
+        return lambda: IN_A_RING[call](a, b, ring)
+
+    missing = ["ring: 193 is not a modulus of Ring(4, [17, 97])", "mod_up(ring)"]
+    check(calls(RNS.ones(), RNS[:2].ones(), RNS), pg.RingMismatch, missing)
+    check(calls(RNS[:2].ones(), RNS.ones(), RNS[2:]), pg.RingMismatch, missing)
+    check(calls(RNS.ones(), RNS.ones(), Ring(4, 17, root=8)), pg.errors.BadRoot, ["root 8 mod 17", "has 2"])
+    cyclic = Ring(4, 17, kind="cyclic")
+    check(calls(RNS.ones(), RNS.ones(), cyclic), pg.RingMismatch, ["ring: ", "degree or kind"])
+    check(calls(RNS.ones(), RNS.ones(), 17), pg.ParameterError, ["ring: int", "must be a Ring"])
+    out = RNS.ones()
+    wrong = (lambda: RNS.ones().add(1, ring=R, out=out)), (lambda: RNS.ones().mul(1, ring=R, out=out))
+    for call_ in wrong:
+        check(
+            call_, pg.errors.OutputError, ["out: of Ring(4, [17, 97, 193])", "the result is of Ring(4, 17)"]
+        )
+
+
+def test_out_may_not_lie_between_the_limbs_that_are_read() -> None:
+    """It has the address and shape of an operand's first limbs, but other strides."""
+    a = RNS.ones(2).ntt()
+    out = RNS[:2].from_residues(a.data.reshape(-1)[:16].reshape(2, 2, 4), copy=False)
+    before = a.data.copy()
+    for call in (lambda: a.add(a, ring=RNS[:2], out=out), lambda: a.add(1, ring=RNS[:2], out=out)):
+        check(call, pg.errors.OutputError, ["overlaps an operand in part"])
+    assert np.array_equal(a.data, before)
 
 
 def batch(*shape: int) -> Poly:
@@ -994,6 +1037,63 @@ def test_batch_shapes(call: Any, cls: Any, words: Any) -> None:
         "concatenate nothing": (lambda: pg.concatenate([]), pg.ParameterError, ["0 values", "Poly"]),
         "stack with an int": (lambda: pg.stack([batch(), 3]), pg.ParameterError, ["Poly"]),
         "stack of arrays": (lambda: pg.stack([np.zeros(4, int)]), pg.ParameterError, ["Poly"]),
+        "combine nothing": (lambda: pg.combine([], []), pg.ParameterError, ["0 values", "at least one Poly"]),
+        "combine an int": (lambda: pg.combine([1], [3]), pg.ParameterError, ["Poly"]),
+        "combine an int, 2": (
+            lambda: pg.combine([1], 3),
+            pg.ParameterError,
+            ["int", "list or tuple of Poly"],
+        ),
+        "combine a float": (
+            lambda: pg.combine([1.0], [batch()]),
+            pg.errors.CoefficientError,
+            ["ints: 1.0", "must be ints", "round(v)"],
+        ),
+        "combine floats": (
+            lambda: pg.combine(np.ones(1), [batch()]),
+            pg.errors.CoefficientError,
+            ["ints: dtype float64", "must be ints"],
+        ),
+        "combine a Poly": (
+            lambda: pg.combine(batch(1), [batch()]),
+            pg.errors.CoefficientError,
+            ["ints", "Poly"],
+        ),
+        "combine one int": (
+            lambda: pg.combine(3, [batch()]),
+            pg.ParameterError,
+            ["ints: a single", "a list"],
+        ),
+        "combine too many": (
+            lambda: pg.combine([[1, 2, 3]], [batch(), batch()]),
+            pg.ParameterError,
+            ["ints: shape (1, 3)", "2, the number of polys", "last axis"],
+        ),
+        "combine batches": (
+            lambda: pg.combine([1, 2], [batch(2), batch(3)]),
+            pg.ParameterError,
+            ["(2,)", "(3,)", "broadcast"],
+        ),
+        "a constant for each of another batch": (
+            lambda: pg.combine([[1], [2]], [batch(3)], constant=[1, 2]),
+            pg.ParameterError,
+            ["constant: shape (2,)", "(2, 3), the batch shape of the result", "one integer"],
+        ),
+        "a constant with more axes": (
+            lambda: pg.combine([1], [batch()], constant=[1]),
+            pg.ParameterError,
+            ["constant: shape (1,)", "()"],
+        ),
+        "a constant float": (
+            lambda: pg.combine([1], [batch()], constant=0.0),
+            pg.errors.CoefficientError,
+            ["constant: 0.0", "must be ints"],
+        ),
+        "a constant bool": (
+            lambda: pg.combine([1], [batch()], constant=False),
+            pg.errors.CoefficientError,
+            ["constant: False", "must be ints"],
+        ),
     }
 )
 def test_axes_and_sequences(call: Any, cls: Any, words: Any) -> None:
@@ -1096,6 +1196,7 @@ CALLS: dict[str, Callable[[Poly, Poly, Any], Any]] = {
     "mul": lambda a, b, out: a.mul(b, out=out),
     "mul by an int": lambda a, b, out: a.mul(3, out=out),
     "fma": lambda a, b, out: pg.fma(a, b, b, out=out),
+    "combine": lambda a, b, out: pg.combine([1, 2], [a, b], out=out),
     "intt": lambda a, b, out: a.intt(out=out),
     "ntt": lambda a, b, out: a.ntt(out=out),
 }

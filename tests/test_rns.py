@@ -6,13 +6,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-from devices import CARDS, DEVICES, backend, on, over, there, use
+from devices import CARDS, DEVICES, backend, on, over, shares_memory, there, use
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import centred, chain, draw, everywhere
+from oracle import centred, chain, draw, everywhere, in_domain, padded, times
 
 import polygpu as pg
 from polygpu import Poly, Ring, ntt_primes
+from polygpu._ops.rns import limbs_of
 from polygpu.testing import chains, coefficients, edge_coefficients, polys
 
 # ---- definitions, in Python ints ----
@@ -159,6 +160,114 @@ def test_restricted_values_keep_their_residues(name):
             b = entered(a, domain).restrict(S)
             assert (b.ring, b.domain, b.shape) == (S, domain if S.has_eval else "coef", (2, 3))
             holds(b, ints(a))
+
+
+# Of a ring with more limbs than an operation reads: some of them, in an order that needs a copy or does not.
+PARTS = {"first": [0, 1], "all": [0, 1, 2, 3], "last": [2, 3], "middle": [1, 2], "apart": [3, 0], "one": [2]}
+PARTS |= {"narrow": [1, 3]}  # as a ring of its own, which may store 32-bit words where the operands store 64
+
+
+def _operations(S: Ring):
+    """(name, call of operands modulo some limbs, the same in Python ints) for two operands."""
+    Q = S.modulus
+
+    def product(x, y):
+        return times(S, *np.broadcast_arrays(x % Q, y % Q))
+
+    def dot(x, y):
+        return product(x, y).sum(0) % Q
+
+    one = padded(S, [7])
+    return {
+        "add": (lambda a, b, **o: a.add(b, **o), lambda x, y: (x + y) % Q),
+        "sub": (lambda a, b, **o: a.sub(b, **o), lambda x, y: (x - y) % Q),
+        "mul": (lambda a, b, **o: a.mul(b, **o), product),
+        "mul by NTT": (lambda a, b, **o: a.intt().mul(b.intt(), product="ntt", **o), product),
+        "add an int": (lambda a, b, **o: a.add(7, **o), lambda x, y: (x + one) % Q),
+        "sub an int": (lambda a, b, **o: a.sub(7, **o), lambda x, y: (x - one) % Q),
+        "mul an int": (lambda a, b, **o: a.mul(2**70, **o), lambda x, y: x * 2**70 % Q),
+        "mul of an int": (lambda a, b, **o: Poly.mul(-3, a, **o), lambda x, y: x * -3 % Q),
+        "add to itself": (lambda a, b, **o: a.add(a, **o), lambda x, y: 2 * x % Q),
+        "fma": (lambda a, b, **o: pg.fma(a, b, a, **o), lambda x, y: (product(x, y) + x) % Q),
+        "fma of ints": (lambda a, b, **o: pg.fma(a, 3, 7, **o), lambda x, y: (3 * x + one) % Q),
+        "fma of an int": (lambda a, b, **o: pg.fma(a, 3, b, **o), lambda x, y: (3 * x + y) % Q),
+        "dot": (lambda a, b, **o: pg.dot(a, b, -1, **o), dot),
+        "dot with an int": (lambda a, b, **o: pg.dot(a, 5, -1, **o), lambda x, y: 5 * x.sum(0) % Q),
+        "einsum": (lambda a, b, **o: pg.einsum("i,...->...", a, b, **o), lambda x, y: product(x.sum(0), y)),
+        "einsum of one": (lambda a, b, **o: pg.einsum("i->i", a, **o), lambda x, y: x % Q),
+        "combine": (lambda a, b, **o: pg.combine([3, -4], [a, b], **o), lambda x, y: (3 * x - 4 * y) % Q),
+    }
+
+
+RINGS_OF_PARTS = {
+    "30 bits": chain(16, (30, 20, 29, 30)),
+    "mixed": chain(16, (50, 30, 60, 20)),
+    "cyclic": chain(8, (30, 50, 30, 64), "cyclic"),
+    "by primes": Ring(12, [10**6, 97, 2**31 - 1, 10**9 + 7]),
+    "incomplete": Ring(16, [17, 97, 193, 449]),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@over(RINGS_OF_PARTS, ["30 bits", "incomplete"], devices=["reference", "cpu", "simulated", "cuda"])
+def test_operations_modulo_some_limbs(name, part):
+    """The second operand has other limbs besides, in another order, or 32-bit words where it may."""
+    R = RINGS_OF_PARTS[name]
+    S = R[PARTS[part]]
+    if part == "narrow":
+        S = Ring(R.n, S.moduli, kind=R.kind)
+    own = Ring(R.n, [*S.moduli[::-1], 101, 7], kind=R.kind)
+    batch = (2,) if pg._backends.current_device() == "cuda:1" else (3,)
+    x, y = draw(R, batch, 1), draw(own, batch, 2)
+    pairs = [(d, e) for d in ("coef", "eval") for e in ("coef", "eval") if R.has_eval or d == e == "coef"]
+    for d, e in pairs:
+        a, b = in_domain(R(x), d), (own if own.has_eval else S)(y % S.modulus)
+        b = in_domain(b, e)
+        for label, (call, expected) in _operations(S).items():
+            for _ in range(2):
+                found = call(a, b, ring=S)
+                assert found.ring == S, label
+                holds(found, np.asarray(expected(x, y), object))
+            out = S.zeros(found.shape)
+            assert call(a, b, ring=S, out=out) is out and out.domain == found.domain
+            holds(out, np.asarray(expected(x, y), object))
+
+
+@on("cpu", "simulated")
+@pytest.mark.usefixtures("device")
+def test_the_first_limbs_are_read_where_they_lie(monkeypatch):
+    """Nothing is copied: not one polynomial's limbs, nor a batch's, whose items then lie apart."""
+    R = chain(16, (50,) * 4)
+    S, compute = R[:2], backend()
+    for batch in ((), (3,), (2, 1)):
+        for domain in ("coef", "eval"):
+            a = in_domain(R(draw(R, batch)), domain)
+            view = limbs_of(a, S._plan)
+            assert shares_memory(view._data, a.data) and view._data.shape == (*batch, 2, 16)
+    a, b = (R(draw(R, (3,), i)).ntt() for i in (1, 2))
+    copies = []
+    monkeypatch.setattr(type(compute), "copy", lambda *args: copies.append(args))
+    a.add(b, ring=S), a.sub(b, ring=S), a.mul(b, ring=S), pg.fma(a, b, a, ring=S), a.mul(3, ring=S)
+    pg.dot(a, b, ring=S), pg.einsum("i,j->ij", a, b, ring=S)
+    assert not copies
+    if compute.name == "cpu":
+        pg.combine([[1, 2], [3, 4]], [a, b], ring=S)
+        assert not copies
+
+
+@on("cpu", "simulated")
+@pytest.mark.usefixtures("device")
+def test_records_of_dense_operands_do_not_serve_others():
+    """Calls of one shape alternate between operands of the ring, and of others with gaps of other sizes."""
+    rings = [chain(16, (30,) * k) for k in (2, 3, 5)]
+    S = rings[0]
+    for _ in range(3):
+        for R in rings:
+            x, y = draw(R, (2,), 1), draw(R, (2,), 2)
+            a, b = R(x).ntt(), R(y).ntt()
+            for label, (call, expected) in _operations(S).items():
+                if label != "mul by NTT":
+                    holds(call(a, b, ring=S), np.asarray(expected(x, y), object))
 
 
 @every_chain

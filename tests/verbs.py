@@ -241,6 +241,43 @@ def arithmetic(f: Callable[..., Any]) -> list[Case]:
         *(into(f"an int, into, {d}", f, poly(R, (3,), d), each(3, -5), poly(R, (3,), d)) for d in BOTH),
         *(onto(f"an int, over itself, {d}", f, poly(R, (3,), d), each(3, -5)) for d in BOTH),
         case("2^100", f, poly("2^100", (3,)), poly("2^100", (3,)), host_only=True),
+        *modulo_limbs(named(f, "ring")),
+        *(
+            case(
+                f"modulo the first limbs, an int, {d}",
+                named(f, "ring"),
+                first,
+                each(3, -5),
+                of(CHAINS[1], 0, 2),
+            )
+            for d in BOTH
+            for first in [poly(CHAINS[1], (3,), d)]
+        ),
+    ]
+
+
+def modulo_limbs(f: Callable[..., Any], values: int = 2) -> list[Case]:
+    """Cases of a verb (values, ring) of values that have more limbs than the ring."""
+    R = CHAINS[1]
+    batches = [(3,)] if values > 1 else BATCHES
+    first, shuffled = of(R, 0, 2), lambda seed, number: of(R)(seed, number)[[3, 0]]
+    return [
+        *(
+            case(f"modulo the {label} limbs, {d}, {b}", f, *(poly(R, b, d) for _ in range(values)), ring)
+            for label, ring in (("first", first), ("other", shuffled))
+            for d in BOTH
+            for b in batches
+        ),
+        *(
+            case(
+                f"modulo limbs of two rings, {d}",
+                f,
+                poly(CHAINS[2], (3,), d),
+                *(poly(of(CHAINS[2], 0, 3), (3,), d) for _ in range(values - 1)),
+                of(CHAINS[2], 0, 2),
+            )
+            for d in BOTH
+        ),
     ]
 
 
@@ -691,6 +728,59 @@ def convolutions() -> list[Case]:
     ]
 
 
+def combinations() -> list[Case]:
+    """Cases of combine."""
+
+    def combined(ints: Any, *polys: Poly, **options: Any) -> Poly:
+        return pg.combine(ints, polys, **options)
+
+    def plus(ints: Any, a: Poly, b: Poly, constant: Any) -> Poly:
+        return pg.combine(ints, [a, b], constant=constant)
+
+    one, two = each([3, -(2**80)], [1, 7]), each([[1, -2], [3, 2**70]], [[0, 1], [5, -1]])
+    three = [poly(R50, (3,)), poly(R50, (1,)), poly(R50)]
+    return [
+        *(
+            case(f"{R}, {d}, {b}, {name}", combined, ints, poly(R, b, d), poly(R, b, d))
+            for name, ints in (("one", one), ("two", two))
+            for R in (*COMPLETE, "mixed limbs")
+            for d in BOTH
+            for b in BATCHES
+        ),
+        *(case(f"incomplete, {d}", combined, two, *(poly("incomplete", (2,), d),) * 2) for d in BOTH),
+        case("by FFT", combined, two, poly("by FFT", (3,)), poly("by FFT")),
+        case("broadcast", combined, each([[1, 2, 3]], [[4, 5, 6]]), *three),
+        case("coef and eval", combined, one, poly(R50, (3,)), poly(R50, (3,), "eval")),
+        case("an array", combined, integers((2, 2), np.int64, -99, 99), poly(R50, (3,)), poly(R50, (3,))),
+        *(
+            case(f"a constant, {R}, {d}", plus, two, poly(R, (3,), d), poly(R, (3,), d), each(5, -(2**90)))
+            for R in (*COMPLETE, "incomplete")
+            for d in BOTH
+        ),
+        *(
+            case(
+                f"constants, {d}",
+                plus,
+                two,
+                poly(R50, (2,), d),
+                poly(R50, (2,), d),
+                each([[1, 0]], [[-1, 0]]),
+            )
+            for d in BOTH
+        ),
+        *(
+            into(f"into other memory, {d}", combined, one, *(poly(R50, (3,), d) for _ in range(3)))
+            for d in BOTH
+        ),
+        *(
+            onto(f"over an operand, {d}", combined, one, *(poly(R50, (3,), d) for _ in range(2)), at=2)
+            for d in BOTH
+        ),
+        *modulo_limbs(named(partial(combined, [3, -4]), "ring")),
+        case("2^100", combined, two, poly("2^100", (3,)), poly("2^100", (3,)), host_only=True),
+    ]
+
+
 # ---- the verbs ----
 
 R30, R50 = COMPLETE
@@ -840,12 +930,14 @@ VERBS: dict[str, list[Case]] = {
         ),
         case("three domains", pg.fma, poly(R50, (3,)), poly(R50, (3,), "eval"), poly(R50, (3,))),
         *(into(f"into other memory, {d}", pg.fma, *(poly(R50, (3,), d) for _ in range(4))) for d in BOTH),
+        *modulo_limbs(named(pg.fma, "ring"), 3),
         *(
             onto(f"over operand {at}, {d}", pg.fma, *(poly(R50, (3,), d) for _ in range(3)), at=at)
             for at in (0, 1, 2)
             for d in BOTH
         ),
     ],
+    "pg.combine": combinations(),
     "pg.dot": [
         *with_values(pg.dot, values=2, batches=[(3,), (2, 3)]),
         *with_values(partial(pg.dot, axis=0), values=2, batches=[(2, 3)], label=", axis 0"),
@@ -855,6 +947,7 @@ VERBS: dict[str, list[Case]] = {
         *with_values(pg.dot, each(3, -5), batches=[(3,)], label=", an int"),
         *(case(f"broadcast, {d}", pg.dot, poly(R50, (2, 1, 3), d), poly(R50, (4, 1), d)) for d in BOTH),
         case("coef and eval", pg.dot, poly(R50, (3,)), poly(R50, (3,), "eval")),
+        *modulo_limbs(named(pg.dot, "ring")),
         *(
             into(f"into other memory, {d}", pg.dot, *(poly(R50, b, d) for b in ((2, 3), (3,), (2,))))
             for d in BOTH
@@ -878,6 +971,7 @@ VERBS: dict[str, list[Case]] = {
         case("coef and eval", partial(pg.einsum, "i,i"), poly(R30, (3,)), poly(R30, (3,), "eval")),
         case("incomplete", partial(pg.einsum, "i,i"), poly("incomplete", (2,)), poly("incomplete", (2,))),
         case("by FFT", partial(pg.einsum, "i,i"), poly("by FFT", (2,)), poly("by FFT", (2,))),
+        *modulo_limbs(named(partial(pg.einsum, "i,j->ij"), "ring")),
         *(
             into(
                 f"into other memory, {d}",

@@ -73,6 +73,14 @@ def contiguous(x: Any) -> Array:
     return x if usable else copied(x)
 
 
+def layouts(*operands: Any) -> tuple[tuple[int, ...], ...] | None:
+    """Return the strides of operands if one of them is not dense, else None.
+
+    Records of calls know operands by their shapes, so the key of a call with other strides must hold them.
+    """
+    return None if all(x.flags.c_contiguous for x in operands) else tuple(x.strides for x in operands)
+
+
 def in_dtype(x: Array, dtype: np.dtype[Any]) -> Array:
     """The array in another dtype of integers, which holds its values; x itself where it has that dtype."""
     return x if x.dtype == dtype else copied(x, dtype)

@@ -18,11 +18,11 @@ from .._core.ring_plan import RingPlan
 from .._core.value import V, Value
 from .._core.ways import way_of_sums
 from ..errors import ParameterError
-from .arrays import contiguous, empty, fill, overlap
+from .arrays import contiguous, empty, fill, layouts, overlap
 from .batch import checked_axis
 from .calls import repeated
 from .multiply import multiply
-from .pointwise import pointwise, sum_over
+from .pointwise import Layouts, pointwise, sum_over
 from .results import result_array, result_shape
 from .transform import intt, to_domain
 from .verify import check_matrices_of_points
@@ -61,8 +61,11 @@ def matmul_labels(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[list[list[Lab
 
 
 @repeated
-def dot(a: V, b: V, axis: object, *, out: Array | None = None) -> V:
-    """Return the sum of a[i] * b[i] over an axis of the broadcast batch shape; domains as in matmul."""
+def dot(a: V, b: V, axis: object, strides: Layouts = None, *, out: Array | None = None) -> V:
+    """Return the sum of a[i] * b[i] over an axis of the broadcast batch shape; domains as in matmul.
+
+    strides: layouts(a, b), for the record alone.
+    """
     ndim = len(result_shape(a._data, b._data)) - 2
     if not ndim:
         raise ParameterError("dot: single polynomials have no batch axis to sum over; use a * b")
@@ -74,12 +77,13 @@ def dot(a: V, b: V, axis: object, *, out: Array | None = None) -> V:
 
 def einsum(subscripts: object, values: Sequence[V], out: Array | None = None) -> V:
     """Return sums of products over labelled batch axes, by NumPy's rules; domains as in matmul."""
-    return _einsum(*values, subscripts, out=out)  # type: ignore[no-any-return]
+    strides = layouts(*(x._data for x in values))
+    return _einsum(*values, subscripts, strides, out=out)  # type: ignore[no-any-return]
 
 
 @repeated
 def _einsum(*values_and_subscripts: Any, out: Array | None = None) -> Any:
-    *values, subscripts = values_and_subscripts
+    *values, subscripts, _ = values_and_subscripts
     return _contract(values, *parsed_subscripts(subscripts, [len(x._batch) for x in values]), out)
 
 

@@ -15,11 +15,11 @@ from .._core.reporting import LONG, reporting
 from .._core.value import V, Value
 from .._core.ways import plan_of_product, way_of_many, way_of_sums
 from ..errors import DomainError
-from .arrays import contiguous, copied, empty, joined, overlap, spread
+from .arrays import contiguous, copied, empty, joined, layouts, overlap, spread
 from .batch import in_pieces
 from .calls import device_of, record, repeated
 from .integers import of_residues, ones
-from .pointwise import multiply_add, pointwise
+from .pointwise import Layouts, multiply_add, pointwise
 from .results import result_array, result_shape
 from .transform import intt, ntt
 from .verify import check_again, check_product
@@ -108,25 +108,48 @@ def _verified(a: V, b: V, product: Product, out: Array | None) -> V:
     return c
 
 
+def multiply_limbs(a: V, b: V, product: Product = "auto", out: Array | None = None) -> V:
+    """Return multiply(a, b, product, out) of values whose data may have any strides.
+
+    Products entry by entry read them as they are, other products copies.
+    """
+    strides = layouts(a._data, b._data)
+    if strides is not None and product != "fft" and _by_entries(a):
+        return a._with(pointwise(a._plan.basis, "mul", a._data, b._data, out, strides))
+    return multiply(_dense(a), _dense(b), product, out)
+
+
+def _by_entries(a: Value) -> bool:
+    """Return whether a product with this value is one of residues, entry by entry."""
+    return a._domain == "eval" and a._plan.leaf_size == 1 and not verifying()
+
+
+def _dense(x: V) -> V:
+    data = contiguous(x._data)
+    return x if data is x._data else x._with(data)
+
+
 @repeated
-def fma(a: V, b: V | Array, c: V | Array, *, out: Array | None = None) -> V:
+def fma(a: V, b: V | Array, c: V | Array, strides: Layouts = None, *, out: Array | None = None) -> V:
     """Return a b + c of values in one domain; in one pass if products are entry by entry.
 
-    b and c may be the residues (rows, 1) of an int.
+    b and c may be the residues (rows, 1) of an int. strides: layouts(a, b, c).
     """
     ring, basis = a._plan, a._plan.basis
-    by_entries = a._domain == "eval" and ring.leaf_size == 1 and not verifying()
+    by_entries = _by_entries(a)
+    if not by_entries:
+        a = _dense(a)
 
     def value(x: V | Array) -> V:
         if isinstance(x, Value):
-            return x
+            return x if by_entries else _dense(x)
         step = ring.n if a._domain == "coef" else ring.transform.leaf_size
         return a._with(of_residues(basis, x, ring.n, step, ()))
 
     y, z = b if by_entries else value(b), value(c)
     arrays = (a._data, y._data if isinstance(y, Value) else y, z._data)
     if by_entries:
-        return a._with(multiply_add(basis, *arrays, out))
+        return a._with(multiply_add(basis, *arrays, out, strides))
     if out is not None:
         result_array(backend_for(basis, a._data), result_shape(*arrays), out, *arrays)  # refused before work
     return a._with(pointwise(basis, "add", multiply(a, value(y))._data, z._data, out))

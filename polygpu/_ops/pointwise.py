@@ -16,10 +16,18 @@ from .calls import device_of, record, repeated
 from .integers import factors_of_limbs, residues_on, scalars
 from .results import result_array, result_shape
 
+# What `layouts` (arrays.py) says of the operands of a call.
+Layouts = tuple[tuple[int, ...], ...] | None
 
-def pointwise(basis: Basis, op: Op, a: Array, b: Array, out: Array | None = None) -> Array:
-    """a + b, a - b or a * b, residue by residue; batch axes broadcast."""
+
+def pointwise(
+    basis: Basis, op: Op, a: Array, b: Array, out: Array | None = None, strides: Layouts = None
+) -> Array:
+    """a + b, a - b or a * b, residue by residue; batch axes broadcast. strides: layouts(a, b)."""
+    key: tuple[Any, ...]
     key = op, None if type(a) is ndarray else device_of(a), a is b, a is out, b is out, a.shape, b.shape
+    if strides is not None:
+        key += strides
     if (replay := basis.calls.get(key)) and (data := replay((a, b), out)) is not None:
         return data  # type: ignore[no-any-return]
     compute = backend_for(basis, a)
@@ -47,10 +55,18 @@ def neg(basis: Basis, x: Array, out: Array | None = None) -> Array:
     return record(basis.calls, key, compute, work, (x,), out)
 
 
-def multiply_add(basis: Basis, a: Array, b: Array, c: Array, out: Array | None = None) -> Array:
-    """a * b + c, residue by residue; b may be one number a row, and batch axes broadcast."""
+def multiply_add(
+    basis: Basis, a: Array, b: Array, c: Array, out: Array | None = None, strides: Layouts = None
+) -> Array:
+    """a * b + c, residue by residue; b may be one number a row, and batch axes broadcast.
+
+    strides: layouts(a, b, c).
+    """
     same = a is b, a is c, b is c, a is out, b is out, c is out
+    key: tuple[Any, ...]
     key = "mul_add", None if type(a) is ndarray else device_of(a), same, a.shape, b.shape, c.shape
+    if strides is not None:
+        key += strides
     if (replay := basis.calls.get(key)) and (data := replay((a, b, c), out)) is not None:
         return data  # type: ignore[no-any-return]
     compute = backend_for(basis, a)
@@ -63,9 +79,9 @@ def multiply_add(basis: Basis, a: Array, b: Array, c: Array, out: Array | None =
     return record(basis.calls, key, compute, work, (a, b, c), out)
 
 
-def scale(basis: Basis, x: Array, factor: int, out: Array | None = None) -> Array:
-    """x times an int."""
-    return pointwise(basis, "mul", x, residues_on(backend_for(basis, x), basis, factor), out)
+def scale(basis: Basis, x: Array, factor: int, out: Array | None = None, strides: Layouts = None) -> Array:
+    """x times an int. strides: layouts(x)."""
+    return pointwise(basis, "mul", x, residues_on(backend_for(basis, x), basis, factor), out, strides)
 
 
 def scale_by(basis: Basis, x: Array, ints: Any, limbs: Any, out: Array | None = None) -> Array:
@@ -80,13 +96,18 @@ def scale_by(basis: Basis, x: Array, ints: Any, limbs: Any, out: Array | None = 
     return pointwise(basis, "mul", x, factors, out)
 
 
-def add_constant(basis: Basis, x: Array, constant: int, step: int, out: Array | None = None) -> Array:
-    """x plus an int in every step-th entry; step: n in coefficients, else the leaf size."""
+def add_constant(
+    basis: Basis, x: Array, constant: int, step: int, out: Array | None = None, strides: Layouts = None
+) -> Array:
+    """x plus an int in every step-th entry; step: n in coefficients, else the leaf size.
+
+    strides: layouts(x).
+    """
     compute = backend_for(basis, x)
     scalar = residues_on(compute, basis, constant)
     if step == 1:
-        return pointwise(basis, "add", x, scalar, out)
-    return _added(basis, x, scalar, step, out=out)
+        return pointwise(basis, "add", x, scalar, out, strides)
+    return _added(basis, contiguous(x), scalar, step, out=out)
 
 
 @repeated

@@ -70,7 +70,7 @@ def _check_writable(compute: Memory, out: Array, *operands: Array) -> None:
     for x in operands:
         if x is out or not overlap(compute, x, out):
             continue
-        if compute.address(x) != compute.address(out) or x.shape != out.shape:
+        if compute.address(x) != compute.address(out) or x.shape != out.shape or not x.flags.c_contiguous:
             raise OutputError("out: overlaps an operand in part; give the operand itself or other memory")
 
 

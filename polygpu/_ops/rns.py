@@ -192,6 +192,37 @@ def restrict(x: Value, S: RingPlan, *, out: Array | None = None) -> Value:
     return result.finish(x._domain)
 
 
+def limbs_of(x: Value, S: RingPlan) -> Value:
+    """Return the value modulo the moduli of S, which are among the ring's, for operations that only read it.
+
+    Its data are rows of x if these are neighbours, in the order and dtype of S. Then there may be gaps
+    between items. Otherwise they are a copy.
+
+    Raises:
+        RingMismatch, BadRoot: as check_target; a modulus of S is not one of the ring's.
+    """
+    ring = x._plan
+    first = kept_plan(ring, ("limbs", S), lambda: _first_limb(ring, S))
+    if first < 0 or (x._domain == "eval" and not _same_leaves(ring, S)):
+        return restrict(x, S)
+    whole = S.rows == ring.rows
+    return Value(S, x._data if whole else x._data[..., first : first + S.rows, :], x._domain)
+
+
+def _first_limb(ring: RingPlan, S: RingPlan) -> int:
+    """Return the limb from which on the ring's limbs are those of S, or -1 if there is none."""
+    check_target(ring, S, "ring")
+    missing = [q for q in S.moduli if q not in ring.moduli]
+    if missing:
+        raise RingMismatch(
+            f"ring: {shown(missing[0])} is not a modulus of {ring!r}. Choose a ring of moduli that every "
+            "operand has, or extend the operand with mod_up(ring)."
+        )
+    first = ring.moduli.index(S.moduli[0])
+    fits = ring.dtype == S.dtype and ring.moduli[first : first + len(S.moduli)] == S.moduli
+    return first if fits else -1
+
+
 @repeated
 def join(a: Value, b: Value, *, out: None = None) -> Value:
     """Return the value whose residues both operands hold."""
