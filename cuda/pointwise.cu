@@ -65,6 +65,59 @@ template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) poi
     write<DEFAULT>((Item *)(p.y + e), values);
 }
 
+// Sums of multiples of up to COMBINE_TERMS operands. A thread reads its entries of each operand once, and writes them
+// for each of the `count` combinations, which follow each other in the result, `entries` apart. Factor i of combination
+// c for a limb is factors[(c * factors_each + i) * limbs + limb]. constant: a number for each row, added to every
+// step-th entry if has_constant. adds: the result has a sum of other operands already.
+constexpr int COMBINE_TERMS = 8;
+template <class T> struct CombineParameters {
+    const T *x[COMBINE_TERMS];
+    const T *factors, *constant;
+    T *y;
+    const Modulus *moduli;
+    u64 n, entries, count, factors_each, step;
+    u32 limbs, terms, adds, has_constant, dense;  // dense: operands have the rows of a combination
+    LayoutOf<COMBINE_TERMS + 1> layout;  // of the operands and of `constant`, for all batch axes of the result
+};
+template <class T, int TERMS, int WIDTH>
+__global__ void __launch_bounds__(256) combine(const CombineParameters<T> p) {
+    using Item = Neighbours<T, WIDTH>;
+    start_next(starts_early());
+    const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH;
+    if (e >= p.entries) return;
+    const u64 row = quotient(e, p.n), j = e - row * p.n, limb = rest(row, p.limbs), rows = quotient(p.entries, p.n);
+    const Modulus &m = p.moduli[limb];
+    await_previous();
+    Item x[TERMS];
+#pragma unroll
+    for (int i = 0; i < TERMS; ++i)
+        if (i < (int)p.terms) {
+            const u64 own = p.dense ? row : p.layout.row(i, row, p.limbs);
+            x[i] = read<DEFAULT>((const Item *)(p.x[i] + own * p.n + j));
+        }
+    for (u64 c = 0; c < p.count; ++c) {
+        Item *const to = (Item *)(p.y + c * p.entries + e);
+        const T *const factors = p.factors + c * p.factors_each * p.limbs + limb;
+        Item sum = {};
+        if (p.adds) sum = read<DEFAULT>(to);
+#pragma unroll
+        for (int i = 0; i < TERMS; ++i) {
+            if (i >= (int)p.terms) break;
+            const u64 factor = factors[i * p.limbs];
+#pragma unroll
+            for (int w = 0; w < WIDTH; ++w)
+                sum.values[w] = (T)add_mod(m, sum.values[w], product_mod<T>(m, x[i].values[w], factor));
+        }
+        if (p.has_constant) {
+            const u64 number = p.constant[p.layout.row(COMBINE_TERMS, c * rows + row, p.limbs)];
+#pragma unroll
+            for (int w = 0; w < WIDTH; ++w)
+                if (rest(j + w, p.step) == 0) sum.values[w] = (T)add_mod(m, sum.values[w], number);
+        }
+        write<DEFAULT>(to, sum);
+    }
+}
+
 // y[j] = x[j] first step^j for each row; row i takes entry i % rows of first and step. Rows of x and of y begin at
 // multiples of their pitch; a row of y lies in runs of 2^log_run entries, run_step apart. A factor is the product of
 // two powers from a table, which fill_powers makes. Each of its rows holds first step^k for k < 2^log_near, then

@@ -10,9 +10,9 @@ PG_DEVICE u64 rest(u64 x, u64 y) { return y & (y - 1) ? x % y : x & (y - 1); }
 constexpr int MAX_AXES = 6;  // of a batch; the innermost last
 
 // How the operands' batch axes broadcast. Dense operands have the same rows as the result, and need no layout.
-struct Layout {
-    u64 shape[MAX_AXES];    // of the batch
-    u64 step[3][MAX_AXES];  // by operand and axis: rows from one index to the next, 0 where it broadcasts
+template <int OPERANDS> struct LayoutOf {
+    u64 shape[MAX_AXES];           // of the batch
+    u64 step[OPERANDS][MAX_AXES];  // by operand and axis: rows from one index to the next, 0 where it broadcasts
 
     PG_DEVICE u64 row(int operand, u64 row, u32 limbs) const {
         u64 at = rest(row, limbs), batch = quotient(row, limbs);
@@ -24,3 +24,4 @@ struct Layout {
         return at;
     }
 };
+using Layout = LayoutOf<3>;

@@ -204,9 +204,9 @@ def combine(
         OutputError: `out` cannot take the result.
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
-    Cost: a product of residues for each value, combination, limb and entry. On a core all combinations are
-    made in one pass over the values; on a GPU each value takes a pass over all combinations. Of mixed domains
-    also transforms of the coefficients. If `out` is one of the values, a copy.
+    Cost: a product of residues for each value, combination, limb and entry, in one pass over the values; on a
+    GPU one for eight of them. Of mixed domains also transforms of the coefficients. If `out` is one of the
+    values, a copy.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4, 17)

@@ -1255,16 +1255,20 @@ def limbs_in(ring: Ring, *operands: Any) -> Any:
 
     Data of the results may have gaps between items.
     """
-    plan = plan_of(ring, "ring")
-    polys: dict[int, Poly] = {}
-    for x in operands:
-        if isinstance(x, Poly) and id(x) not in polys:
-            own = x if x._plan is plan else limbs_of(x, plan)
-            polys[id(x)] = made = Poly._make(ring, own._data, own._domain)
-            first = next(iter(polys.values()))
-            if not type(first._data) is type(made._data) is np.ndarray:
-                check_one_device(first, made)
-    return [polys.get(id(x), x) for x in operands]
+    plan, found = plan_of(ring, "ring"), list(operands)
+    first: Poly | None = None
+    for i, x in enumerate(operands):
+        if not isinstance(x, Poly):
+            continue
+        if first is not None and x is operands[0]:  # one object stays one, which records know
+            found[i] = found[0]
+            continue
+        found[i] = made = Poly._make(ring, *limbs_of(x, plan))
+        if first is None:
+            first = made
+        elif not type(first._data) is type(made._data) is np.ndarray:
+            check_one_device(first, made)
+    return found
 
 
 def limbs_in_one_domain(ring: Ring, *operands: Any) -> Any:

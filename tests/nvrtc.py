@@ -139,6 +139,9 @@ def entrywise_launches() -> Iterator[Launch]:
             ("add", "sub", "neg", "mul", "mul_add"), (1, ALIGNMENT // basis.dtype.itemsize)
         ):
             yield pointwise.pointwise_launch(basis, op, width, 64, **values)  # type: ignore[arg-type]
+        values = blank(pointwise.COMBINE, "entries limbs terms")
+        for terms, width in product((2, 4, 8), (1, ALIGNMENT // basis.dtype.itemsize)):
+            yield pointwise.combine_launch(basis, terms, width, 64, **values)
         values = blank(pointwise.REORDER, "entries limbs")
         for kernel, flag, width in product(
             ("permute", "mul_monomial"), (False, True), (1, ALIGNMENT // basis.dtype.itemsize)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import on, over
+from devices import Work, on, over
 from oracle import (
     DOMAINS,
     FEW,
@@ -213,14 +213,28 @@ def test_more_batch_axes_than_a_layout_has() -> None:
     check(pg.combine(ints, [R(x), R(y)], constant=1), combined(R, ints, [x, y], 1))
 
 
-def test_one_call_of_the_core() -> None:
-    """Repeated calls take one step, of at most 12 values."""
+@on("cpu", "simulated")
+def test_combine_of_many_values() -> None:
+    """More than 12 are no step of a record, and more than 8 several launches."""
     R = ring("50 bits")
     values = [draw(R, (), i) for i in range(20)]
     for count in (1, 12, 13, 20):
         for k in (1, 2, 3):
-            ints = [[k * i for i in range(count)]]
-            check(pg.combine(ints, [R(x) for x in values[:count]]), combined(R, ints, values[:count]))
+            ints = [[k * i for i in range(count)], [-i for i in range(count)]]
+            found = pg.combine(ints, [R(x) for x in values[:count]], constant=[k, 2])
+            check(found, combined(R, ints, values[:count], [k, 2]))
+
+
+@on("simulated")
+def test_a_combination_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(monkeypatch)
+    R = chain(16, (50, 30, 60))
+    a, b = (R(draw(R, (2,), i)).ntt() for i in (1, 2))
+    for k in (1, 2, 3):
+        kernels, *_ = work.of(lambda k=k: pg.combine([[k, 2], [3, 4]], [a, b], constant=k))  # type: ignore[misc]
+        assert kernels == ["combine"]
+    kernels, *_ = work.of(lambda: pg.combine([[1, 2], [3, 4]], [a, b], ring=R[:2]))
+    assert kernels == ["combine"]
 
 
 # ---- modulo some limbs ----

@@ -192,25 +192,33 @@ def restrict(x: Value, S: RingPlan, *, out: Array | None = None) -> Value:
     return result.finish(x._domain)
 
 
-def limbs_of(x: Value, S: RingPlan) -> Value:
-    """Return the value modulo the moduli of S, which are among the ring's, for operations that only read it.
+def limbs_of(x: Value, S: RingPlan) -> tuple[Array, Domain]:
+    """Return data and domain of the value modulo the moduli of S, for operations that only read it.
 
-    Its data are rows of x if these are neighbours, in the order and dtype of S. Then there may be gaps
+    The data are rows of x if these are neighbours, in the order and dtype of S. Then there may be gaps
     between items. Otherwise they are a copy.
 
     Raises:
         RingMismatch, BadRoot: as check_target; a modulus of S is not one of the ring's.
     """
-    ring = x._plan
-    first = kept_plan(ring, ("limbs", S), lambda: _first_limb(ring, S))
-    if first < 0 or (x._domain == "eval" and not _same_leaves(ring, S)):
-        return restrict(x, S)
-    whole = S.rows == ring.rows
-    return Value(S, x._data if whole else x._data[..., first : first + S.rows, :], x._domain)
+    ring, domain = x._plan, x._domain
+    if ring is S:
+        return x._data, domain
+    rows: dict[Domain, slice | None] | None = ring.plans.get(("limbs", S))
+    if rows is None:
+        rows = kept_plan(ring, ("limbs", S), lambda: _neighbours(ring, S))
+    at = rows[domain]
+    if at is None:
+        copied = restrict(x, S)
+        return copied._data, copied._domain
+    return (x._data if at == _ALL else x._data[..., at, :]), domain
 
 
-def _first_limb(ring: RingPlan, S: RingPlan) -> int:
-    """Return the limb from which on the ring's limbs are those of S, or -1 if there is none."""
+_ALL = slice(None)
+
+
+def _neighbours(ring: RingPlan, S: RingPlan) -> dict[Domain, slice | None]:
+    """Return the ring's rows that are those of S in each domain, or None if they are not neighbours."""
     check_target(ring, S, "ring")
     missing = [q for q in S.moduli if q not in ring.moduli]
     if missing:
@@ -218,9 +226,11 @@ def _first_limb(ring: RingPlan, S: RingPlan) -> int:
             f"ring: {shown(missing[0])} is not a modulus of {ring!r}. Choose a ring of moduli that every "
             "operand has, or extend the operand with mod_up(ring)."
         )
-    first = ring.moduli.index(S.moduli[0])
-    fits = ring.dtype == S.dtype and ring.moduli[first : first + len(S.moduli)] == S.moduli
-    return first if fits else -1
+    first, count = ring.moduli.index(S.moduli[0]), len(S.moduli)
+    rows = None
+    if ring.dtype == S.dtype and ring.moduli[first : first + count] == S.moduli:
+        rows = _ALL if count == len(ring.moduli) else slice(first, first + count)
+    return {"coef": rows, "eval": rows if _same_leaves(ring, S) else None}
 
 
 @repeated

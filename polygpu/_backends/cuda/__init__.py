@@ -29,8 +29,9 @@ class CudaBackend(Context, Backend):
         integers.to_float64,
         integers.norm,
     )
-    take, pointwise, scale_by_powers, automorphism, mul_monomial = (
+    take, combine, pointwise, scale_by_powers, automorphism, mul_monomial = (
         pointwise.take,
+        pointwise.combine,
         pointwise.pointwise,
         pointwise.scale_by_powers,
         pointwise.automorphism,

@@ -88,6 +88,14 @@ class Struct:
 POINTER = U64 = np.dtype(np.uint64)
 I64, U32 = np.dtype(np.int64), np.dtype(np.uint32)
 LAYOUT = Struct("rows.cuh", "Layout", ("shape", (U64, MAX_AXES)), ("step", (U64, (3, MAX_AXES))))
+
+
+def layout_struct(operands: int) -> Struct:
+    """Return the layout of so many operands."""
+    name = f"LayoutOf<{operands}>"
+    return Struct("rows.cuh", name, ("shape", (U64, MAX_AXES)), ("step", (U64, (operands, MAX_AXES))))
+
+
 DENSE = bytes(LAYOUT.dtype.itemsize)  # no kernel reads a dense layout
 
 
@@ -190,8 +198,18 @@ def layout_of(
     """
     if not any(steps) and all(len(x) == len(shape) and x[:-1] == shape[:-1] for x in operands):
         return {"layout": DENSE, "dense": True}
+    return {"layout": layout_table(shape, operands, steps, 3), "dense": False}
+
+
+def layout_table(
+    shape: tuple[int, ...],
+    operands: Sequence[tuple[int, ...]],
+    steps: Sequence[tuple[int, ...] | None],
+    count: int,
+) -> bytes:
+    """Return a layout with room for `count` operands; see layout_of."""
     limbs, batch = shape[-2], shape[:-2]
-    table = np.zeros((4, MAX_AXES), np.uint64)
+    table = np.zeros((1 + count, MAX_AXES), np.uint64)
     table[0] = 1
     table[0, MAX_AXES - len(batch) :] = batch
     for i, operand in enumerate(operands):
@@ -200,7 +218,7 @@ def layout_of(
             if size != 1:
                 table[i + 1, MAX_AXES - 1 - axis] = step if own is None else own[-1 - axis]
             step *= size
-    return {"layout": table.tobytes(), "dense": False}
+    return table.tobytes()
 
 
 def modulus_constants(moduli: Sequence[int]) -> Array:

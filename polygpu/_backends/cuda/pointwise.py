@@ -9,11 +9,12 @@ from typing import Any
 from ..._core.exact.primes import GOLDILOCKS
 from ..._core.plans.basis import Basis
 from ..._core.quotient import Quotient
-from .. import Array, Op
+from .. import Arithmetic, Array, Op
 from .copies import fitted
 from .launch import (
     ALIGNMENT,
     LAYOUT,
+    MAX_AXES,
     POINTER,
     U32,
     U64,
@@ -25,13 +26,17 @@ from .launch import (
     ctype,
     entrywise,
     layout_of,
+    layout_struct,
+    layout_table,
 )
+from .sources import constant as constant_of
 from .sources import enumeration
 
 _FILE = "pointwise.cu"
 _CHUNKS = 4  # of 16 bytes, that a thread takes of a long row
 _LOG_NEAR_POWERS = 8  # at most 2^8 powers of each row, beside those of step^(2^8)
 _OPS = enumeration(_FILE, "Op")
+COMBINE_TERMS = constant_of(_FILE, "COMBINE_TERMS")  # operands of a launch that makes sums of multiples
 
 POINTWISE = Struct(
     _FILE,
@@ -40,6 +45,15 @@ POINTWISE = Struct(
     ("n b_length entries", U64),
     ("limbs dense", U32),
     ("layout", LAYOUT),
+)
+COMBINE = Struct(
+    _FILE,
+    "CombineParameters<u64>",
+    ("x", (POINTER, COMBINE_TERMS)),
+    ("factors constant y moduli", POINTER),
+    ("n entries count factors_each step", U64),
+    ("limbs terms adds has_constant dense", U32),
+    ("layout", layout_struct(COMBINE_TERMS + 1)),
 )
 FILL_POWERS = Struct(
     _FILE,
@@ -69,6 +83,13 @@ def pointwise_launch(basis: Basis, op: Op, width: int, entries: int, **values: A
     """An operation on entries; width: neighbouring entries a thread."""
     parameters = POINTWISE(entries=entries, limbs=basis.rows, **values)
     return entrywise(_FILE, f"pointwise<{ctype(basis)}, {_OPS[op]}, {width}>", entries // width, parameters)
+
+
+def combine_launch(basis: Basis, terms: int, width: int, entries: int, **values: Any) -> Launch:
+    """Sums of multiples of operands; entries: of one sum; width: neighbouring entries a thread."""
+    parameters = COMBINE(entries=entries, limbs=basis.rows, terms=terms, **values)
+    held = next(size for size in (2, 4, COMBINE_TERMS) if terms <= size)
+    return entrywise(_FILE, f"combine<{ctype(basis)}, {held}, {width}>", entries // width, parameters)
 
 
 def fill_powers_launch(basis: Basis, entries: int, **values: int) -> Launch:
@@ -170,6 +191,62 @@ def pointwise_recipe(
     recipe = Recipe(count + 1, moduli)
     recipe.launch(launch, *numbers, count)
     return recipe
+
+
+def combine(
+    gpu: Context,
+    basis: Basis,
+    operands: Sequence[Array],
+    factors: Array,
+    constant: Array | None,
+    step: int,
+    out: Array,
+) -> None:
+    if not out.size:
+        return
+    if out.ndim - 2 > MAX_AXES:
+        Arithmetic.combine(gpu, basis, operands, factors, constant, step, out)  # type: ignore[arg-type]
+        return
+    given = (*operands,) if constant is None else (*operands, constant)
+    shapes, steps, places = tuple(x.shape for x in given), tuple(map(_steps, given)), gpu.address(out)
+    for x in operands:
+        places |= gpu.address(x)
+    width = _width(basis, out.shape[-1], places % ALIGNMENT == 0)
+    terms, count = len(operands), prod(factors.shape[:-3])
+    same = all(x.shape == out.shape[factors.ndim - 3 :] for x in operands)
+    dense = same and not any(steps[:terms])
+
+    def recipe() -> Recipe:
+        moduli = gpu.moduli_of(basis)
+        made = Recipe(len(given) + 2, moduli)
+        where = {"factors": 0, "constant": 0, "y": 0, "moduli": gpu.address(moduli.value), "n": out.shape[-1]}
+        where |= {"count": count, "factors_each": terms, "step": step, "x": bytes(8 * COMBINE_TERMS)}
+        for first in range(0, terms, COMBINE_TERMS):
+            chosen = list(range(first, min(first + COMBINE_TERMS, terms)))
+            adds_constant = constant is not None and not first
+            # Fields of operands that a launch does not read have the address of one that it reads.
+            places = [chosen[i] if i < len(chosen) else chosen[0] for i in range(COMBINE_TERMS)]
+            places.append(terms if adds_constant else chosen[0])
+            table = [shapes[i] for i in places], [steps[i] for i in places]
+            layout = layout_table(out.shape, *table, COMBINE_TERMS + 1)
+            launch = combine_launch(
+                basis,
+                len(chosen),
+                width,
+                out.size // count,
+                layout=layout,
+                adds=first > 0,
+                has_constant=adds_constant,
+                dense=dense,
+                **where,
+            )
+            offsets = (0,) * COMBINE_TERMS, first * basis.rows * out.itemsize
+            numbers = (*places[:-1], len(given), places[-1], len(given) + 1)
+            made.launch(launch, *numbers, offsets=(*offsets[0], offsets[1], 0, 0))
+        return made
+
+    key = "combine", width, out.shape, factors.shape, shapes, steps, constant is None, step
+    gpu.run(basis.handles, key, recipe, *given, factors, out)
 
 
 def scale_by_powers(gpu: Context, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
