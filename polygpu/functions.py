@@ -217,7 +217,7 @@ def combine(
     values = _in_one_domain(polys, ring)
     first = values[0]
     memory = memory_of(first._plan, out)
-    return held(combined(values, ints, constant, first._constant_step(), memory), out)
+    return held(combined(values, ints, constant, first._plan.constant_step(first._domain), memory), out)
 
 
 def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
