@@ -1,6 +1,7 @@
 #include "pool.hpp"
 
 #include <sys/mman.h>
+#include <time.h>
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #endif
@@ -12,35 +13,52 @@
 #include <cstring>
 #include <type_traits>
 
+#include "available.hpp"
+
 namespace pg {
 namespace {
 
 constexpr size_t ALIGNMENT = 64;
 constexpr size_t SMALLEST_KEPT = 16u << 10;  // bytes; malloc seldom returns the pages of smaller blocks
-constexpr size_t LARGEST_KEPT = 32u << 20;
-constexpr size_t MOST_KEPT = 64u << 20;
-constexpr size_t MOST_BLOCKS = 256;
+constexpr size_t LARGEST_KEPT = SIZE_MAX >> 17;
+constexpr size_t ALWAYS_KEPT = 64u << 20;   // bytes up to which the system is not asked what is free
+constexpr size_t SHARE = 4;                 // of the memory that is free or kept, at most a quarter is kept
+constexpr int64_t LOOK_PERIOD = 1000;       // ms
+constexpr size_t LOOK_BYTES = ALWAYS_KEPT;  // mapped anew
+constexpr int64_t IDLE = 10'000;            // ms; mapping 1 GiB anew takes about 0.2 s
+constexpr int TRIALS = 64;
 constexpr size_t SMALLEST_MAPPED = 128u << 10;  // malloc's threshold too, until the first mapped block is freed
-constexpr size_t HUGE_PAGES = 4u << 20;         // bytes; NumPy too asks for huge pages from this size on
+constexpr size_t HUGE_PAGE = 2u << 20;          // bytes; larger blocks ask for such pages
 
 // Lies directly before a block.
 struct Header {
     void *allocation;
     size_t mapped;    // bytes of an allocation by mmap; 0 for one by malloc
     size_t capacity;  // usable bytes of the block
+    // Of a kept block alone: its neighbours among all of them and among those of its capacity, and when it came, in ms.
+    Header *older, *newer, *older_alike, *newer_alike;
+    int64_t since;
 };
 constexpr size_t BEFORE = ALIGNMENT + sizeof(Header);
 
 Header &header(void *block) { return static_cast<Header *>(block)[-1]; }
 
+constexpr unsigned log2(size_t x) { return 8 * sizeof(long long) - 1 - (unsigned)__builtin_clzll(x); }
+
 // Sizes that may be kept are rounded up by at most an eighth, so that similar results share blocks.
 size_t capacity_for(size_t bytes) {
     if (bytes < SMALLEST_KEPT || bytes > LARGEST_KEPT) return bytes;
-    size_t power = SMALLEST_KEPT;
-    while (power <= bytes / 2) power *= 2;
-    const size_t step = power / 8;
+    const size_t step = (size_t)1 << (log2(bytes) - 3);
     return (bytes + step - 1) / step * step;
 }
+bool may_be_kept(size_t capacity) { return capacity >= SMALLEST_KEPT && capacity <= LARGEST_KEPT + 1; }
+
+// Numbers the capacities that may be kept: eight for each power of two.
+constexpr size_t class_of(size_t capacity) {
+    const unsigned log = log2(capacity);
+    return 8 * (log - log2(SMALLEST_KEPT)) + (capacity >> (log - 3)) % 8;
+}
+constexpr size_t CLASSES = class_of(LARGEST_KEPT + 1) + 1;
 
 // AddressSanitizer only knows malloc's blocks. Here it learns that two parts of a pool's block are out of bounds: what
 // lies beyond the size asked for, and all of a block while it is kept.
@@ -57,19 +75,23 @@ void forbid(void *) {}
 #endif
 
 // Large blocks come straight from the system. If they were malloc's, it could not return the memory before a kept one.
+// Those of at least a huge page begin at a multiple of it: what lies before such a multiple would be small pages.
 template <bool ZEROS> void *fresh(size_t capacity) {
-    const size_t bytes = BEFORE + capacity;
+    const size_t bytes = BEFORE + capacity, spare = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
     void *allocation = MAP_FAILED;
     if (capacity >= SMALLEST_MAPPED)
-        allocation = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        allocation = mmap(nullptr, bytes + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     const bool mapped = allocation != MAP_FAILED;
-#ifdef __linux__
-    if (mapped && bytes >= HUGE_PAGES) madvise(allocation, bytes, MADV_HUGEPAGE);  // faster than small pages
-#endif
     if (!mapped) allocation = ZEROS ? std::calloc(1, bytes) : std::malloc(bytes);
     if (!allocation) return nullptr;
-    void *block = reinterpret_cast<void *>(((uintptr_t)allocation + BEFORE) / ALIGNMENT * ALIGNMENT);
-    header(block) = {allocation, mapped ? bytes : 0, capacity};
+    uintptr_t begin = (uintptr_t)allocation;
+    if (mapped && spare) begin += -begin % HUGE_PAGE;
+#ifdef __linux__
+    if (mapped && spare) madvise(reinterpret_cast<void *>(begin), bytes, MADV_HUGEPAGE);  // faster than small pages
+#endif
+    void *block = reinterpret_cast<void *>((begin + BEFORE) / ALIGNMENT * ALIGNMENT);
+    Header &own = header(block);
+    own.allocation = allocation, own.mapped = mapped ? bytes + spare : 0, own.capacity = capacity;
     return block;
 }
 
@@ -80,82 +102,147 @@ void free_allocation(void *block) {
     else std::free(own.allocation);
 }
 
-// The kept blocks. A thread that finds the lock taken goes on without them, so that no thread waits. A child of fork()
-// whose parent's other thread held the lock only forgoes reuse. The object is constant-initialized and trivially
-// destructible, because threads may outlive all destructors.
+int64_t now() {
+#ifdef CLOCK_MONOTONIC_COARSE
+    constexpr clockid_t CLOCK = CLOCK_MONOTONIC_COARSE;  // 4 ms are exact enough
+#else
+    constexpr clockid_t CLOCK = CLOCK_MONOTONIC;
+#endif
+    timespec time{};
+    clock_gettime(CLOCK, &time);
+    return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1'000'000;
+}
+
+// The kept blocks. The lock is held for a few instructions; blocks are returned to the system outside of it. A thread
+// that finds it taken again and again goes on without the blocks, so that no thread waits for one that the system has
+// stopped, and a child of fork() whose parent's other thread held the lock only forgoes reuse. The object is
+// constant-initialized and trivially destructible, because threads may outlive all destructors.
 class Kept {
   public:
-    // Null where there is no block of that capacity.
+    // Null if there is no block of that capacity.
     void *take(size_t capacity) {
         if (!try_lock()) return nullptr;
-        void *block = nullptr;
-        for (size_t i = count_; i-- > 0;)  // the latest first, which the caches may still hold
-            if (blocks_[i].capacity == capacity) {
-                block = blocks_[i].block;
-                remove(i, i + 1);
-                break;
-            }
+        Header *found = latest_[class_of(capacity)];  // which the caches may still hold
+        if (found) remove(*found);
         unlock();
-        return block;
+        return found ? found + 1 : nullptr;
     }
     // Keeps a block; the oldest ones give way. False: the block is still the caller's.
-    bool keep(void *block, size_t capacity) {
-        if (!try_lock()) return false;
-        size_t old = 0, bytes = bytes_ + capacity;
-        while (bytes > MOST_KEPT || count_ - old >= MOST_BLOCKS) bytes -= blocks_[old++].capacity;
-        give_back(old);
+    bool keep(void *block) {
+        Header &own = header(block);
+        const int64_t time = now();
+        if (bytes_ + own.capacity > ALWAYS_KEPT && time - looked_ >= LOOK_PERIOD) look(time, 0);
+        const size_t most = bytes_ + own.capacity > ALWAYS_KEPT ? bound() : std::min(bound_.load(), ALWAYS_KEPT);
+        if (own.capacity > most || !try_lock()) return false;
+        Header *leaving = cut(most - own.capacity, time - idle_);
         forbid(block);
-        blocks_[count_++] = {block, capacity};
-        bytes_ += capacity;
+        add(own, time);
         unlock();
+        return_all(leaving);
         return true;
     }
-    void release() {
-        if (!try_lock()) return;
-        give_back(count_);
-        unlock();
+    // Called before so many bytes are mapped anew. Results that live on would otherwise find the memory full of blocks
+    // of other sizes.
+    void make_room(size_t bytes) {
+        if (bytes_ <= ALWAYS_KEPT || (mapped_ += bytes) < LOOK_BYTES) return;
+        look(now(), bytes);
+        leave(bound(), now() - idle_);
     }
+    void trim() {
+        if (!bytes_) return;
+        if (bytes_ > ALWAYS_KEPT) look(now(), 0);
+        leave(bound(), now() - idle_);
+    }
+    void release() { leave(0, 0); }
     size_t bytes() const { return bytes_; }
+    int64_t idle() const { return idle_; }
+    void set_bounds(size_t bytes, int64_t idle) {
+        bound_ = bytes, idle_ = idle;
+        leave(bytes, now() - idle);
+    }
 
   private:
-    bool try_lock() { return !locked_.test_and_set(std::memory_order_acquire); }
-    void unlock() { locked_.clear(std::memory_order_release); }
-    void remove(size_t from, size_t to) {
-        for (size_t i = from; i < to; ++i) bytes_ -= blocks_[i].capacity;
-        std::copy(blocks_ + to, blocks_ + count_, blocks_ + from);
-        count_ -= to - from;
+    bool try_lock() {
+        for (int i = 0; i < TRIALS; ++i)
+            if (!locked_.test_and_set(std::memory_order_acquire)) return true;
+        return false;
     }
-    // Returns the first `number` blocks, which are the oldest, to the system.
-    void give_back(size_t number) {
-        if (!number) return;
-        for (size_t i = 0; i < number; ++i) free_allocation(blocks_[i].block);
-        remove(0, number);
+    void unlock() { locked_.clear(std::memory_order_release); }
+
+    size_t bound() const { return std::min(bound_.load(), share_.load()); }
+    // Asks the system what is free, of which `needed` bytes are about to be used.
+    void look(int64_t time, size_t needed) {
+        looked_ = time, mapped_ = 0;
+        const size_t available = available_memory();
+        share_ = std::max(ALWAYS_KEPT, (available - std::min(available, needed) + bytes_) / SHARE);
     }
 
-    struct Block {
-        void *block;
-        size_t capacity;
-    };
+    void add(Header &own, int64_t time) {
+        Header *&latest = latest_[class_of(own.capacity)];
+        own.since = time;
+        own.older = newest_, own.newer = nullptr, own.older_alike = latest, own.newer_alike = nullptr;
+        (newest_ ? newest_->newer : oldest_) = &own;
+        if (latest) latest->newer_alike = &own;
+        newest_ = latest = &own;
+        bytes_ += own.capacity;
+    }
+    void remove(const Header &own) {
+        (own.older ? own.older->newer : oldest_) = own.newer;
+        (own.newer ? own.newer->older : newest_) = own.older;
+        if (own.older_alike) own.older_alike->newer_alike = own.newer_alike;
+        (own.newer_alike ? own.newer_alike->older_alike : latest_[class_of(own.capacity)]) = own.older_alike;
+        bytes_ -= own.capacity;
+    }
+    // Removes the oldest blocks until at most `most` bytes are kept, all since then. Returns the first of them, which
+    // leads to the others by `newer`.
+    Header *cut(size_t most, int64_t since) {
+        Header *first = oldest_, *last = nullptr;
+        while (oldest_ && (bytes_ > most || oldest_->since < since)) last = oldest_, remove(*oldest_);
+        if (!last) return nullptr;
+        last->newer = nullptr;
+        return first;
+    }
+    void leave(size_t most, int64_t since) {
+        if (!try_lock()) return;
+        Header *leaving = cut(most, since);
+        unlock();
+        return_all(leaving);
+    }
+    static void return_all(Header *leaving) {
+        while (leaving) {
+            Header *next = leaving->newer;
+            free_allocation(leaving + 1);
+            leaving = next;
+        }
+    }
+
     std::atomic_flag locked_ = ATOMIC_FLAG_INIT;
     std::atomic<size_t> bytes_{0};
-    size_t count_ = 0;
-    Block blocks_[MOST_BLOCKS] = {};  // in the order in which they came
+    std::atomic<size_t> bound_{SIZE_MAX}, share_{ALWAYS_KEPT};
+    std::atomic<int64_t> idle_{IDLE};
+    std::atomic<int64_t> looked_{-LOOK_PERIOD};  // when the system was asked
+    std::atomic<size_t> mapped_{0};              // bytes since then
+    Header *oldest_ = nullptr, *newest_ = nullptr;
+    Header *latest_[CLASSES] = {};
 };
 static_assert(std::is_trivially_destructible_v<Kept>);
 Kept kept;
 
-bool may_be_kept(size_t capacity) { return capacity >= SMALLEST_KEPT && capacity <= LARGEST_KEPT; }
+template <bool ZEROS> void *reuse(size_t bytes) {
+    const size_t capacity = capacity_for(bytes);
+    void *block = may_be_kept(capacity) ? kept.take(capacity) : nullptr;
+    if (!block) return nullptr;
+    allow(block, bytes);
+    if (ZEROS) std::memset(block, 0, bytes);
+    return block;
+}
 
 template <bool ZEROS> void *allocate(size_t bytes) {
+    if (void *block = reuse<ZEROS>(bytes)) return block;
     const size_t capacity = capacity_for(bytes);
-    if (capacity > SIZE_MAX - BEFORE) return nullptr;
-    void *block = may_be_kept(capacity) ? kept.take(capacity) : nullptr;
-    if (block) {
-        allow(block, bytes);
-        if (ZEROS) std::memset(block, 0, bytes);
-        return block;
-    }
-    block = fresh<ZEROS>(capacity);
+    if (capacity > SIZE_MAX - BEFORE - HUGE_PAGE) return nullptr;
+    kept.make_room(capacity);
+    void *block = fresh<ZEROS>(capacity);
     if (!block && pool_kept()) {
         kept.release();
         block = fresh<ZEROS>(capacity);
@@ -171,6 +258,10 @@ void *pool_allocate(size_t bytes) { return allocate<false>(bytes); }
 
 void *pool_allocate_zeros(size_t bytes) { return allocate<true>(bytes); }
 
+void *pool_reuse(size_t bytes) { return reuse<false>(bytes); }
+
+void *pool_reuse_zeros(size_t bytes) { return reuse<true>(bytes); }
+
 void *pool_reallocate(void *block, size_t bytes) {
     void *moved = pool_allocate(bytes);
     if (moved && block) {
@@ -183,12 +274,19 @@ void *pool_reallocate(void *block, size_t bytes) {
 
 void pool_free(void *block) {
     if (!block) return;
-    const size_t capacity = header(block).capacity;
-    if (!may_be_kept(capacity) || !kept.keep(block, capacity)) free_allocation(block);
+    if (!may_be_kept(header(block).capacity) || !kept.keep(block)) free_allocation(block);
 }
 
 size_t pool_kept() { return kept.bytes(); }
 
 void pool_release() { kept.release(); }
+
+void pool_trim() { kept.trim(); }
+
+void pool_set_bounds(size_t bytes, std::chrono::milliseconds idle) { kept.set_bounds(bytes, idle.count()); }
+
+std::chrono::milliseconds pool_trim_period() {
+    return std::chrono::milliseconds(std::max<int64_t>(kept.idle() / 2, 1));
+}
 
 }  // namespace pg

@@ -220,11 +220,24 @@ class Pool {
         else if (!thread.confined && !equal(thread.allowed, allowed)) confine(thread.handle, allowed);
         thread.allowed = allowed;
     }
+    // Waits for an offer. One of the threads that wait gives back memory of results that nobody uses meanwhile.
+    void await_offer(std::unique_lock<std::mutex> &lock, Thread &own) {
+        const auto offered = [this] { return !offers_.empty(); };
+        own.cpu = current_cpu();
+        if (watched_) return offered_.wait(lock, offered);
+        watched_ = true;
+        while (!offered_.wait_for(lock, pool_trim_period(), offered)) {
+            lock.unlock();
+            pool_trim();
+            lock.lock();
+            own.cpu = current_cpu();
+        }
+        watched_ = false;
+    }
     void serve(Thread &own) {
         std::unique_lock<std::mutex> lock(mutex_);
         for (bool unused;;) {
-            own.cpu = current_cpu();
-            offered_.wait(lock, [this] { return !offers_.empty(); });
+            await_offer(lock, own);
             own.cpu = WORKING;
             if (own.confined) confine(own.handle, own.allowed), own.confined = false;
             Call &call = *offers_.front().call;
@@ -245,6 +258,7 @@ class Pool {
     std::vector<Offer> offers_;
     std::deque<Thread> threads_;  // a deque, whose entries never move
     size_t working_ = 0;
+    bool watched_ = false;  // by a thread that waits, for memory to give back
 };
 
 // Registered when the core is loaded: a static object of a function would have a lock of its own.

@@ -22,6 +22,7 @@ from . import errors as errors
 from . import fft as fft
 from . import lattice as lattice
 from . import linalg as linalg
+from . import memory as memory
 from . import rns as rns
 from . import zk as zk
 from ._backends import device

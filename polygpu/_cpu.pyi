@@ -241,13 +241,22 @@ def set_memory_handler(handler: object) -> object:
 
 def integers_of_list(x: object) -> Array | None: ...
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any], zero: bool, limit: int) -> Array | None:
-    """A new array of RESULTS, of zeros if asked for; None above `limit` bytes and without memory."""
+    """Return a new array of RESULTS, of zeros if asked for.
+
+    None if the system has no memory, or if it takes more than `limit` bytes that are not kept.
+    """
 
 def pool_kept() -> int:
-    """Bytes kept for the next results: at most 64 MiB."""
+    """Bytes kept for the next results."""
 
 def pool_release() -> None:
     """Give the memory that is kept for results back to the system."""
+
+def pool_set_bounds(bytes: int, idle: float = 10) -> None:
+    """Keep at most so many bytes, and none that has not been used for `idle` seconds."""
+
+def available_memory(proc: str = "/proc", cgroup: str = "/sys/fs/cgroup") -> int:
+    """Bytes that the machine has left, or fewer where a container or this process has a lower limit."""
 
 def all_isas() -> list[str]:
     """The instruction sets of all machines, the best first."""

@@ -139,7 +139,7 @@ def _info(options: argparse.Namespace) -> int:
     from ._core.exact.root_cache import cache_folder
     from ._core.processors import processor_quota
 
-    backend()  # reads POLYGPU_CPU_ISA and POLYGPU_NUM_THREADS
+    backend()  # reads POLYGPU_CPU_ISA, POLYGPU_NUM_THREADS and POLYGPU_POOL_BYTES
 
     def installed(name: str) -> str | None:
         try:
@@ -148,7 +148,7 @@ def _info(options: argparse.Namespace) -> int:
             return None
 
     packages = ("numpy", "sympy", "cryptography", "cupy-cuda12x", "cupy-cuda13x")
-    variables = ("DEVICE", "CPU_ISA", "NUM_THREADS", "CACHE_DIR")
+    variables = ("DEVICE", "CPU_ISA", "NUM_THREADS", "POOL_BYTES", "CACHE_DIR")
     facts = {
         "polygpu": __version__,
         "python": platform.python_version(),

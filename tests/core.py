@@ -48,6 +48,7 @@ CXX_AARCH64, AARCH64 = "aarch64-linux-gnu-g++", "qemu-aarch64"
 ISAS = sorted(path.stem for path in (ROOT / "cpu").glob("isa_*.cpp"))
 WIDE = [name for name in ISAS if name.startswith("isa_avx")]  # what only some machines can run
 KERNELS = [*ISAS, "tables"]
+POOL = ("pool", "available")  # memory of results
 BINDINGS = ("module",)  # what knows of Python
 # To keep compile times short, a call checks each access, and some checks of pointers are left out.
 ADDRESS = (
@@ -257,7 +258,7 @@ def check_kernels(core: Core) -> None:
     must_be_caught([smoke, "plant-shift"], "runtime error: shift exponent")
     print(f"{' '.join(isas)}: {run([smoke, *isas]).strip()}")
     package = core.package("address", objects, ADDRESS)
-    pool = core.program("pool.cpp", core.compiled(["pool"], "address", ADDRESS), f"{ADDRESS} -pthread")
+    pool = core.program("pool.cpp", core.compiled(POOL, "address", ADDRESS), f"{ADDRESS} -pthread")
     for plant in ("plant-reuse", "plant-overrun"):
         must_be_caught([pool, plant], "ERROR: AddressSanitizer: use-after-poison")
     print(f"pool: {run([pool])}", end="")
@@ -276,10 +277,10 @@ def check_threads(core: Core) -> None:
     Other kernels need no run: threads share out the same rows on every instruction set.
     """
     preload = runtime("tsan")
-    pool = core.program("pool.cpp", core.compiled(["pool"], "thread", THREAD), f"{THREAD} -pthread")
+    pool = core.program("pool.cpp", core.compiled(POOL, "thread", THREAD), f"{THREAD} -pthread")
     print(f"pool: {run([pool, 200])}", end="")
     # Forks run without the sanitizer: its own locks could be held when a child is made.
-    pool = core.program("pool.cpp", [core.objects["pool"]], "-O2 -pthread")
+    pool = core.program("pool.cpp", [core.objects[name] for name in POOL], "-O2 -pthread")
     print(f"pool, forks: {run([pool, 'forks'])}", end="")
     objects = core.compiled([name for name in core.objects if name not in WIDE], "thread", THREAD)
     package = core.package("thread", [*objects, *(core.objects[name] for name in WIDE)], THREAD)

@@ -24,7 +24,19 @@ DOCS = ROOT / "docs"
 PAGES = [DOCS / "index.md", DOCS / "questions.md", *sorted((DOCS / "coming-from").glob("*.md"))]
 
 # Modules whose names are public, beside polygpu's own.
-MODULES = ("_distributed", "dask", "errors", "fft", "interop", "lattice", "linalg", "rns", "testing", "zk")
+MODULES = (
+    "_distributed",
+    "dask",
+    "errors",
+    "fft",
+    "interop",
+    "lattice",
+    "linalg",
+    "memory",
+    "rns",
+    "testing",
+    "zk",
+)
 
 # Public by their spelling, and of no use outside the library.
 INTERNAL = {

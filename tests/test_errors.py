@@ -23,7 +23,7 @@ import pytest
 from devices import product_plan
 
 import polygpu as pg
-from polygpu import Poly, Ring, fft, linalg, ntt_primes
+from polygpu import Poly, Ring, _cpu, fft, linalg, ntt_primes
 from polygpu import errors as errors_module
 from polygpu._core import memory
 from polygpu._core.exact import roots
@@ -1308,17 +1308,24 @@ def test_products_by_fft(call: Any, cls: Any, words: Any) -> None:
     check(call, cls, words)
 
 
-def test_what_a_container_holds_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = {
-        ("/proc/meminfo", "MemAvailable:"): ["MemAvailable:", str(1 << 30), "kB"],
-        ("/sys/fs/cgroup/memory.max", ""): [str(8 << 30)],
-        ("/sys/fs/cgroup/memory.current", ""): [str(7 << 30)],
-        ("/sys/fs/cgroup/memory.stat", "inactive_file "): ["inactive_file", str(2 << 30)],
-    }
-    monkeypatch.setattr(memory, "_line", lambda path, key="": lines.get((path, key), []))
-    assert memory._available_memory() == 3 << 30
-    lines["/sys/fs/cgroup/memory.max", ""] = ["max"]
-    assert memory._available_memory() > 3 << 30
+def test_what_a_container_holds_is_not_available(tmp_path: Path) -> None:
+    """Linux's files, as they would be in a container."""
+    machine = _cpu.available_memory(str(tmp_path), str(tmp_path))  # there are no files: all of its memory
+    assert machine == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+    def available(**files: str) -> int:
+        for name, text in files.items():
+            (tmp_path / name.replace("_", ".", 1)).write_text(text)
+        return _cpu.available_memory(str(tmp_path), str(tmp_path))
+
+    assert available(meminfo=f"MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable:  {1 << 16} kB\n") == 1 << 26
+    assert available(memory_max=f"{8 << 20}\n") == 8 << 20
+    assert available(memory_current=f"{7 << 20}\n") == 8 << 20  # the container says no more
+    stat = f"anon 1\nfile 5\ninactive_file {2 << 20}\nactive_file 9\n"
+    assert available(memory_stat=stat) == 3 << 20
+    assert available(memory_current=f"{12 << 20}\n") == 0
+    assert available(memory_max="max\n") == 1 << 26
+    assert available(meminfo="") == machine
 
 
 def test_no_length_is_too_large_to_be_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1863,6 +1870,9 @@ USE = "import polygpu as pg; print(pg.Ring(4, 17)([1, 2]) * 2)"
         ("POLYGPU_NUM_THREADS", "0", "ParameterError", ["POLYGPU_NUM_THREADS", "'0'", "from 1 to 4096"]),
         ("POLYGPU_NUM_THREADS", "two", "ParameterError", ["POLYGPU_NUM_THREADS", "'two'", "4096"]),
         ("POLYGPU_NUM_THREADS", "-1", "ParameterError", ["POLYGPU_NUM_THREADS", "'-1'", "4096"]),
+        ("POLYGPU_POOL_BYTES", "1 GiB", "ParameterError", ["POLYGPU_POOL_BYTES", "'1 GiB'", "Use 0"]),
+        ("POLYGPU_POOL_BYTES", "-1", "ParameterError", ["POLYGPU_POOL_BYTES", "'-1'", "10^18"]),
+        ("POLYGPU_POOL_BYTES", "9" * 5000, "ParameterError", ["POLYGPU_POOL_BYTES", "10^18"]),
     ],
 )
 def test_wrong_environment_variables(variable: str, value: str, cls: str, words: list[str]) -> None:

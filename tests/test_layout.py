@@ -24,7 +24,7 @@ FLOORS = [
     {"_backends"},
     {"_ops"},
     {"ring", "poly", "functions", "recording"},
-    {"rns", "lattice", "linalg", "fft", "zk"},
+    {"rns", "lattice", "linalg", "fft", "zk", "memory"},
     {"__init__", "__main__", "interop", "files", "dask", "cli", "testing", "examples"}
     | {"_distributed", "_bench", "__pyinstaller"},
 ]

@@ -630,6 +630,8 @@ def test_interrupted_by_a_signal(name):
 
 def test_threads_and_pool_survive_an_interrupt(operands):
     """After an interrupt, the pool keeps no more than its limit."""
+    _cpu.pool_set_bounds(64 << 20)
     assert interrupted_at(on_operands("product", operands), 2)
     gc.collect()
     assert _cpu.pool_kept() <= 64 << 20
+    _cpu.pool_set_bounds(1 << 62)

@@ -18,7 +18,7 @@ import numpy as np
 from oracle import BABYBEAR, as_key, as_keys, chain, draw
 
 import polygpu as pg
-from polygpu import Poly, Ring, fft, lattice, linalg, ntt_primes, rns, zk
+from polygpu import Poly, Ring, fft, lattice, linalg, memory, ntt_primes, rns, zk
 from polygpu import _backends as backends
 
 Draw = Callable[[int, int], Any]  # makes an argument from a seed and the argument's number
@@ -1257,6 +1257,7 @@ _REASONS = {
     "is a context, a file or a recording": """
         pg.capture pg.debug pg.device pg.load pg.progress pg.save pg.verify
     """,
+    "is about memory, which holds no values": "memory.held memory.release",
     "is an error, a type or a number": """
         fft.MAX_DEGREE fft.MAX_LENGTH lattice.Hoisted lattice.LinearTransform lattice.Prepared
         lattice.SwitchKey linalg.MAX_MODULUS pg.DeviceError pg.NotInvertible pg.NotNTTFriendly
@@ -1276,7 +1277,15 @@ def public_names() -> list[str]:
         for name, member in vars(base).items()
         if _is_public(name, member)
     ]
-    modules = {"pg": pg, "rns": rns, "lattice": lattice, "linalg": linalg, "fft": fft, "zk": zk}
+    modules = {
+        "pg": pg,
+        "rns": rns,
+        "lattice": lattice,
+        "linalg": linalg,
+        "fft": fft,
+        "memory": memory,
+        "zk": zk,
+    }
     names += [f"{short}.{name}" for short, module in modules.items() for name in module.__all__]
     return sorted(set(names))
 

@@ -3,9 +3,11 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <exception>
 #include <string>
 
+#include "available.hpp"
 #include "basis.hpp"
 #include "buffer.hpp"
 #include "clock.hpp"
@@ -196,6 +198,11 @@ NB_MODULE(_cpu, module) {
     module.def("set_memory_handler", &set_memory_handler, nb::arg("handler"));
     module.def("pool_kept", &pool_kept);
     module.def("pool_release", &pool_release);
+    module.def(
+        "pool_set_bounds",
+        [](size_t bytes, double idle) { pool_set_bounds(bytes, std::chrono::milliseconds((int64_t)(1000 * idle))); },
+        nb::arg("bytes"), nb::arg("idle") = 10.0);
+    module.def("available_memory", &available_memory, nb::arg("proc") = "/proc", nb::arg("cgroup") = "/sys/fs/cgroup");
     module.def("all_isas", &all_isas);
     module.def("supported_isas", &supported_isas);
     module.def("most_matrix_degree", [] { return costs().matrix_degree; });

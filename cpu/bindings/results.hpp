@@ -38,8 +38,8 @@ inline nanobind::object set_memory_handler(nanobind::handle handler) {
     return nanobind::steal(before);
 }
 
-// A new array of numbers, C-contiguous; None where it takes more than `limit` bytes or the system has no memory. The
-// same as PyArray_Empty between two calls of set_memory_handler, which would take longer than all else here.
+// A new array of numbers, C-contiguous; None if it takes more than `limit` bytes of new memory or the system has none.
+// The same as PyArray_Empty between two calls of set_memory_handler, which would take longer than all else here.
 inline nanobind::object empty(const nanobind::tuple &shape, nanobind::handle dtype, bool zero, size_t limit) {
     auto *descriptor = reinterpret_cast<PyArray_Descr *>(dtype.ptr());
     if (!PyArray_DescrCheck(dtype.ptr()) || PyDataType_REFCHK(descriptor))
@@ -56,7 +56,9 @@ inline nanobind::object empty(const nanobind::tuple &shape, nanobind::handle dty
             return nanobind::none();
         }
     }
-    void *block = bytes > limit ? nullptr : zero ? pool_allocate_zeros(bytes) : pool_allocate(bytes);
+    void *block = bytes > limit ? zero ? pool_reuse_zeros(bytes) : pool_reuse(bytes)
+                  : zero        ? pool_allocate_zeros(bytes)
+                                : pool_allocate(bytes);
     if (!block) return nanobind::none();
     dtype.inc_ref();  // for the array
     PyObject *array =

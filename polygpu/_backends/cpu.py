@@ -38,11 +38,15 @@ _OPS = {name: code for code, name in enumerate(_cpu.OPS)}
 
 _LONG_TABLES = 1 << 17  # points from which on tables take some 10 ms, and show their progress
 _ORDERS = 256  # of digits of one plan, whose indices are kept
+_MOST_KEPT = 1 << 62  # bytes of results: no bound but the core's own share of the free memory
 _DIGIT_BITS = 52  # of the core's sums of words (kernels.hpp, SumWords)
 
 
 def configure() -> None:
-    """Set instruction set and threads from POLYGPU_CPU_ISA and POLYGPU_NUM_THREADS; empty means not set."""
+    """Set instruction set, threads and kept memory from POLYGPU_CPU_ISA, _NUM_THREADS and _POOL_BYTES.
+
+    An empty variable counts as not set.
+    """
     isa = os.environ.get("POLYGPU_CPU_ISA")
     if isa:
         supported = _cpu.supported_isas()
@@ -56,6 +60,16 @@ def configure() -> None:
         _cpu.set_num_threads(int(threads))
     else:
         raise ParameterError(f"POLYGPU_NUM_THREADS: {threads!r} must be an integer from 1 to 4096")
+    kept = os.environ.get("POLYGPU_POOL_BYTES")
+    if not kept:
+        _cpu.pool_set_bounds(_MOST_KEPT)
+    elif kept.isdecimal() and len(kept) <= 18:
+        _cpu.pool_set_bounds(int(kept))
+    else:
+        raise ParameterError(
+            f"POLYGPU_POOL_BYTES: {kept!r} must be an integer of bytes from 0 to 10^18 - 1. "
+            "Use 0 to keep no memory of results."
+        )
 
 
 def _words(moduli: Iterable[int]) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from math import prod
 from typing import Any
 
@@ -67,36 +66,5 @@ def _gib(size: int) -> str:
 
 
 def _available_memory() -> int:
-    """Bytes that the machine has left, or fewer where a container or this process has a lower limit."""
-    import resource  # here, so that importing polygpu stays fast
-
-    page = os.sysconf("SC_PAGE_SIZE")
-    limits = [os.sysconf("SC_PHYS_PAGES") * page]
-    for path, key in (("/proc/meminfo", "MemAvailable:"), ("/sys/fs/cgroup/memory.max", "")):
-        if words := _line(path, key):
-            if key:
-                limits.append(int(words[1]) * 1024)
-            elif words[0].isdecimal():
-                limits.append(max(0, int(words[0]) - _held_by_container()))
-    addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if addresses != resource.RLIM_INFINITY and (words := _line("/proc/self/statm")):
-        limits.append(max(0, addresses - int(words[0]) * page))
-    return min(limits)
-
-
-def _held_by_container() -> int:
-    """Bytes that this container holds, without inactive pages of files: the system can take those back."""
-    held, files = (
-        _line("/sys/fs/cgroup/memory.current"),
-        _line("/sys/fs/cgroup/memory.stat", "inactive_file "),
-    )
-    return max(0, int(held[0]) - int(files[1])) if held and files else 0
-
-
-def _line(path: str, key: str = "") -> list[str]:
-    """The words of the file's first line that begins with key; [] where there is no such file or line."""
-    try:
-        with open(path) as lines:
-            return next(line for line in lines if line.startswith(key)).split()
-    except (OSError, StopIteration):
-        return []
+    """Return the bytes that the machine, the container and the limits of this process leave."""
+    return _cpu.available_memory()

@@ -1,6 +1,6 @@
 // The memory of results without Python: threads that allocate, exchange and free blocks, with no lock of an interpreter
 // to keep them apart. Prints what was wrong; exits 1 then.
-//   c++ -std=c++17 -O2 -pthread -I cpu tests/native/pool.cpp cpu/pool.cpp -o pool && ./pool
+//   c++ -std=c++17 -O2 -pthread -I cpu tests/native/pool.cpp cpu/pool.cpp cpu/available.cpp -o pool
 // The argument is the number of blocks that a thread allocates, or a word: "forks" makes children meanwhile,
 // "plant-reuse" and "plant-overrun" make mistakes that a sanitizer must see.
 #include "pool.hpp"
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +24,7 @@ using namespace pg;
 namespace {
 
 constexpr size_t SIZES[] = {0, 8, 100, 4096, 16u << 10, 40000, 100000, 200000, 1u << 20, 5u << 20, 33u << 20};
-constexpr size_t MOST_KEPT = 64u << 20;
+constexpr size_t MOST_KEPT = 80u << 20;  // more than is kept without a look at the free memory
 
 std::atomic<bool> wrong{false}, forking{false};
 
@@ -113,15 +114,33 @@ int main(int count, char **words) {
     if (!std::strcmp(word, "plant-overrun")) return static_cast<volatile char *>(pool_allocate_zeros(33000))[33000];
     const int turns = std::atoi(word) ? std::atoi(word) : 2000;
     forking = !std::strcmp(word, "forks");
+    pool_set_bounds(MOST_KEPT, std::chrono::milliseconds(20));
     std::vector<std::thread> threads;
+    std::atomic<bool> done{false};
+    std::thread trims([&done] {
+        for (int i = 0; !done; ++i) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            i % 50 ? pool_trim() : pool_release();
+            expect(pool_kept() <= MOST_KEPT, "kept meanwhile", pool_kept());
+        }
+    });
     for (unsigned seed = 0; seed < 4; ++seed) threads.emplace_back(work, seed, turns);
     if (forking)
         for (unsigned seed = 0; seed < 50; ++seed) work_in_child(seed);
     forking = false;
     for (std::thread &thread : threads) thread.join();
+    done = true;
+    trims.join();
     std::mt19937 source(1);
     for (Block &block : left) release(block, source);
-    expect(pool_kept() && pool_kept() <= MOST_KEPT, "kept", pool_kept());
+    pool_free(pool_allocate(1 << 20));
+    expect(pool_kept() >= 1 << 20 && pool_kept() <= MOST_KEPT, "kept", pool_kept());
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    pool_trim();
+    expect(!pool_kept(), "kept for too long", pool_kept());
+    expect(!pool_reuse(1 << 20), "used again", 1 << 20);
+    pool_free(pool_allocate(1 << 20));
+    expect(pool_kept() == 1 << 20, "kept of one block", pool_kept());
     pool_release();
     expect(!pool_kept(), "kept after all", pool_kept());
     if (!wrong) std::printf("blocks of %zu sizes from 4 threads\n", sizeof SIZES / sizeof *SIZES);
