@@ -1,5 +1,6 @@
 #include "pool.hpp"
 
+#include <sched.h>
 #include <sys/mman.h>
 #include <time.h>
 #ifdef __SANITIZE_ADDRESS__
@@ -21,14 +22,14 @@ namespace {
 constexpr size_t ALIGNMENT = 64;
 constexpr size_t SMALLEST_KEPT = 16u << 10;  // bytes; malloc seldom returns the pages of smaller blocks
 constexpr size_t LARGEST_KEPT = SIZE_MAX >> 17;
-constexpr size_t ALWAYS_KEPT = 64u << 20;   // bytes up to which the system is not asked what is free
-constexpr size_t SHARE = 4;                 // of the memory that is free or kept, at most a quarter is kept
-constexpr int64_t LOOK_PERIOD = 1000;       // ms
-constexpr size_t LOOK_BYTES = ALWAYS_KEPT;  // mapped anew
-constexpr int64_t IDLE = 10'000;            // ms; mapping 1 GiB anew takes about 0.2 s
-constexpr int TRIALS = 64;
-constexpr size_t SMALLEST_MAPPED = 128u << 10;  // malloc's threshold too, until the first mapped block is freed
-constexpr size_t HUGE_PAGE = 2u << 20;          // bytes; larger blocks ask for such pages
+constexpr size_t ALWAYS_KEPT = 64u << 20;          // bytes up to which the system is not asked what is free
+constexpr size_t SHARE = 4;                        // of the memory that is free or kept, at most a quarter is kept
+constexpr int64_t LOOK_PERIOD = 1000;              // ms
+constexpr size_t LOOK_BYTES = ALWAYS_KEPT;         // mapped anew
+constexpr int64_t IDLE = 10'000;                   // ms; mapping 1 GiB anew takes about 0.2 s
+constexpr int TRIALS = 64, PATIENT_TRIALS = 1000;  // to take the lock
+constexpr size_t SMALLEST_MAPPED = 128u << 10;     // malloc's threshold too, until the first mapped block is freed
+constexpr size_t HUGE_PAGE = 2u << 20;             // bytes; larger blocks ask for such pages
 
 // Lies directly before a block.
 struct Header {
@@ -153,7 +154,11 @@ class Kept {
         if (bytes_ > ALWAYS_KEPT) look(now(), 0);
         leave(bound(), now() - idle_);
     }
-    void release() { leave(0, 0); }
+    // Somebody asked for it, so a thread that the system has stopped inside the lock gets time to leave it. In a child
+    // of fork() it may never.
+    void release() {
+        for (int i = 0; bytes_ && i < PATIENT_TRIALS && !leave(0, 0); ++i) sched_yield();
+    }
     size_t bytes() const { return bytes_; }
     int64_t idle() const { return idle_; }
     void set_bounds(size_t bytes, int64_t idle) {
@@ -202,11 +207,13 @@ class Kept {
         last->newer = nullptr;
         return first;
     }
-    void leave(size_t most, int64_t since) {
-        if (!try_lock()) return;
+    // False: the lock is taken.
+    bool leave(size_t most, int64_t since) {
+        if (!try_lock()) return false;
         Header *leaving = cut(most, since);
         unlock();
         return_all(leaving);
+        return true;
     }
     static void return_all(Header *leaving) {
         while (leaving) {
