@@ -51,7 +51,7 @@ template <class R> struct LanesFloat64 : R::Words {
     }
 
     // Sums of products: x - 2^49 as a double, for x < 2^50; and high + low + u w, of a multiple of 2^50 and a rest
-    static constexpr double MIDDLE = 562949953421312;                  // 2^49
+    static constexpr double MIDDLE = 562949953421312;                   // 2^49
     static constexpr double ABOVE = 7605903601369376408980219232256.0;  // 1.5 * 2^102: sums are multiples of 2^50
     static PG_INLINE Double centred_word(V x) {
         return R::sub(R::value(Words::add(x, exponent())), R::splat(EXPONENT + MIDDLE));

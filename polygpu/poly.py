@@ -621,7 +621,9 @@ class Poly(Value, NotAnArray):
         else:
             number = integer(other, "operand")
             number = number if op == "add" else -number
-            data = add_constant(a._plan.basis, a._data, number, a._plan.constant_step(a._domain), memory, strides)
+            data = add_constant(
+                a._plan.basis, a._data, number, a._plan.constant_step(a._domain), memory, strides
+            )
         return a._with(data) if out is None else out._holding(data, a._domain)
 
     def _operand(self, other: object) -> Poly:
