@@ -142,7 +142,7 @@ def test_what_a_key_switch_cannot_add() -> None:
     Q, special = parts(K)
     key, x = drawn(K, (5, 2)).ntt(), drawn(Q).ntt()
     for add, error, text in (
-        (Q.zeros((2,)), DomainError, r"add: in 'coef', a in 'eval'"),
+        (Q.zeros((2,)), DomainError, r"add: in 'coef', the result in 'eval'"),
         (Q.zeros((3,)).ntt(), ParameterError, r"add: batch shape \(3,\), must be \(2,\)"),
         (Q[:1].zeros((2,)).ntt(), RingMismatch, "must have all limbs"),
         (7, TypeError, "add"),

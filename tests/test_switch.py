@@ -182,6 +182,55 @@ def test_many_rotations_are_divided_in_parts(monkeypatch: pytest.MonkeyPatch) ->
             assert lattice.rotate_many(c[:1], keys.values()) == expected[:, :1]
 
 
+# ---- products ----
+
+
+def tensor(a: Ints, b: Ints) -> Ints:
+    """The parts of a product, along the axis before the last."""
+    (a0, a1), (b0, b1) = (np.moveaxis(x, -2, 0) for x in np.broadcast_arrays(a, b))
+    return np.stack([product(a0, b0), product(a0, b1) + product(a1, b0), product(a1, b1)], axis=-2)
+
+
+@on("cpu", "reference", "toy", *CARDS)
+@pytest.mark.parametrize("limbs", [1, 3, 5])
+def test_products_of_ciphertexts(device: str, limbs: int) -> None:
+    Q, key = T[:limbs], KEYS[2].to()
+    whole, factor = Q.join(P), P.modulus
+    for batches in (((2,), (2,)), ((3, 2), (2,)), ((3, 1, 2), (1, 2, 2))):
+        a, b = (values(Q, batch, i).to() for i, batch in enumerate(batches))
+        parts = tensor(ints(a), ints(b))
+        for x, y in (
+            (a, b),
+            (a.ntt(), b.ntt()),
+            (a, b.ntt()),
+            (a, a),
+            (a.ntt(), values(Q, batches[0], 0).to()),
+        ):
+            other = tensor(ints(a), ints(a)) if y is not b and y.shape == a.shape and y == a else parts
+            found = lattice.tensor(x, y)
+            is_value(found, other, Q)
+            assert found.domain == ("eval" if "eval" in (x.domain, y.domain) else "coef")
+            squared = centred(other[..., 2, :], Q.modulus)
+            sum_of_both = sums(squared, key, Q) + factor * other[..., :2, :]
+            done = lattice.multiply(x, y, key)
+            is_value(done, rounded(sum_of_both, whole.modulus, factor), Q)
+            assert done.domain == found.domain
+            more = values(T[: min(limbs + 1, 5)], done.shape, 7).to()
+            with_more = sum_of_both + factor * ints(more)
+            more = more.ntt() if done.domain == "eval" else more
+            is_value(lattice.multiply(x, y, key, add=more), rounded(with_more, whole.modulus, factor), Q)
+            if limbs > 1:
+                low = rounded(with_more, whole.modulus, factor * Q.moduli[-1])
+                is_value(lattice.multiply(x, y, key, add=more, rescale=1), low, Q[:-1])
+    if limbs < 5:
+        for batch in ((2,), (3, 2)):
+            more_a, more_b = values(T[:5], batch, 1).to().ntt(), values(T[: limbs + 1], batch, 2).to().ntt()
+            a, b = more_a.restrict(Q), more_b.restrict(Q)
+            assert lattice.tensor(more_a, more_b, ring=Q) == lattice.tensor(a, b)
+            assert lattice.tensor(more_a, more_a, ring=Q) == lattice.tensor(a, a)
+            assert lattice.multiply(more_a, more_b, key, ring=Q) == lattice.multiply(a, b, key)
+
+
 # ---- matrices times slots ----
 
 
@@ -309,6 +358,10 @@ def test_ten_thousand_random_cases() -> None:
         is_value(lattice.transform(c, M, turned), slot_product(numbers, M, turned, Q, 0), Q)
         expected = sums(numbers[:, 0], relin, Q)
         is_value(lattice.key_switch(c[:, 0], relin, divide=False), expected, whole)
+        parts = tensor(numbers, numbers[::-1])
+        is_value(lattice.tensor(c, c[::-1]), parts, Q)
+        both = sums(centred(parts[:, 2], Q.modulus), relin, Q) + special.modulus * parts[:, :2]
+        is_value(lattice.multiply(c, c[::-1], relin), rounded(both, whole.modulus, special.modulus), Q)
         for keys in (turned, plain):
             found = lattice.rotate_many(c, keys.values(), divide=False)
             for i, key in enumerate(keys.values()):
@@ -319,6 +372,7 @@ def test_ten_thousand_random_cases() -> None:
 
 M4 = LinearTransform({0: [1], 1: [1]}, ring=T[:4], special=P, scale=2**20, baby=2)
 C4 = values(T[:4], (2,), 1)
+UNFRIENDLY = Ring(8, 2**32)
 H4 = hoist(C4, special=P, limbs_per_digit=2)
 
 
@@ -357,6 +411,20 @@ def without(g: int) -> dict[int, SwitchKey]:
             pg.ParameterError,
             "another limbs_per_digit than the hoisted",
         ),
+        (lambda: lattice.tensor(C4[0], C4[0]), pg.ParameterError, r"a: batch shape \(\)"),
+        (lambda: lattice.tensor(C4, T.zeros(2)), pg.RingMismatch, "different rings"),
+        (lambda: lattice.tensor(C4, T[:3].zeros(2), ring=T[:4]), pg.RingMismatch, "."),
+        (lambda: lattice.tensor(T.zeros((3, 2)), T.zeros((2, 2))), pg.ParameterError, "do not broadcast"),
+        (lambda: lattice.tensor(C4, 3), pg.RingMismatch, "b: int"),
+        (lambda: lattice.tensor(UNFRIENDLY.zeros(2), UNFRIENDLY.zeros(2)), pg.NotNTTFriendly, "complete"),
+        (
+            lambda: lattice.multiply(C4, C4, KEYS[2].value),
+            pg.ParameterError,
+            "relin: Poly, must be a SwitchKey",
+        ),
+        (lambda: lattice.multiply(C4, C4, KEYS[2], add=C4.ntt()), pg.errors.DomainError, "add: in 'eval'"),
+        (lambda: lattice.multiply(C4, C4, KEYS[2], add=T.zeros(3)), pg.ParameterError, "add: batch shape"),
+        (lambda: lattice.multiply(C4, C4, KEYS[2], rescale=4), pg.ParameterError, "rescale: 4"),
         (lambda: hoist(7, special=P, limbs_per_digit=2), pg.RingMismatch, "x: int"),
         (lambda: hoist(C4, special=7, limbs_per_digit=2), pg.ParameterError, "special: int, must be a Ring"),
         (

@@ -583,6 +583,29 @@ def hoisted(c: Poly, special: Ring) -> Poly:
     return lattice.hoist(c, special=special, limbs_per_digit=2).digits
 
 
+def twice(draw: Draw) -> tuple[Draw, Draw]:
+    """Two arguments of one kind."""
+    return draw, draw
+
+
+def relinearised() -> list[Case]:
+    """Cases of multiply."""
+
+    def f(a: Poly, b: Poly, key: Poly, special: Ring, add: Poly | None = None, **options: Any) -> Poly:
+        return lattice.multiply(a, b, as_key(key, 2, special), add=add, **options)
+
+    def given(name: str, batch: Batch, domain: str) -> list[Draw]:
+        a = poly(of(name, 0, 3), batch, domain)
+        return [a, a, poly(of(name), (2, 2), "eval"), of(name, 3)]
+
+    one = CHAINS[1]
+    return [
+        *(case(f"{R}, {d}, {b}", f, *given(R, b, d)) for R in CHAINS for d in BOTH for b in CIPHERTEXTS),
+        case("rescaled", partial(f, rescale=1), *given(one, (3, 2), "eval")),
+        case("added", f, *given(one, (3, 2), "eval"), poly(of(one, 0, 3), (3, 2), "eval")),
+    ]
+
+
 def rotated_once() -> list[Case]:
     """Cases of rotate, by ordinary keys and by turned ones."""
 
@@ -1189,6 +1212,22 @@ VERBS: dict[str, list[Case]] = {
     "lattice.hoist": [
         case(f"{R}, {d}", hoisted, poly(of(R, 0, 3), (3, 2), d), of(R, 3)) for R in CHAINS for d in BOTH
     ],
+    "lattice.tensor": [
+        *(
+            case(f"{R}, {d}, {b}", lattice.tensor, *twice(poly(of(R, 0, 3), b, d)))
+            for R in CHAINS
+            for d in BOTH
+            for b in CIPHERTEXTS
+        ),
+        case("a square", lambda a: lattice.tensor(a, a), poly(of(CHAINS[1]), (3, 2), "eval")),
+        case(
+            "of more limbs",
+            lambda a, R: lattice.tensor(a, a, ring=R),
+            poly(of(CHAINS[1]), (3, 2), "eval"),
+            of(CHAINS[1], 0, 3),
+        ),
+    ],
+    "lattice.multiply": relinearised(),
     "lattice.rotate": rotated_once(),
     "lattice.rotate_many": rotated(),
     "lattice.transform": multiplied(),

@@ -19,7 +19,7 @@ from .gadget import (
 )
 from .keys import SwitchKey, rotation_keys, switch_key
 from .lwe import decompose_integers, extract
-from .products import add_constant
+from .products import add_constant, multiply, tensor
 from .security import max_log_q
 from .switch import Hoisted, hoist, key_switch, rotate, rotate_many
 from .transform import LinearTransform, transform
@@ -40,10 +40,12 @@ __all__ = [
     "hoist",
     "key_switch",
     "max_log_q",
+    "multiply",
     "prepare",
     "rotate",
     "rotate_many",
     "rotation_keys",
     "switch_key",
+    "tensor",
     "transform",
 ]

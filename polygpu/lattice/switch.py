@@ -171,7 +171,7 @@ def key_switch(
     True
     """
     hoisted = a if isinstance(a, Hoisted) else None
-    a, key = checked_poly(a if hoisted is None else hoisted.value, "a"), _checked_key(key, "key")
+    a, key = checked_poly(a if hoisted is None else hoisted.value, "a"), checked_key(key, "key")
     if hoisted is not None:
         hoisted._check_key(key, "key")
         if a.shape != hoisted.digits.shape[:-1]:
@@ -180,13 +180,18 @@ def key_switch(
                 "a[..., None]"
             )
     check_one_device(a, key.value)
+    if isinstance(add, Poly):
+        check_one_device(a, add)
     switch = key._switch(a.ring, conversion)
     ring = without_last(a.ring, rescale, "rescale", least=0) if divide else a.ring.join(key.special)
     if not divide and rescale != 0:
         raise ParameterError(
             f"rescale: {shown(rescale)}, but divide is False. Divide later, by rescale or mod_down"
         )
-    memory, more = memory_of(ring._plan, out), None if add is None else _addend(a, add)
+    memory, more = (
+        memory_of(ring._plan, out),
+        None if add is None else checked_addend(a.ring, a.domain, (*a.shape, 2), add),
+    )
     if hoisted is None and divide:
         value = ops.key_switch(
             a, key.value, switch, None if more is None else more._data, ring._plan, out=memory
@@ -295,7 +300,8 @@ def rotate_many(
     return as_poly(c.ring.join(first.special), value, None)
 
 
-def _checked_key(key: object, name: str) -> SwitchKey:
+def checked_key(key: object, name: str) -> SwitchKey:
+    """Return the key; raise ParameterError unless it is a SwitchKey."""
     if not isinstance(key, SwitchKey):
         raise ParameterError(
             f"{name}: {type(key).__name__}, must be a SwitchKey; "
@@ -317,7 +323,7 @@ def checked_rotations(
         raise ParameterError(
             f"c: batch shape {c.shape}; the last axis must be of length 2, a ciphertext's components"
         )
-    found = {i: _checked_key(key, f"keys[{i}]") for i, key in keys.items()}
+    found = {i: checked_key(key, f"keys[{i}]") for i, key in keys.items()}
     for i, key in found.items():
         if key.galois_element is None:
             raise ParameterError(f"keys[{i}]: galois_element is None; rotation_keys makes keys that rotate")
@@ -333,28 +339,30 @@ def checked_rotations(
     return c, None if hoisted is None else hoisted.digits, found
 
 
-def _addend(a: Poly, add: object) -> Poly:
-    """Return `add` as a value of a's ring, (*batch, 2), checked against a."""
+def checked_addend(ring: Ring, domain: str, shape: tuple[int, ...], add: object) -> Poly:
+    """Return `add` as a value of a ring, after checks of its domain and batch shape (*batch, 2).
+
+    Of the shape (*batch) it is what is added to component 0.
+    """
     add = checked_poly(add, "add")
-    if add.domain != a.domain:
-        raise DomainError(f"add: in {add.domain!r}, a in {a.domain!r}; evaluate one by .ntt()")
-    if add.ring != a.ring:
-        missing = [q for q in a.ring.moduli if q not in add.ring.moduli]
-        if missing or add.ring.n != a.ring.n or add.ring.kind != a.ring.kind:
+    if add.domain != domain:
+        raise DomainError(f"add: in {add.domain!r}, the result in {domain!r}; evaluate one by .ntt()")
+    if add.ring != ring:
+        missing = [q for q in ring.moduli if q not in add.ring.moduli]
+        if missing or add.ring.n != ring.n or add.ring.kind != ring.kind:
             raise RingMismatch(
-                f"add: of {add.ring!r}, a of {a.ring!r}. Its ring must have all limbs of a's. "
-                "a.restrict(ring) drops limbs"
+                f"add: of {add.ring!r}, the operands of {ring!r}. Its ring must have all limbs of theirs. "
+                "x.restrict(ring) drops limbs"
             )
-        add = add.restrict(a.ring)
-    check_one_device(a, add)
-    if add.shape == a.shape:
-        both = empty(backend_of(add._data), (*a.shape, 2, a.ring.rows, a.ring.n), a.ring.dtype, zero=True)
+        add = add.restrict(ring)
+    if add.shape == shape[:-1]:
+        both = empty(backend_of(add._data), (*shape, ring.rows, ring.n), ring.dtype, zero=True)
         pair = add._with(both)
         pair[..., 0] = add
         return pair
-    if add.shape != (*a.shape, 2):
+    if add.shape != shape:
         raise ParameterError(
-            f"add: batch shape {add.shape}, must be {(*a.shape, 2)}, as the result, or {a.shape}, which is "
-            "added to component 0"
+            f"add: batch shape {add.shape}, must be {shape}, as the result, or {shape[:-1]}, which is added "
+            "to component 0"
         )
     return add
