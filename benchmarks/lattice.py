@@ -1,11 +1,14 @@
-"""Key switches, rotations, external products and bootstraps, beside the transforms that they need.
+"""Key switches, rotations, matrices times slots, external products, bootstraps, beside what they must take.
 
     python -m benchmarks.lattice [--device cuda] [--quick] [--results DIR]
 
 The transforms alone are a row of the same run: one batched call for all inverse transforms, another for all
-forward ones. On a GPU key switches run in a CUDA graph of some calls, each with a key of its own. So keys
-come from memory and not from a cache, except those of the smallest shape, which all fit it. External products
-run in a graph with one matrix. Bootstraps and encoding are plain calls.
+forward ones. Beside a matrix times slots, rotations without division and a combination stands a copy that
+moves as many bytes as their keys, diagonals or operands have.
+
+On a GPU key switches run in a CUDA graph of some calls, each with a key of its own. So keys come from memory
+and not from a cache, except those of the smallest shape, which all fit it. External products run in a graph
+with one matrix, matrices times slots in one of a call. Bootstraps and encoding are plain calls.
 
 Results are verified before they are timed. On the CPU they are compared with Python integers; bootstraps are
 decrypted, and three slots of an encoding are evaluated. On a GPU transforms and the encoding are verified as
@@ -56,6 +59,7 @@ KEY_BYTES = 2**27  # that the keys of one graph take together: twice the second 
 MOST_CALLS = 24  # in a graph
 GALOIS = 5  # X -> X^5
 BY_FFT, PRODUCT, RESCALE = "external product by FFT", "relinearised product", "rescaling"
+TRANSFORM, UNDIVIDED, COMBINED = "matrix times slots", "rotations without division", "combinations"
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,8 @@ class Sizes:
     """Batch sizes of bootstraps."""
     encoded: int
     """The degree of the encoded polynomials."""
+    matrices: tuple[tuple[Shape, int, int], ...] = ()
+    """Shapes of ciphertexts, numbers of diagonals and of baby steps of matrices that multiply slots."""
     passes: int = 3
 
 
@@ -92,6 +98,7 @@ CPU = Sizes(
     products=(1, 16),
     bootstraps=(1, 16),
     encoded=2**15,
+    matrices=((Shape(2**15, 12, 3, 3, 50), 16, 4),),
 )
 QUICK = Sizes(
     rotation=(Shape(2**13, 6, 2, 2, 50),),
@@ -99,6 +106,7 @@ QUICK = Sizes(
     products=(1,),
     bootstraps=(1,),
     encoded=2**13,
+    matrices=((Shape(2**13, 6, 2, 2, 50), 16, 4),),
     passes=1,
 )
 GPU = Sizes(
@@ -117,6 +125,14 @@ GPU = Sizes(
     products=(1, 4096),
     bootstraps=(1, 4096),
     encoded=2**16,
+    matrices=(
+        (Shape(2**16, 24, 12, 12, 30), 16, 16),
+        (Shape(2**16, 24, 12, 12, 30), 64, 8),
+        (Shape(2**16, 48, 12, 12, 30), 64, 8),
+        (Shape(2**16, 24, 6, 6, 50), 16, 16),
+        (Shape(2**16, 24, 6, 6, 50), 64, 8),
+        (Shape(2**16, 24, 6, 6, 50), 128, 16),
+    ),
     passes=1,
 )
 
@@ -286,10 +302,7 @@ def product_of_ciphertexts(shape: Shape, device: str, key: lattice.SwitchKey) ->
     x = Q.random((2, 2), seed=1).ntt()
 
     def product(x: pg.Poly, keys: Sequence[lattice.SwitchKey]) -> pg.Poly:
-        a, b = x[0], x[1]
-        kept = a * b[0]
-        pg.fma(a[0], b[1], kept[1], out=kept[1])
-        return lattice.key_switch(a[1] * b[1], keys[0], add=kept, rescale=1)
+        return lattice.multiply(x[0], x[1], keys[0], rescale=1)
 
     def rescaled(x: pg.Poly, _: Sequence[lattice.SwitchKey]) -> pg.Poly:
         return x[0].rescale()
@@ -310,6 +323,104 @@ def rows_case(op: str, shape: Shape, device: str, back: int, forth: int) -> Case
     R = ring_of(shape.n, shape.bits, 1)
     case = transforms_case(op, {}, device, R.random(back, seed=3), R.random(forth, seed=4))
     return replace(case, params=params_of(shape, device, case.calls))
+
+
+def program_cases(device: str, shape: Shape, diagonals: int, baby: int) -> Iterator[Case]:
+    """A matrix times slots; with few diagonals also rotations without division, and combinations."""
+    R = pg.Ring(shape.n, pg.ntt_primes(shape.n, bits=shape.bits, count=shape.limbs + shape.special))
+    Q, special, half = R[: shape.limbs], R[shape.limbs :], shape.n // 2
+    s, scale = R.ternary(seed=1), 2 ** (shape.bits - 2)
+    of: dict[str, Any] = {"ring": Q, "special": special, "limbs_per_digit": shape.size, "seed": 2}
+    rng = np.random.default_rng(3)
+    rows = {k: np.exp(2j * np.pi * rng.random(half)) / diagonals for k in range(diagonals)}
+    M = lattice.LinearTransform(rows, ring=Q, special=special, scale=scale, baby=baby)
+    with pg.device(device):
+        made = lattice.rotation_keys(s, M.galois_elements, turned=True, **of)
+    slots, mask, full = np.exp(1j * np.arange(half)), Q.random(seed=4).ntt(), s.restrict(Q).ntt()
+    message = Q.from_floats(fft.from_slots(slots), scale=scale).ntt()
+    c = pg.stack([message - mask * full, mask])
+    keys, on_device = {g: key.to("cpu") for g, key in made.items()}, M.to(device)
+    rate = {"diagonals": diagonals, "baby": baby}
+
+    def expected() -> pg.Poly:
+        found = lattice.transform(c, M, keys, rescale=1)
+        phase = (found[0] + found[1] * full.restrict(found.ring)).to_float64() / scale**2 * Q.moduli[-1]
+        product = sum(row * np.roll(slots, -k) for k, row in rows.items())
+        if np.abs(fft.to_slots(phase) - product).max() > 2.0**-8:
+            raise Unverified("the slots of a product are wrong")
+        return found
+
+    used = sum(-(-shape.limbs // shape.size) * 2 * key.value[0, 0].data.nbytes for key in keys.values())
+    yield from memory_bound(
+        TRANSFORM,
+        shape,
+        rate,
+        device,
+        c,
+        lambda c: lattice.transform(c, on_device, made, rescale=1),
+        expected,
+        used + M.nbytes,
+    )
+    if diagonals > 16:
+        return
+    many = list(made.values())
+    hoist = {"special": special, "limbs_per_digit": shape.size}
+
+    def rotated(c: pg.Poly, keys: Sequence[lattice.SwitchKey]) -> pg.Poly:
+        return lattice.rotate_many(lattice.hoist(c, **hoist), keys, divide=False)
+
+    yield from memory_bound(
+        UNDIVIDED,
+        shape,
+        {"rotations": len(many)},
+        device,
+        c,
+        lambda c: rotated(c, many),
+        lambda: rotated(c, list(keys.values())),
+        used,
+    )
+    ints = rng.integers(-(2**40), 2**40, (4, 8)).tolist()
+    values = Q.random(8, seed=5).ntt()
+    yield from memory_bound(
+        COMBINED,
+        shape,
+        {"values": 8, "results": 4},
+        device,
+        values,
+        lambda x: pg.combine(ints, list(x)),
+        lambda: pg.combine(ints, list(values)),
+        values.data.nbytes // 8 * 12,
+    )
+
+
+# Eight parameters: a case, its verification and its floor.
+def memory_bound(
+    op: str,
+    shape: Shape,
+    more: Params,
+    device: str,
+    operand: pg.Poly,
+    verb: Callable[[pg.Poly], pg.Poly],
+    expected: Callable[[], pg.Poly],
+    size: int,
+) -> Iterator[Case]:
+    """A verb, and a copy that moves `size` bytes, half of them read and half written."""
+    params = params_of(shape, device, 1) | more
+    x, host = operand.to(device), residues(expected())
+    run = pg.capture(verb, x)
+    work = 2 * shape.limbs * shape.n
+
+    def verify(found: NDArray[Any]) -> bool:
+        return np.array_equal(found, host)
+
+    yield Case(op, "polygpu", params, run, verify, work, residues)
+    R = ring_of(shape.n, shape.bits, 1)
+    source = R.random(max(1, size // 2 // (shape.n * R.dtype.itemsize)), seed=6)
+    copied, own = residues(source), source.to(device)
+    again = pg.capture(lambda x: x.copy(), own)
+    yield Case(
+        f"{op}: bytes", "polygpu", params, again, lambda found: np.array_equal(found, copied), work, residues
+    )
 
 
 def product_cases(device: str, batch: int) -> Iterator[Case]:
@@ -422,6 +533,8 @@ def cases(device: str, sizes: Sizes) -> Iterator[Callable[[], Iterator[Case]]]:
     for batch in sizes.bootstraps:
         yield partial(bootstrap_cases, device, batch)
     yield partial(encode_cases, device, sizes.encoded)
+    for shape, diagonals, baby in sizes.matrices:
+        yield partial(program_cases, device, shape, diagonals, baby)
 
 
 # ---- the tables ----
@@ -433,7 +546,13 @@ def beside(
     return Line(work, op, unit, must, f"{op}: transforms", "transforms alone", times, only)
 
 
+def over_bytes(op: str, unit: str, must: float | None, only: Mapping[str, int]) -> Line:
+    """A line of program_cases, beside the copy of its bytes."""
+    return Line(op, op, unit, must, f"{op}: bytes", "its bytes copied", None, only)
+
+
 RELIN, EXTERNAL = "relinearisation", "external product"
+PROGRAM_MUSTS = {(24, 30, 16): 700, (24, 30, 64): 1800, (48, 30, 64): 3300}  # us, by limbs, bits, diagonals
 CPU_LINES = (
     beside("rotation", "rotation", "ms", 10, 1.75, {"n": 2**15}),
     beside("8 rotations, hoisted", "8 rotations", "ms", None, None, {}),
@@ -444,6 +563,7 @@ CPU_LINES = (
     Line("bootstrap of 2 bits", "bootstrap", "ms", 12, only={"batch": 1}),
     Line("bootstrap of 2 bits", "bootstrap", "ms", only={"batch": 16}),
     Line("encode", "encode", "ms"),
+    *(over_bytes(op, "ms", None, {}) for op in (TRANSFORM, UNDIVIDED, COMBINED)),
 )
 GPU_MUSTS = {(2**16, 24, 50): 170, (2**16, 48, 30): 190, (2**16, 12, 50): 90}  # us, of a key switch
 GPU_SHAPES = tuple((s.n, s.limbs, s.bits) for s in (*GPU.rotation, *GPU.switches))
@@ -461,6 +581,20 @@ GPU_LINES = (
     Line("bootstrap of 2 bits", "bootstrap", "us", only={"batch": 1}),
     Line("bootstrap of 2 bits", "bootstrap", "us", 136_533, only={"batch": 4096}),  # 30,000 a second
     Line("encode", "encode", "us"),
+    *(
+        over_bytes(
+            TRANSFORM,
+            "us",
+            PROGRAM_MUSTS.get((shape.limbs, shape.bits, diagonals)),
+            {"limbs": shape.limbs, "bits": shape.bits, "diagonals": diagonals},
+        )
+        for shape, diagonals, _ in GPU.matrices
+    ),
+    *(
+        over_bytes(op, "us", None, {"limbs": limbs, "bits": bits})
+        for op in (UNDIVIDED, COMBINED)
+        for limbs, bits in ((24, 30), (24, 50))
+    ),
 )
 KINDS = {
     "cpu-lattice": LineKind("Key switches and gadgets on one core, medians over passes", "cpu", CPU_LINES),
