@@ -548,7 +548,8 @@ def beside(
 
 def over_bytes(op: str, unit: str, must: float | None, only: Mapping[str, int]) -> Line:
     """A line of program_cases, beside the copy of its bytes."""
-    return Line(op, op, unit, must, f"{op}: bytes", "its bytes copied", None, only)
+    work = f"{op}, {only['diagonals']} diagonals" if "diagonals" in only else op
+    return Line(work, op, unit, must, f"{op}: bytes", "its bytes copied", None, only)
 
 
 RELIN, EXTERNAL = "relinearisation", "external product"
