@@ -73,6 +73,13 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
     joined, special = evals(T), evals(P)
     of: Any = {"ring": Q, "special": P, "limbs_per_digit": 2}
     key, other_key = (lattice.SwitchKey(evals(T, 3, 2), galois_element=g, **of) for g in (5, 25))
+    relin, turned = (
+        key._with(galois_element=None),
+        {5: key._with(turned=True), 25: other_key._with(turned=True)},
+    )
+    with pg.device("cpu"):
+        matrix = lattice.LinearTransform({k: [1] for k in range(4)}, ring=Q, special=P, scale=2**30, baby=2)
+    matrix, low = matrix.to(device), evals(fewer)
     more, written = evals(Q, 2), evals(Q, 2)
     d, e, ggsw, ggsw_coefs = evals(q, 2), evals(q, 2), evals(q, 2, LEVELS, 2), coefs(q, 2, LEVELS, 2)
     slots = evals(q)
@@ -125,11 +132,13 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
         "Poly.restrict": lambda: a.restrict(fewer),
         "Poly.convert": lambda: a.convert(P),
         "Poly.mod_up": lambda: a.mod_up(T),
+        "Poly.scale_up": lambda: low.scale_up(Q),
         "Poly.mod_down": lambda: joined.mod_down(Q),
         "Poly.rescale": lambda: a.rescale(),
         "Poly.digits": lambda: a.digits(T, limbs_per_digit=2),
         "pg.fma": lambda: pg.fma(a, b, a),
         "pg.fma, ints": lambda: pg.fma(a, 3, 5),
+        "pg.combine": lambda: pg.combine([[1, 2], [3, 4]], [a, b]),
         "pg.dot": lambda: pg.dot(v, w),
         "pg.einsum": lambda: pg.einsum("ij,j->i", m, v),
         "pg.matmul": lambda: pg.matmul(m, v),
@@ -148,6 +157,11 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
         "lattice.blind_rotate": lambda: lattice.blind_rotate(acc, bsk, exponents, bits=DIGIT),
         "lattice.key_switch": lambda: lattice.key_switch(a, key),
         "lattice.key_switch, added and rescaled": lambda: lattice.key_switch(a, key, add=more, rescale=1),
+        "lattice.add_constant": lambda: lattice.add_constant(c, 3),
+        "lattice.tensor": lambda: lattice.tensor(c, more),
+        "lattice.multiply": lambda: lattice.multiply(c, more, relin, rescale=1),
+        "lattice.hoist": lambda: lattice.hoist(c, special=P, limbs_per_digit=2).digits,
+        "lattice.transform": lambda: lattice.transform(c, matrix, turned, rescale=1),
         "lattice.rotate": lambda: lattice.rotate(c, key),
         "lattice.rotate_many": lambda: lattice.rotate_many(c, [key]),
         "lattice.rotate_many, two": lambda: lattice.rotate_many(c, [key, other_key]),

@@ -539,6 +539,7 @@ FEW_LATTICE = lattice.Sizes(
     products=(1, 3),
     bootstraps=(),
     encoded=32,
+    matrices=((lattice.Shape(32, 4, 2, 2, 50), 4, 2),),
     passes=2,
 )
 LATTICE_PAGE = "".join(f"<!-- table: {name} -->\n<!-- end: {name} -->\n" for name in lattice.KINDS)
