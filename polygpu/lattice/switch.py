@@ -143,8 +143,8 @@ def key_switch(
         out: a Poly of the result's ring with batch shape (*batch, 2) to write into.
 
     Returns:
-        A value of a.ring, or of a.ring[:-rescale], (*batch, 2), in a's domain. Its noise is about (sum over j
-        of digit_j e_j) / P in size. Without division a value of T, evaluated.
+        A value of a.ring, or of a.ring[:-rescale], (*batch, 2), in a's domain. Its noise is (sum over j of
+        digit_j e_j) / P and a rounding. Without division a value of T, evaluated.
 
     Raises:
         RingMismatch: a is of another ring, or a limb is missing before its last one.
@@ -156,7 +156,7 @@ def key_switch(
 
     Cost: with d digits, l limbs and p special ones: l + 2p inverse and d (l + p) + l forward transforms of an
     evaluated value. The key, 2 d (l + p) rows, is read once.
-    Source: Han, Ki 2019/688, section 3.
+    Source: Han, Ki 2019/688, section 3; docs/math.md, "Noise of key switches".
 
     >>> import polygpu as pg
     >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=3))
