@@ -546,8 +546,8 @@ def _read_log(log: str) -> dict[str, Usage]:
 REGISTERS = 65536  # of a multiprocessor
 
 # Bytes that a thread may spill, by kernel and word; all others spill nothing. The reason is always the same:
-# launch bounds ask for one block of threads more on a multiprocessor than registers alone would allow. This
-# holds from version SPILLED_BY of NVRTC on. Older versions allocate registers differently and are not judged.
+# launch bounds, or for rotated_sums the compiler, ask for one block of threads more on a multiprocessor than
+# registers alone would allow. This holds from version SPILLED_BY of NVRTC on. Older versions allocate registers differently and are not judged.
 SPILLED_BY = (13, 5)
 SPILLED = {
     ("norm_parts", "u32"): 48,  # long integers, on architectures 8.0, 10.0 and 12.0
@@ -617,6 +617,10 @@ SPILLED = {
     ("ntt_product", "Lazy60"): 64,
     ("ntt_product", "Lazy64"): 16,
     ("ntt_product", "Strict64"): 16,
+    ("rotated_sums", "Lazy32"): 8,  # on architecture 12.0
+    ("rotated_sums", "Lazy60"): 8,  # on architecture 7.5
+    ("rotated_sums", "Lazy64"): 8,
+    ("rotated_sums", "Strict64"): 8,
     ("start_rows", "Lazy60"): 32,
     ("start_rows", "Lazy64"): 32,
     ("start_rows", "Strict64"): 64,
