@@ -547,7 +547,8 @@ REGISTERS = 65536  # of a multiprocessor
 
 # Bytes that a thread may spill, by kernel and word; all others spill nothing. The reason is always the same:
 # launch bounds, or for rotated_sums the compiler, ask for one block of threads more on a multiprocessor than
-# registers alone would allow. This holds from version SPILLED_BY of NVRTC on. Older versions allocate registers differently and are not judged.
+# registers alone would allow. This holds from version SPILLED_BY of NVRTC on. Older versions allocate
+# registers differently and are not judged.
 SPILLED_BY = (13, 5)
 SPILLED = {
     ("norm_parts", "u32"): 48,  # long integers, on architectures 8.0, 10.0 and 12.0
