@@ -79,7 +79,7 @@ class Replay {
         return result;
     }
 
-    static constexpr size_t MOST_ARGUMENTS = 16;  // of a step
+    static constexpr size_t MOST_ARGUMENTS = 64;  // of a step
 
   private:
     struct Array {

@@ -17,7 +17,7 @@ from . import chosen_device, host_of
 from .records import MOST_STEPS, NEVER, Array, Blocks, Record, Replay
 
 _STEP_BYTES = 256  # that a step of a record is taken to keep
-_MOST_ARGUMENTS = 16  # of a step (cpu/bindings/replay.hpp)
+_MOST_ARGUMENTS = 64  # of a step (cpu/bindings/replay.hpp)
 
 
 class Made(NamedTuple):
