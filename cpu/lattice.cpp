@@ -15,6 +15,12 @@ constexpr size_t COMPONENTS = 2;  // of a key's entry and of the result
 template <class T> void add_product(const T *x, const T *y, T *sum, bool first, size_t n, const Modulus &m) {
     pointwise_kernels<T>(m).pointwise(first ? Op::mul : Op::mul_add, x, y, false, first ? nullptr : sum, sum, n, m);
 }
+
+// Whether a sum of `terms` products of rows is faster by multiply_points, which reduces it once, than term by term: by
+// measurements, for rows that come from memory. Products modulo q < 2^50 in words of 64 bits have fast kernels.
+template <class T> bool prefers_gemm(const Modulus &m, size_t terms) {
+    return terms > 3 && (sizeof(T) == 4 || m.bits > 50);
+}
 }  // namespace
 
 DigitProduct::DigitProduct(const Transform &transform, size_t digits, std::vector<size_t> own_digits,
@@ -92,6 +98,225 @@ void DigitProduct::run_words(const Array &digits, const Array &own, const Array 
 
 void DigitProduct::run(const Array &digits, const Array &own, const Array &key, const Out &out) const {
     transform_.basis().visit([&](auto word) { run_words<decltype(word)>(digits, own, key, out); });
+}
+
+// ---- rotations ----
+
+Order::Order(const Numbers &index) {
+    const size_t n = index.size();
+    require(index.hold<i64>() && n && n >> 32 == 0, "Order: index (n,)");
+    const i64 *const from = (const i64 *)index.data();
+    std::vector<bool> found(n);
+    for (size_t i = 0; i < n; ++i) {
+        require(from[i] >= 0 && (u64)from[i] < n && !found[(size_t)from[i]], "Order: not a permutation");
+        found[(size_t)from[i]] = true;
+        is_identity_ &= (size_t)from[i] == i;
+        index_.push_back((u32)from[i]);
+    }
+}
+
+template <class T> void Order::apply(const T *x, T *y) const {
+    if (is_identity_) std::memcpy(y, x, size() * sizeof(T));
+    else permute_row(x, index_.data(), y, size());
+}
+
+RotatedSums::RotatedSums(const Transform &transform, size_t digits, std::vector<Term> terms, std::vector<u64> factors,
+                         std::vector<size_t> more_rows, size_t more_total, bool turned, bool split,
+                         std::vector<std::vector<i64>> places)
+    : transform_(transform),
+      digits_(digits),
+      terms_(std::move(terms)),
+      factors_(std::move(factors)),
+      more_rows_(std::move(more_rows)),
+      more_total_(more_total),
+      turned_(turned),
+      split_(split),
+      places_(std::move(places)) {
+    const Basis &basis = transform.basis();
+    const size_t limbs = basis.rows(), n = transform.degree();
+    require(!terms_.empty() && !places_.empty() && digits && factors_.size() == limbs && more_rows_.size() == limbs,
+            "RotatedSums: terms, results and digits, and one entry a limb");
+    for (size_t limb = 0; limb < limbs; ++limb)
+        require(factors_[limb] <= basis.moduli()[limb].last && more_rows_[limb] < more_total,
+                "RotatedSums: no such factor or row");
+    for (const Term &term : terms_) {
+        require(term.order->size() == n, "RotatedSums: an order of other rows");
+        require(term.key_rows.empty() || term.key_rows.size() == limbs, "RotatedSums: one row of a key for each limb");
+        for (const size_t row : term.key_rows) require(row < term.key_total, "RotatedSums: no such row of a key");
+        keyed_ += !term.key_rows.empty();
+    }
+    for (const std::vector<i64> &of_terms : places_) {
+        require(of_terms.size() == terms_.size(), "RotatedSums: one place for each result and term");
+        size_t count = 0;
+        for (const i64 place : of_terms)
+            if (place >= 0) ++count, weights_ = std::max(weights_, (size_t)place + 1);
+        require(count, "RotatedSums: a result without terms");
+        places_taken_ += count;
+    }
+}
+
+// The arrays of one call.
+template <class T> struct RotatedSums::Call {
+    const T *digits, *more, *weights;
+    T *out;
+    std::vector<const T *> keys;  // of all terms; null without a key
+    size_t items;
+
+    // The number of a row of the result.
+    size_t result(size_t g, size_t item, size_t component, size_t limb, size_t limbs) const {
+        return ((g * items + item) * COMPONENTS + component) * limbs + limb;
+    }
+};
+
+bool RotatedSums::starts(size_t result, size_t term) const {
+    const i64 *const of_terms = places_[result].data();
+    return of_terms[term] >= 0 && std::all_of(of_terms, of_terms + term, [](i64 place) { return place < 0; });
+}
+
+// Adds a term, x and x + step, to the results that have it, or starts them with it.
+template <class T>
+void RotatedSums::add_term(const Call<T> &call, size_t item, size_t limb, size_t term, const T *x, size_t step) const {
+    const size_t limbs = transform_.basis().rows(), n = transform_.degree();
+    const Modulus &m = transform_.basis().moduli()[limb];
+    for (size_t g = 0; g < places_.size(); ++g) {
+        const i64 place = places_[g][term];
+        if (place < 0) continue;
+        for (size_t c = 0; c < COMPONENTS; ++c) {
+            const T *const from = x + c * step;
+            T *const y = call.result(g, item, c, limb, limbs) * n + call.out;
+            if (from == y) continue;  // it was written there
+            if (call.weights)
+                add_product(from, call.weights + ((size_t)place * limbs + limb) * n, y, starts(g, term), n, m);
+            else if (starts(g, term)) std::memcpy(y, from, n * sizeof(T));
+            else pointwise_kernels<T>(m).pointwise(Op::add, y, from, false, nullptr, y, n, m);
+        }
+    }
+}
+
+template <class T>
+void RotatedSums::run_row(const Call<T> &call, size_t item, size_t limb, const Worker &worker) const {
+    const size_t limbs = transform_.basis().rows(), n = transform_.degree();
+    const Modulus &m = transform_.basis().moduli()[limb];
+    const RowKernels<T> &kernels = pointwise_kernels<T>(m);
+    const T factor = (T)factors_[limb];
+    // Rows are padded by a cache line, so that they do not compete for the same few sets of a cache.
+    const size_t step = n + 64 / sizeof(T);
+    T *const sums = (T *)worker.scratch((2 * COMPONENTS + 1 + digits_) * step * sizeof(T));
+    T *const moved = sums + COMPONENTS * step, *const addend = moved + COMPONENTS * step, *const rows = addend + step;
+    const bool by_gemm = prefers_gemm<T>(m, digits_);
+    size_t keyed = 0;  // terms so far that have a key
+    for (size_t t = 0; t < terms_.size() && !stopped(worker.stop); ++t) {
+        const Order &order = *terms_[t].order;
+        const auto more = [&](size_t c) {
+            const size_t first = ((split_ ? t * call.items : 0) + item) * COMPONENTS + c;
+            return call.more + (first * more_total_ + more_rows_[limb]) * n;
+        };
+        // The term goes to `to`: without weights, to the first result that starts with it.
+        T *to = moved;
+        size_t to_step = step;
+        for (size_t g = 0; g < places_.size() && !call.weights; ++g)
+            if (starts(g, t)) {
+                to = call.out + call.result(g, item, 0, limb, limbs) * n, to_step = limbs * n;
+                break;
+            }
+        if (const T *const key = call.keys[t]) {
+            const size_t first = ((split_ ? keyed * call.items : 0) + item) * digits_;
+            const T *digits = call.digits + (first * limbs + limb) * n;
+            size_t digit_step = limbs * n;
+            if (!turned_ || by_gemm) {
+                // Terms that share digits find the copy of the first one.
+                if (!turned_ || split_ || keyed == 0)
+                    for (size_t j = 0; j < digits_; ++j) {
+                        T *const row = rows + j * step;
+                        if (turned_) std::memcpy(row, digits + j * digit_step, n * sizeof(T));
+                        else order.apply(digits + j * digit_step, row);
+                    }
+                digits = rows, digit_step = step;
+            }
+            T *const y = turned_ ? sums : to;
+            const size_t y_step = turned_ ? step : to_step, key_step = terms_[t].key_total * n;
+            const T *const factors = key + terms_[t].key_rows[limb] * n;
+            if (by_gemm) {
+                const MatrixProduct<T> product{&m,
+                                               1,
+                                               digits_,
+                                               COMPONENTS,
+                                               {digits, 0, (ptrdiff_t)digit_step},
+                                               {factors, (ptrdiff_t)(COMPONENTS * key_step), (ptrdiff_t)key_step},
+                                               {y, 0, (ptrdiff_t)y_step},
+                                               worker.stop};
+                word_kernels<T>().gemm.multiply_points(product, n, nullptr);
+            } else {
+                for (size_t j = 0; j < digits_; ++j)
+                    for (size_t c = 0; c < COMPONENTS; ++c)
+                        add_product(digits + j * digit_step, factors + (j * COMPONENTS + c) * key_step, y + c * y_step,
+                                    j == 0, n, m);
+            }
+            if (factor) {
+                const T *x = more(0);
+                if (!turned_) order.apply(x, addend), x = addend;
+                if (factor == 1) kernels.pointwise(Op::add, y, x, false, nullptr, y, n, m);
+                else kernels.pointwise(Op::mul_add, x, &factor, true, y, y, n, m);
+            }
+            if (turned_)
+                for (size_t c = 0; c < COMPONENTS; ++c) order.apply(sums + c * step, to + c * to_step);
+            ++keyed;
+        } else {
+            for (size_t c = 0; c < COMPONENTS; ++c) {
+                T *const y = to + c * to_step;
+                if (factor) order.apply(more(c), y);
+                else std::memset(y, 0, n * sizeof(T));
+                if (factor > 1) kernels.pointwise(Op::mul, y, &factor, true, nullptr, y, n, m);
+            }
+        }
+        add_term(call, item, limb, t, to, to_step);
+    }
+}
+
+template <class T>
+void RotatedSums::run_words(const Array &digits, const Array &more, const Array &weights, const Out &out,
+                            const std::vector<Array> &keys) const {
+    const Basis &basis = transform_.basis();
+    const size_t limbs = basis.rows(), n = transform_.degree(), results = places_.size();
+    Call<T> call{(const T *)digits.data(),
+                 (const T *)more.data(),
+                 (const T *)weights.data(),
+                 result_of<T>(out, limbs),
+                 {},
+                 batch_of(out) / (COMPONENTS * results)};
+    const auto is = [&](const Array &x, size_t rows) {
+        return x && x.itemsize() == sizeof(T) && x.size() == rows * n && last(x) == n;
+    };
+    require(last(out) == n && batch_of(out) == COMPONENTS * results * call.items &&
+                (keyed_ == 0 || is(digits, (split_ ? keyed_ : 1) * call.items * digits_ * limbs)) &&
+                is(more, (split_ ? terms_.size() : 1) * call.items * COMPONENTS * more_total_),
+            "RotatedSums: wrong dtype or shape");
+    require(
+        !weights || (weights.itemsize() == sizeof(T) && last(weights) == n && weights.size() >= weights_ * limbs * n),
+        "RotatedSums: weights of another shape");
+    require(keys.size() == keyed_, "RotatedSums: a key for each term that has one");
+    size_t next = 0;
+    for (const Term &term : terms_) {
+        if (term.key_rows.empty()) {
+            call.keys.push_back(nullptr);
+            continue;
+        }
+        const Array &key = keys[next++];
+        require(
+            key.itemsize() == sizeof(T) && last(key) == n && key.size() >= digits_ * COMPONENTS * term.key_total * n,
+            "RotatedSums: a key of another shape");
+        call.keys.push_back((const T *)key.data());
+    }
+    const double products = (double)(COMPONENTS * (keyed_ * digits_ + terms_.size() + places_taken_));
+    // Items come last: they read the same keys and weights.
+    for_each_row(
+        limbs * call.items, basis.seconds_products(products * (double)n),
+        [&](size_t unit, const Worker &worker) { run_row(call, unit % call.items, unit / call.items, worker); });
+}
+
+void RotatedSums::run(const Array &digits, const Array &more, const Array &weights, const Out &out,
+                      const std::vector<Array> &keys) const {
+    transform_.basis().visit([&](auto word) { run_words<decltype(word)>(digits, more, weights, out, keys); });
 }
 
 // ---- gadgets ----

@@ -36,6 +36,64 @@ class DigitProduct {
     std::vector<u32> index_;
 };
 
+// The order in which an automorphism reads the entries of an evaluated row.
+class Order {
+  public:
+    // index: int64, a permutation of 0 ... n - 1
+    explicit Order(const Numbers &index);
+
+    size_t size() const { return index_.size(); }
+    // y = the entries of the row x in this order
+    template <class T> void apply(const T *x, T *y) const;
+
+  private:
+    bool is_identity_ = true;
+    std::vector<u32> index_;
+};
+
+// out[g] = sum over terms t of weight_(g, t) rho_t(sum over j of digit[j] key_t[j] + (f more[0], 0)), modulo each limb.
+class RotatedSums {
+  public:
+    struct Term {
+        const Order *order;            // of rho_t
+        std::vector<size_t> key_rows;  // for each limb its row in the key, of key_total rows; empty without a key
+        size_t key_total;
+    };
+
+    // factors, more_rows: for each limb f and the row of `more`, of more_total rows. turned: rho_t is applied to the
+    // sums, else to the digits. split: terms have digits and `more` of their own. places: for each result and term the
+    // number of the weight, or -1. Transform and orders must outlive the object.
+    RotatedSums(const Transform &transform, size_t digits, std::vector<Term> terms, std::vector<u64> factors,
+                std::vector<size_t> more_rows, size_t more_total, bool turned, bool split,
+                std::vector<std::vector<i64>> places);
+
+    // digits ([keys,] *batch, digits, limbs, n), or none without keys; more ([terms,] *batch, 2, more_total, n);
+    // weights (count, limbs, n), or none for 1; out (results, *batch, 2, limbs, n); keys, of the terms that have one:
+    // (digits or more, 2, key_total, n)
+    void run(const Array &digits, const Array &more, const Array &weights, const Out &out,
+             const std::vector<Array> &keys) const;
+
+  private:
+    template <class T> struct Call;
+    bool starts(size_t result, size_t term) const;  // whether the term is the first of the result
+    template <class T>
+    void run_words(const Array &digits, const Array &more, const Array &weights, const Out &out,
+                   const std::vector<Array> &keys) const;
+    template <class T> void run_row(const Call<T> &call, size_t item, size_t limb, const Worker &worker) const;
+    template <class T>
+    void add_term(const Call<T> &call, size_t item, size_t limb, size_t term, const T *x, size_t step) const;
+
+    const Transform &transform_;
+    size_t digits_;
+    std::vector<Term> terms_;
+    std::vector<u64> factors_;
+    std::vector<size_t> more_rows_;
+    size_t more_total_;
+    bool turned_, split_;
+    std::vector<std::vector<i64>> places_;
+    size_t keyed_ = 0, weights_ = 0, places_taken_ = 0;  // terms with a key; weights; places that are not -1
+};
+
 // Products with gadget ciphertexts modulo one q, by the transform of a ring or by FFT: polygpu/_ops/gadget.py.
 class GadgetProduct {
   public:

@@ -135,6 +135,32 @@ class DigitProduct:
     ) -> None: ...
     def run(self, digits: Array, own: Array | None, key: Array, out: Array) -> None: ...
 
+class Order:
+    """The order in which an automorphism reads the entries of evaluated rows."""
+
+    def __init__(self, index: Array) -> None: ...
+
+class RotatedSums:
+    """Sums over rotations of products of digits and keys; a term without a key has no rows of one."""
+
+    def __init__(
+        self,
+        transform: Transform,
+        digits: int,
+        orders: tuple[Order, ...],
+        key_rows: list[list[int]],
+        key_totals: list[int],
+        factors: list[int],
+        more_rows: list[int],
+        more_total: int,
+        turned: bool,
+        split: bool,
+        places: list[list[int]],
+    ) -> None: ...
+    def run(
+        self, digits: Array | None, more: Array, weights: Array | None, out: Array, *keys: Array
+    ) -> None: ...
+
 class GadgetProduct:
     """Digits to a base modulo one q, and products of ciphertexts with matrices through them."""
 

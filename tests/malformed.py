@@ -195,6 +195,16 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
             transform, 3, [3, 3], [0, 0], 0, [0, 1], 2, True, np.arange(N)[::-1].copy()
         )
         yield "permuted digits times a key", permuted.run, [digits, None, key, arrays[3]]
+        order = _cpu.Order(np.arange(N)[::-1].copy())
+        yield "Order", _cpu.Order, [np.arange(N)[::-1].copy()]
+        c, outs = np.ones((2, 2, *a.shape[-2:]), a.dtype), np.ones((3, 2, 2, *a.shape[-2:]), a.dtype)
+        weights, places = np.ones((5, *a.shape[-2:]), a.dtype), [[0, 1], [-1, 2], [3, 4]]
+        rows = transform, 3, (order, order), [[], [0, 1]], [0, 2], [1, 0], [1, 0], 2
+        for turned in (True, False):
+            sums = _cpu.RotatedSums(*rows, turned, False, places)
+            yield f"rotated sums, {turned}", sums.run, [digits, c, weights, outs, key]
+        sums = _cpu.RotatedSums(*rows, True, True, places)
+        yield "rotated sums of their own digits", sums.run, [digits, np.stack([c, c]), None, outs, key]
         limb = ring[:1]
         one = backend._native_basis(limb._plan.basis)
         gadget = _cpu.GadgetProduct(one, backend._native(limb._plan.transform), None, 2, 2)

@@ -13,6 +13,8 @@ from oracle import chain, draw
 import polygpu as pg
 from polygpu import Poly, Ring, lattice
 from polygpu._backends.base import Backend
+from polygpu._backends.cpu import CpuBackend
+from polygpu._core.plans.cache import forget
 from polygpu.lattice import LinearTransform, SwitchKey, hoist, rotation_keys, switch_key
 
 Ints = np.ndarray[Any, np.dtype[Any]]  # of Python ints, coefficients along the last axis
@@ -366,6 +368,55 @@ def test_ten_thousand_random_cases() -> None:
             found = lattice.rotate_many(c, keys.values(), divide=False)
             for i, key in enumerate(keys.values()):
                 is_value(found[i], rotation(numbers, key, Q), whole)
+
+
+def rotations_of(bits: int, size: int) -> list[np.ndarray[Any, Any]]:
+    """Return rotations and products with matrices on the host, of rings that know no earlier call."""
+    forget()
+    whole = chain(128, (bits,) * 7)
+    Q, special, s, results = whole[:5], whole[5:], whole.ternary(seed=1), []
+    of: dict[str, Any] = {"ring": Q, "special": special, "limbs_per_digit": size, "seed": 1}
+    elements = [5, 25, 3, 1, 255]
+    M = LinearTransform({k: [1 + k] for k in (0, 1, 2, 5)}, ring=Q, special=special, scale=2**10, baby=2)
+    needed = sorted({*elements, *M.galois_elements})
+    turned, plain = (rotation_keys(s, needed, turned=is_turned, **of) for is_turned in (True, False))
+    for count in (0, 1, 3):
+        c = values(Q, (count, 2), 1).ntt()
+        for keys in (turned, plain):
+            results.append(lattice.rotate_many(c, [keys[g] for g in elements], divide=False))
+        results.append(lattice.transform(c, M, turned))
+    return [result.data for result in results]
+
+
+@pytest.mark.parametrize("bits", [30, 31, 50, 60, 64])
+@pytest.mark.parametrize("size", [1, 3])
+def test_rotated_sums_on_the_host_are_the_composed_ones(
+    bits: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pg.device("cpu"):
+        native, calls = rotations_of(bits, size), []
+
+        def composed(*arguments: Any) -> None:
+            calls.append(arguments)
+            Backend.rotated_sums(*arguments)
+
+        monkeypatch.setattr(CpuBackend, "rotated_sums", composed)
+        for found, expected in zip(native, rotations_of(bits, size), strict=True):
+            np.testing.assert_array_equal(found, expected)
+        assert len(calls) >= 3 * 4
+        forget()
+
+
+def test_a_repeated_rotation_reads_the_keys_it_is_given() -> None:
+    with pg.device("cpu"):
+        Q, c = T[:5], values(T[:5], (2,), 1).ntt()
+        for seed in (1, 2, 3):
+            s = T.ternary(seed=seed)
+            elements = [pow(5, k, 2 * N) for k in range(4)]
+            keys = rotation_keys(s, elements, ring=Q, special=P, limbs_per_digit=2, seed=seed)
+            found = lattice.rotate_many(c, keys.values(), divide=False)
+            for i, key in enumerate(keys.values()):
+                is_value(found[i], rotation(ints(c), key, Q), T)
 
 
 # ---- what is refused ----

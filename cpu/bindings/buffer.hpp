@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "array.hpp"
 
@@ -71,6 +72,22 @@ class Buffer {
     }
 
     Py_buffer view_{};
+};
+
+// The arrays of a tuple, for the time of a call, opened as parameters of type A are
+template <class A> class OpenArrays {
+  public:
+    OpenArrays(const nanobind::tuple &objects, const char *refusal) : buffers_(objects.size()) {
+        for (size_t i = 0; i < buffers_.size(); ++i) {
+            if (!buffers_[i].open(objects[i].ptr(), ACCESS<A>)) throw nanobind::type_error(refusal);
+            arrays_.emplace_back(buffers_[i].layout());
+        }
+    }
+    const std::vector<Array> &arrays() const { return arrays_; }
+
+  private:
+    std::vector<Buffer> buffers_;
+    std::vector<Array> arrays_;
 };
 
 }  // namespace pg

@@ -72,14 +72,8 @@ NB_MODULE(_cpu, module) {
             "combine",
             [](const Basis &basis, const Array &factors, const Array &constant, size_t step, const Out &out,
                const nb::args &operands) {
-                std::vector<Buffer> buffers(operands.size());
-                std::vector<Array> arrays;
-                for (size_t i = 0; i < operands.size(); ++i) {
-                    if (!buffers[i].open(operands[i].ptr(), ACCESS<StridedArray>))
-                        throw nb::type_error("combine: operands must be arrays");
-                    arrays.emplace_back(buffers[i].layout());
-                }
-                basis.combine(arrays, factors, constant, step, out);
+                const OpenArrays<StridedArray> opened(operands, "combine: operands must be arrays");
+                basis.combine(opened.arrays(), factors, constant, step, out);
             },
             nb::arg("factors"), nb::arg("constant").none(), nb::arg("step"), nb::arg("out"), nb::arg("operands"))
         .def("permute", &Basis::permute, nb::arg("x"), nb::arg("index"), nb::arg("out"))
@@ -153,6 +147,34 @@ NB_MODULE(_cpu, module) {
              nb::arg("own_rows"), nb::arg("own_total"), nb::arg("key_rows"), nb::arg("key_total"),
              nb::arg("transformed"), nb::arg("index").none())
         .def("run", &DigitProduct::run, nb::arg("digits"), nb::arg("own").none(), nb::arg("key"), nb::arg("out"));
+    nb::class_<Order>(module, "Order").def(nb::init<const Numbers &>(), nb::arg("index"));
+    // orders: a tuple, which keeps its entries alive
+    nb::class_<RotatedSums>(module, "RotatedSums")
+        .def(
+            "__init__",
+            [](RotatedSums *self, const Transform &transform, size_t digits, const nb::tuple &orders,
+               const std::vector<std::vector<size_t>> &key_rows, const std::vector<size_t> &key_totals,
+               std::vector<u64> factors, std::vector<size_t> more_rows, size_t more_total, bool turned, bool split,
+               std::vector<std::vector<i64>> places) {
+                require(key_rows.size() == orders.size() && key_totals.size() == orders.size(),
+                        "RotatedSums: an order and a key for each term");
+                std::vector<RotatedSums::Term> terms;
+                for (size_t i = 0; i < orders.size(); ++i)
+                    terms.push_back({&nb::cast<const Order &>(orders[i]), key_rows[i], key_totals[i]});
+                new (self) RotatedSums(transform, digits, std::move(terms), std::move(factors), std::move(more_rows),
+                                       more_total, turned, split, std::move(places));
+            },
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 4>(), nb::arg("transform"), nb::arg("digits"), nb::arg("orders"),
+            nb::arg("key_rows"), nb::arg("key_totals"), nb::arg("factors"), nb::arg("more_rows"), nb::arg("more_total"),
+            nb::arg("turned"), nb::arg("split"), nb::arg("places"))
+        .def(
+            "run",
+            [](const RotatedSums &sums, const Array &digits, const Array &more, const Array &weights, const Out &out,
+               const nb::args &keys) {
+                const OpenArrays<Array> opened(keys, "RotatedSums: keys must be arrays");
+                sums.run(digits, more, weights, out, opened.arrays());
+            },
+            nb::arg("digits").none(), nb::arg("more"), nb::arg("weights").none(), nb::arg("out"), nb::arg("keys"));
     nb::class_<GadgetProduct>(module, "GadgetProduct")
         .def(nb::init<const Basis &, const Transform *, const FftProduct *, unsigned, unsigned>(),
              nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::arg("basis"),

@@ -23,7 +23,7 @@ from .._core.plans.permutation import automorphism_index
 from .._core.plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, FftSumPlan, Plan
 from .._core.plans.rns import Conversion, Residues
 from .._core.plans.sampling import Sampler
-from .._core.plans.switch import DigitProduct
+from .._core.plans.switch import DigitProduct, RotatedSums
 from .._core.processors import available_processors
 from .._core.quotient import Quotient
 from .._core.reporting import Work, counted
@@ -38,6 +38,7 @@ _OPS = {name: code for code, name in enumerate(_cpu.OPS)}
 
 _LONG_TABLES = 1 << 17  # points from which on tables take some 10 ms, and show their progress
 _ORDERS = 256  # of digits of one plan, whose indices are kept
+_SUMS = 32  # sets of automorphisms of one plan of rotated sums, whose native objects are kept
 _MOST_KEPT = 1 << 62  # bytes of results: no bound but the core's own share of the free memory
 _DIGIT_BITS = 52  # of the core's sums of words (kernels.hpp, SumWords)
 
@@ -460,6 +461,61 @@ class CpuBackend(HostBackend):
                 not plan.conversions,
                 None if multiplier is None else automorphism_index(transform.quotient, multiplier, True),
             )
+            native = keep(known, multiplier, native, _ORDERS)
+        return native
+
+    def rotated_sums(
+        self,
+        plan: RotatedSums,
+        digits: Array | None,
+        keys: Sequence[Array | None],
+        multipliers: Array,
+        more: Array,
+        weights: Array | None,
+        out: Array,
+    ) -> None:
+        given = [key for key in keys if key is not None]
+        self._do(self._run_rotated, plan, digits, multipliers, more, weights, out, *given)
+
+    def _run_rotated(
+        self,
+        plan: RotatedSums,
+        digits: Array | None,
+        multipliers: Array,
+        more: Array,
+        weights: Array | None,
+        out: Array,
+        *keys: Array,
+    ) -> None:
+        native = self._native_rotated(plan, tuple(multipliers.tolist()))
+        native.run(digits, more, weights, out, *keys)
+
+    def _native_rotated(self, plan: RotatedSums, multipliers: tuple[int, ...]) -> _cpu.RotatedSums:
+        known: dict[tuple[int, ...], _cpu.RotatedSums] = plan.handles.setdefault("cpu", {})
+        native = known.get(multipliers)
+        if native is None:
+            products = plan.products
+            native = _cpu.RotatedSums(
+                self._native(plan.transform),
+                max(1 if product is None else product.digits for product in products),
+                tuple(self._native_order(plan.transform, multiplier) for multiplier in multipliers),
+                [[] if product is None else list(product.key_rows) for product in products],
+                [0 if product is None else product.key_total for product in products],
+                list(plan.factors),
+                list(plan.more_rows),
+                plan.more_total,
+                plan.is_turned,
+                plan.is_split,
+                [list(places) for places in plan.places],
+            )
+            native = keep(known, multipliers, native, _SUMS)
+        return native
+
+    def _native_order(self, transform: NttPlan, multiplier: int) -> _cpu.Order:
+        known: dict[int, _cpu.Order] = transform.handles.setdefault("cpu orders", {})
+        native = known.get(multiplier)
+        if native is None:
+            native = _cpu.Order(automorphism_index(transform.quotient, multiplier, True))
             native = keep(known, multiplier, native, _ORDERS)
         return native
 
