@@ -1,7 +1,5 @@
 // Rows that are sums of multiples of other rows, and the estimates of a conversion, for every instruction set.
 #pragma once
-#include <memory>
-
 #include "ntt.hpp"
 #include "pointwise.hpp"
 
@@ -102,11 +100,14 @@ PG_INLINE void combine_doubles(const L &lanes, const typename L::T *const *x, co
     }
 }
 
+constexpr size_t MOST_FACTORS = 64;  // for which combine_row has room on the stack
+
 template <Sums SUM, class L, class Rest>
 void combine_row(const typename L::T *const *x, const typename L::T *w, const typename L::T *shoup, size_t terms,
                  typename L::T *y, size_t n, const Modulus &m) {
     if constexpr (SUM == Sums::doubles)
-        if (m.q < 16) return combine_row<Sums::lazy, typename L::Words, Rest>(x, w, shoup, terms, y, n, m);
+        if (m.q < 16 || terms > MOST_FACTORS)
+            return combine_row<Sums::lazy, typename L::Words, Rest>(x, w, shoup, terms, y, n, m);
     constexpr size_t COUNT = L::WIDTH > 1 ? 4 : 1;
     const size_t most = n - n % (COUNT * L::WIDTH), whole = n - n % L::WIDTH;
     const L lanes(m);
@@ -114,10 +115,7 @@ void combine_row(const typename L::T *const *x, const typename L::T *w, const ty
         combine_halves<L, COUNT>(lanes, x, w, terms, y, 0, most);
         combine_halves<L, 1>(lanes, x, w, terms, y, most, whole);
     } else if constexpr (SUM == Sums::doubles) {
-        constexpr size_t FEW = 32;  // factors for which there is room on the stack
-        double few[FEW];
-        std::unique_ptr<double[]> many(terms > FEW ? new double[terms] : nullptr);
-        double *const number = many ? many.get() : few;
+        double number[MOST_FACTORS];
         u64 sum = 0;
         for (size_t i = 0; i < terms; ++i) {
             sum = add_mod(m, sum, w[i]);
