@@ -77,10 +77,9 @@ template <class T> struct CombineParameters {
     const Modulus *moduli;
     u64 n, entries, count, factors_each, step;
     u32 limbs, terms, adds, has_constant, dense;  // dense: operands have the rows of a combination
-    LayoutOf<COMBINE_TERMS + 1> layout;  // of the operands and of `constant`, for all batch axes of the result
+    LayoutOf<COMBINE_TERMS + 1> layout;           // of the operands and of `constant`, for all batch axes of the result
 };
-template <class T, int TERMS, int WIDTH>
-__global__ void __launch_bounds__(256) combine(const CombineParameters<T> p) {
+template <class T, int TERMS, int WIDTH> __global__ void __launch_bounds__(256) combine(const CombineParameters<T> p) {
     using Item = Neighbours<T, WIDTH>;
     start_next(starts_early());
     const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH;

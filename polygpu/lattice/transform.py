@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +19,9 @@ from ..poly import Poly, as_poly, check_one_device, plan_of, without_last
 from ..ring import Ring
 from .keys import SwitchKey
 from .switch import Hoisted, checked_rotations
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 
 @dataclass(frozen=True, eq=False, repr=False)
