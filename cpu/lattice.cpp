@@ -25,7 +25,7 @@ template <class T> bool prefers_gemm(const Modulus &m, size_t terms) {
 
 DigitProduct::DigitProduct(const Transform &transform, size_t digits, std::vector<size_t> own_digits,
                            std::vector<size_t> own_rows, size_t own_total, std::vector<size_t> key_rows,
-                           size_t key_total, bool transformed, const Numbers &index)
+                           size_t key_total, bool transformed)
     : transform_(transform),
       digits_(digits),
       own_digits_(std::move(own_digits)),
@@ -34,22 +34,13 @@ DigitProduct::DigitProduct(const Transform &transform, size_t digits, std::vecto
       key_rows_(std::move(key_rows)),
       key_total_(key_total),
       transformed_(transformed) {
-    const size_t limbs = transform.basis().rows(), n = transform.degree();
+    const size_t limbs = transform.basis().rows();
     require(own_digits_.size() == limbs && own_rows_.size() == limbs && key_rows_.size() == limbs && digits,
             "DigitProduct: one entry a limb, and at least a digit");
     for (size_t r = 0; r < limbs; ++r)
         require(own_digits_[r] <= digits && (own_digits_[r] == digits || own_rows_[r] < own_total) &&
                     key_rows_[r] < key_total,
                 "DigitProduct: no such row");
-    if (!index) return;
-    for (const size_t digit : own_digits_)
-        require(transformed && digit == digits, "DigitProduct: an order of digits that are evaluated, and given");
-    require(index.hold<i64>() && index.size() == n, "DigitProduct: index (n,)");
-    for (size_t i = 0; i < n; ++i) {
-        const i64 k = ((const i64 *)index.data())[i];
-        require(k >= 0 && (u64)k < n, "DigitProduct: no such entry");
-        index_.push_back((u32)k);
-    }
 }
 
 template <class T>
@@ -80,8 +71,7 @@ void DigitProduct::run_words(const Array &digits, const Array &own, const Array 
             if (own_digits_[limb] == j)
                 std::memcpy(row, value + (item * own_total_ + own_rows_[limb]) * n, n * sizeof(T));
             else if (!transformed_) transform_.row<T>(limb, worker).ntt(digit, row);
-            else if (index_.empty()) std::memcpy(row, digit, n * sizeof(T));
-            else permute_row(digit, index_.data(), row, n);
+            else std::memcpy(row, digit, n * sizeof(T));
         }
         const MatrixProduct<T> product{
             &transform_.basis().moduli()[limb],

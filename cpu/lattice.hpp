@@ -13,11 +13,10 @@ class DigitProduct {
   public:
     // own_digits, own_rows: for each limb, the digit that is the value itself modulo that limb, or `digits` where none
     // is, and the row of the evaluated value where it lies. key_rows: for each limb its row in the key, of key_total
-    // rows. index: the permutation by which digits are read, n entries, or none. transformed: all digits are evaluated
-    // already. With an index they must be, and no digit may be an own row. The transform must outlive the object.
+    // rows. transformed: all digits are evaluated already. The transform must outlive the object.
     DigitProduct(const Transform &transform, size_t digits, std::vector<size_t> own_digits,
                  std::vector<size_t> own_rows, size_t own_total, std::vector<size_t> key_rows, size_t key_total,
-                 bool transformed, const Numbers &index);
+                 bool transformed);
 
     // digits (*batch, digits, limbs, n), own (*batch, own_total, n) or none, key (digits or more, 2, key_total, n),
     // out (*batch, 2, limbs, n)
@@ -33,7 +32,6 @@ class DigitProduct {
     std::vector<size_t> key_rows_;
     size_t key_total_;
     bool transformed_;
-    std::vector<u32> index_;
 };
 
 // The order in which an automorphism reads the entries of an evaluated row.

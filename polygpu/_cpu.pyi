@@ -131,7 +131,6 @@ class DigitProduct:
         key_rows: list[int],
         key_total: int,
         transformed: bool,
-        index: Array | None,
     ) -> None: ...
     def run(self, digits: Array, own: Array | None, key: Array, out: Array) -> None: ...
 

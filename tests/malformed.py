@@ -188,13 +188,11 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
         yield "multiply", transform.multiply, [a, b, out]
         yield "multiply_eval", transform.multiply_eval, [a, b, out]
         digits, key = np.ones((2, 3, *a.shape[-2:]), a.dtype), np.ones((3, 2, *a.shape[-2:]), a.dtype)
-        plan = transform, 3, [0, 3], [1, 0], 2, [0, 1], 2, False, None
+        plan = transform, 3, [0, 3], [1, 0], 2, [0, 1], 2, False
         arrays = [digits, digits[:, 0].copy(), key, digits[:, :2].copy()]
         yield "digits times a key", _cpu.DigitProduct(*plan).run, arrays
-        permuted = _cpu.DigitProduct(
-            transform, 3, [3, 3], [0, 0], 0, [0, 1], 2, True, np.arange(N)[::-1].copy()
-        )
-        yield "permuted digits times a key", permuted.run, [digits, None, key, arrays[3]]
+        evaluated = _cpu.DigitProduct(transform, 3, [3, 3], [0, 0], 0, [0, 1], 2, True)
+        yield "evaluated digits times a key", evaluated.run, [digits, None, key, arrays[3]]
         order = _cpu.Order(np.arange(N)[::-1].copy())
         yield "Order", _cpu.Order, [np.arange(N)[::-1].copy()]
         c, outs = np.ones((2, 2, *a.shape[-2:]), a.dtype), np.ones((3, 2, 2, *a.shape[-2:]), a.dtype)

@@ -142,10 +142,10 @@ NB_MODULE(_cpu, module) {
         .def("multiply_eval", &Transform::multiply_eval, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<DigitProduct>(module, "DigitProduct")
         .def(nb::init<const Transform &, size_t, std::vector<size_t>, std::vector<size_t>, size_t, std::vector<size_t>,
-                      size_t, bool, const Numbers &>(),
+                      size_t, bool>(),
              nb::keep_alive<1, 2>(), nb::arg("transform"), nb::arg("digits"), nb::arg("own_digits"),
              nb::arg("own_rows"), nb::arg("own_total"), nb::arg("key_rows"), nb::arg("key_total"),
-             nb::arg("transformed"), nb::arg("index").none())
+             nb::arg("transformed"))
         .def("run", &DigitProduct::run, nb::arg("digits"), nb::arg("own").none(), nb::arg("key"), nb::arg("out"));
     nb::class_<Order>(module, "Order").def(nb::init<const Numbers &>(), nb::arg("index"));
     // orders: a tuple, which keeps its entries alive

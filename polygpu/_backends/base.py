@@ -452,14 +452,12 @@ class Backend(Arithmetic):
         key: Array,
         out: Array,
         more: Array | None = None,
-        multiplier: Array | None = None,
     ) -> None:
         """Sums of products of digits and a key (_core/plans/switch.py).
 
         out: (*batch, 2, limbs, n), evaluated. value: in coefficients, and evaluated. digits: (*batch, digits,
         limbs, n), scratch memory for the digits of the value; without a value, the evaluated digits
-        themselves. more: another value, whose multiple is added to the sums. multiplier: of an automorphism,
-        as in automorphism(), which is applied to digits that are given evaluated. Rows of the limbs of
+        themselves. more: another value, whose multiple is added to the sums. Rows of the limbs of
         `plan.inverse` are left in coefficients.
         """
         *batch, count, limbs, n = digits.shape
@@ -472,10 +470,6 @@ class Backend(Arithmetic):
                 self.ntt(transform, rows, rows, first)
             for limb, (j, row) in plan.own.items():
                 self.copy(own[..., row, :], digits[..., j, limb, :])
-        if multiplier is not None:
-            moved = self.empty(digits.shape, digits.dtype)
-            self.automorphism(basis, plan.transform.quotient, digits, multiplier, True, moved)
-            digits = moved
         used = self.empty((count, 2, limbs, n), key.dtype)
         for limb, row in enumerate(plan.key_rows):
             self.copy(key[:count, :, row], used[:, :, limb])
@@ -508,7 +502,7 @@ class Backend(Arithmetic):
         keyed = 0  # terms so far that have a key
 
         def rotated(x: Array, term: int) -> Array:
-            moved = self.empty(shape, out.dtype)
+            moved = self.empty(x.shape, x.dtype)
             self.automorphism(basis, quotient, x, multipliers[term, ...], True, moved)
             return moved
 
@@ -521,11 +515,11 @@ class Backend(Arithmetic):
                 assert product is not None and digits is not None
                 chosen, sums = digits[keyed] if plan.is_split else digits, self.empty(shape, out.dtype)
                 keyed += 1
+                self.digit_product(
+                    product, None, chosen if plan.is_turned else rotated(chosen, term), key, sums
+                )
                 if plan.is_turned:
-                    self.digit_product(product, None, chosen, key, sums)
                     self.pointwise(basis, "add", total, sums, None, total)
-                else:
-                    self.digit_product(product, None, chosen, key, sums, multiplier=multipliers[term, ...])
             moved = rotated(total, term)
             if key is not None and not plan.is_turned:
                 self.pointwise(basis, "add", moved, sums, None, moved)

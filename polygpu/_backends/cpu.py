@@ -37,7 +37,7 @@ _PIECE = 1 << 17  # bytes of random stream at a time: they and as many zeros sta
 _OPS = {name: code for code, name in enumerate(_cpu.OPS)}
 
 _LONG_TABLES = 1 << 17  # points from which on tables take some 10 ms, and show their progress
-_ORDERS = 256  # of digits of one plan, whose indices are kept
+_ORDERS = 256  # of the points of one transform, which are kept
 _SUMS = 32  # sets of automorphisms of one plan of rotated sums, whose native objects are kept
 _MOST_KEPT = 1 << 62  # bytes of results: no bound but the core's own share of the free memory
 _DIGIT_BITS = 52  # of the core's sums of words (kernels.hpp, SumWords)
@@ -420,38 +420,24 @@ class CpuBackend(HostBackend):
         key: Array,
         out: Array,
         more: Array | None = None,
-        multiplier: Array | None = None,
     ) -> None:
         own = None
         if value is not None:
             x, own = value
             *batch, count, limbs, n = digits.shape
             self.convert_all(plan.conversions, x, digits.reshape(*batch, count * limbs, n))
-        self._do(self._run_digits, plan, digits, own, key, out, multiplier)
+        self._do(self._native_digits(plan).run, digits, own, key, out)
         if more is not None:
             self.convert(plan.adding, None, more, out)
         if plan.inverse:
             self.intt(plan.inverse_transform, out, out, plan.inverse[0])
 
-    def _run_digits(
-        self,
-        plan: DigitProduct,
-        digits: Array,
-        own: Array | None,
-        key: Array,
-        out: Array,
-        multiplier: Array | None,
-    ) -> None:
-        native = self._native_digits(plan, None if multiplier is None else int(multiplier))
-        native.run(digits, own, key, out)
-
-    def _native_digits(self, plan: DigitProduct, multiplier: int | None) -> _cpu.DigitProduct:
-        known: dict[int | None, _cpu.DigitProduct] = plan.handles.setdefault("cpu", {})
-        native = known.get(multiplier)
+    def _native_digits(self, plan: DigitProduct) -> _cpu.DigitProduct:
+        native: _cpu.DigitProduct | None = plan.handles.get("cpu")
         if native is None:
-            transform, limbs, none = plan.transform, range(len(plan.key_rows)), (plan.digits, 0)
+            limbs, none = range(len(plan.key_rows)), (plan.digits, 0)
             native = _cpu.DigitProduct(
-                self._native(transform),
+                self._native(plan.transform),
                 plan.digits,
                 [plan.own.get(i, none)[0] for i in limbs],
                 [plan.own.get(i, none)[1] for i in limbs],
@@ -459,9 +445,8 @@ class CpuBackend(HostBackend):
                 list(plan.key_rows),
                 plan.key_total,
                 not plan.conversions,
-                None if multiplier is None else automorphism_index(transform.quotient, multiplier, True),
             )
-            native = keep(known, multiplier, native, _ORDERS)
+            native = plan.handles.setdefault("cpu", native)  # another thread may have been faster
         return native
 
     def rotated_sums(

@@ -30,7 +30,7 @@ from .launch import (
 )
 from .matmul import matmul_points
 from .multiply import prepare_by_fft, sum_by_fft
-from .pointwise import automorphism, mul_monomial, pointwise
+from .pointwise import mul_monomial, pointwise
 from .rns import Listed, convert, convert_all, listed, start_listed, table_pointers
 from .sources import constant
 from .tiles import Pass, table_offsets
@@ -183,7 +183,6 @@ def digit_product(
     key: Array,
     out: Array,
     more: Array | None = None,
-    multiplier: Array | None = None,
 ) -> None:
     if not out.size:
         return
@@ -191,11 +190,6 @@ def digit_product(
         if _in_two_passes(gpu, plan, value, digits, key, out, more):
             return
         _make_digits(gpu, plan, value, digits)
-    if multiplier is not None:
-        moved = gpu.empty(digits.shape, digits.dtype)
-        basis, quotient = plan.transform.basis, plan.transform.quotient
-        automorphism(gpu, basis, quotient, digits, multiplier, True, moved)
-        digits = moved
     n, limbs, items = out.shape[-1], len(plan.key_rows), prod(out.shape[:-3])
     made, sums = digits.reshape(items, plan.digits, limbs, n), out.reshape(1, items, 2, limbs, n)
     done = 0
