@@ -16,7 +16,7 @@ from .._backends import Array, Backend, backend_of
 from .._core.checks import Domain, integer, shown
 from .._core.plans.cache import keep
 from .._core.plans.ntt import NttPlan, part_of
-from .._core.plans.rns import Conversion, Residues, runs_of
+from .._core.plans.rns import Conversion, Residues, multiples, runs_of
 from .._core.ring_plan import RingPlan
 from .._core.value import V, Value
 from ..errors import BadRoot, ParameterError, RingMismatch
@@ -312,9 +312,7 @@ def scale_up(x: Value, S: RingPlan, *, out: Array | None = None) -> Value:
     def build() -> Conversion:
         P = S.modulus // ring.modulus
         own = Residues(ring.moduli, tuple(range(ring.rows)), ring.rows)
-        target, zeros = Residues(ring.moduli, places, S.rows), (0,) * ring.rows
-        factors = tuple(P % q for q in ring.moduli)
-        return Conversion(Residues((), (), 0), target, zeros, own=own, own_factors=factors)
+        return multiples(own, tuple(P % q for q in ring.moduli), Residues(ring.moduli, places, S.rows))
 
     plan = kept_plan(ring, ("scale_up", S), build)
     result.compute.convert(plan, None, x._data, result.data)

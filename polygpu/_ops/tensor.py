@@ -52,8 +52,7 @@ def _batch(x: Array, y: Array) -> tuple[int, ...]:
 def _products(basis: Basis, x: Array, y: Array, pair: Array, square: Array) -> None:
     """Write the products of components; square: of the last ones."""
     compute = backend_of(x)
-    first, last = (x[..., i, :, :] for i in (0, 1)), (y[..., i, :, :] for i in (0, 1))
-    (x0, x1), (y0, y1) = first, last
+    (x0, x1), (y0, y1) = ((v[..., 0, :, :], v[..., 1, :, :]) for v in (x, y))
     mixed = empty(compute, square.shape, square.dtype)
 
     def write(place: Array, op: Any, a: Array, b: Array, c: Array | None = None) -> None:

@@ -99,13 +99,11 @@ def hoist(x: Poly, *, special: Ring, limbs_per_digit: int, conversion: Precision
     (True, 256)
     """
     x = checked_poly(x, "x")
-    T = x.ring.join(special) if isinstance(special, Ring) else None
-    switch = ops.key_switch_plan(
-        x._plan, plan_of(special, "special"), plan_of(T, "special"), limbs_per_digit, conversion
-    )
+    plan = plan_of(special, "special")
+    T = x.ring.join(special)
+    switch = ops.key_switch_plan(x._plan, plan, T._plan, limbs_per_digit, conversion)
     is_ciphertext = x.shape[-1:] == (2,)
     made = ops.mask_digits(x, switch) if is_ciphertext else ops.value_digits(x, switch)
-    assert T is not None
     return Hoisted(x, as_poly(T, made, None), special, switch.size, conversion)
 
 

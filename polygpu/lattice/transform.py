@@ -12,6 +12,7 @@ import numpy as np
 from .. import fft
 from .._backends import Array
 from .._core.checks import integer, shown
+from .._core.locks import cached_property
 from .._ops import switch as ops
 from ..errors import NotComplex, ParameterError, RingMismatch
 from ..functions import stack
@@ -140,13 +141,19 @@ class LinearTransform:
         object.__setattr__(new, "diagonals", diagonals)
         return new
 
-    @property
+    @cached_property
     def _babies(self) -> list[int]:
         return sorted({k % self.baby for k in self._steps})
 
-    @property
+    @cached_property
     def _giants(self) -> list[int]:
         return sorted({k - k % self.baby for k in self._steps})
+
+    @cached_property
+    def _places(self) -> tuple[tuple[int, ...], ...]:
+        """For each giant and baby the number of the diagonal, or -1."""
+        at = {k: i for i, k in enumerate(self._steps)}
+        return tuple(tuple(at.get(g + i, -1) for i in self._babies) for g in self._giants)
 
     def explain(self) -> str:
         """Return what a product with the matrix does and takes, one fact a line.
@@ -233,14 +240,14 @@ def transform(
         raise ParameterError(f"M: {type(M).__name__}, must be a LinearTransform")
     if not isinstance(keys, Mapping):
         raise ParameterError(f"keys: {type(keys).__name__}, must be a dict from Galois elements to keys")
-    n, babies, giants = M.ring.n, M._babies, M._giants
-    missing = [g for g in M.galois_elements if g not in keys]
+    n, steps_of_both, elements = M.ring.n, (M._babies, M._giants), M.galois_elements
+    missing = [g for g in elements if g not in keys]
     if missing:
         raise ParameterError(
             f"keys: no key for the Galois elements {missing}. "
             "rotation_keys(secret, M.galois_elements, turned=True, ...) makes them"
         )
-    c, made, found = checked_rotations(c, {g: keys[g] for g in M.galois_elements})
+    c, made, found = checked_rotations(c, {g: keys[g] for g in elements})
     if c.ring != M.ring:
         if made is not None:
             raise RingMismatch(
@@ -258,25 +265,21 @@ def transform(
             )
     check_one_device(c, M.diagonals)
     ring = without_last(M.ring, rescale, "rescale", least=0)
-    chosen = [[None if k == 0 else found[pow(5, k, 2 * n)] for k in steps] for steps in (babies, giants)]
-    plan = _plan(M, chosen, babies, giants)
-    moves = [ops.moves_of(c, [pow(5, k, 2 * n) for k in steps]) for steps in (babies, giants)]
+    chosen = [[None if k == 0 else found[pow(5, k, 2 * n)] for k in steps] for steps in steps_of_both]
+    plan = _plan(M, chosen)
+    moves = [ops.moves_of(c, [pow(5, k, 2 * n) for k in steps]) for steps in steps_of_both]
     values = [tuple(None if key is None else key.value for key in some) for some in chosen]
     value = ops.slot_product(c, M.diagonals, plan, moves[0], values[0], moves[1], values[1], ring._plan, made)
     return as_poly(ring, value, None)
 
 
-def _plan(
-    M: LinearTransform, chosen: list[list[SwitchKey | None]], babies: list[int], giants: list[int]
-) -> ops.SlotProduct:
+def _plan(M: LinearTransform, chosen: list[list[SwitchKey | None]]) -> ops.SlotProduct:
     """Return the plan of a product with keys of these rings."""
     size = next((key.limbs_per_digit for some in chosen for key in some if key is not None), M.ring.rows)
     T = M.diagonals._plan
     switch = ops.key_switch_plan(M.ring._plan, M.special._plan, T, size)
     switches = [tuple(None if key is None else key._switch(M.ring) for key in some) for some in chosen]
-    at = {k: i for i, k in enumerate(M._steps)}
-    places = tuple(tuple(at.get(g + i, -1) for i in babies) for g in giants)
-    return ops.slot_product_plan(switch, switches[0], switches[1], places)
+    return ops.slot_product_plan(switch, switches[0], switches[1], M._places)
 
 
 # ---- diagonals ----

@@ -165,6 +165,14 @@ class Conversion:
         return _numbers(tuple(self.source.moduli[i] for i in self.divisors) if wanted else ())
 
 
+def multiples(
+    own: Residues, factors: tuple[int, ...], target: Residues, accumulate: bool = False
+) -> Conversion:
+    """Return the conversion of own rows, times these factors, to rows of the target, or onto them."""
+    nothing, zeros = Residues((), (), 0), (0,) * len(target.moduli)
+    return Conversion(nothing, target, zeros, accumulate=accumulate, own=own, own_factors=factors)
+
+
 def _numbers(moduli: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """The product P of k moduli and each P/q_i, in as many words as 2 k P has: (1 + k, words)."""
     whole = prod(moduli)

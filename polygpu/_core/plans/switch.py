@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..locks import cached_property
 from .basis import Handles
 from .ntt import NttPlan, part_of
-from .rns import Conversion, Residues, runs_of
+from .rns import Conversion, Residues, multiples, runs_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +69,7 @@ class DigitProduct:
         own = tuple(moduli[limb] for _, limb, _ in places)
         target = Residues(own, tuple(place for place, _, _ in places), self.digits * limbs)
         value = Residues(own, tuple(row for _, _, row in places), self.own_total)
-        ones, nothing = (1,) * len(own), Residues((), (), 0)
-        return Conversion(nothing, target, ones, own=value, own_factors=ones)
+        return multiples(value, (1,) * len(own), target)
 
 
 @dataclass(frozen=True, eq=False)
