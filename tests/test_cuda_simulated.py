@@ -636,6 +636,21 @@ with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2):
             found = lattice.key_switch(x.to("cuda"), key.to("cuda"), add=add.to("cuda"))
             assert found.cpu() == expected
 """
+MEMORY_OF_THE_CORE = """
+import time
+import polygpu as pg
+from polygpu import _cpu
+
+R = pg.Ring(4096, pg.ntt_primes(4096, bits=30))
+R.ones() + R.ones()
+_cpu.pool_set_bounds(1 << 30, 0.1)
+R.random(1000, seed=1) * R.random(1000, seed=2)  # by several threads, one of which then waits
+[R.random(seed=i) for i in range(100)]
+end = time.monotonic() + 60
+while pg.memory.held() and time.monotonic() < end:
+    time.sleep(0.1)  # the thread that waits frees what this one allocated
+assert not pg.memory.held()
+"""
 # The longest first.
 CHECKED = {
     "products of integers, thread": OF_MATRICES + OF_INTEGERS,
@@ -648,6 +663,7 @@ CHECKED = {
     "key switches, address": KEY_SWITCHES,
     "rotations, thread": ROTATIONS,
     "rotations, address": ROTATIONS,
+    "memory of the core, thread": MEMORY_OF_THE_CORE,
 }
 
 

@@ -26,7 +26,7 @@ from . import compiler
 
 _LIBRARIES = {"thread": "libtsan.so", "address": "libasan.so"}
 _OPTIONS = {
-    "thread": {"TSAN_OPTIONS": "exitcode=0:history_size=2:log_path={log}"},
+    "thread": {"TSAN_OPTIONS": "exitcode=0:history_size=2:log_path={log}:suppressions={folder}/tsan.supp"},
     "address": {
         "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=0:log_path={log}",
         "UBSAN_OPTIONS": "print_stacktrace=1",  # it writes to stderr, whatever log_path says
@@ -37,7 +37,7 @@ _MISALIGNED = re.compile(r"^.*: runtime error: .*(?:\n(?!.*runtime error: ).*)*?
 # Frames in a library that was loaded after the first report: the sanitizer does not look them up.
 _UNKNOWN_FRAME = re.compile(r"(#\d+ )(?:<null> <null>|0x[0-9a-f]+ ) \((\S+\.so)\+(0x[0-9a-f]+)\)")
 _Key = TypeVar("_Key")
-_PACKAGE_PARENT = Path(__file__).resolve().parent.parent
+_FOLDER = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,10 @@ def _start(
         "CUDASIM_SANITIZER": sanitizer,
         "LD_PRELOAD": _library(sanitizer) or "",
         "OPENBLAS_NUM_THREADS": "1",
-        **{name: value.format(log=log) for name, value in _OPTIONS[sanitizer].items()},
+        **{name: value.format(log=log, folder=_FOLDER) for name, value in _OPTIONS[sanitizer].items()},
     }
     variables["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(_PACKAGE_PARENT), variables.get("PYTHONPATH")])
+        filter(None, [str(_FOLDER.parent), variables.get("PYTHONPATH")])
     )
     command = [sys.executable, *arguments]
     # Old ThreadSanitizers fail where Linux randomises the address space as much as it does now.
