@@ -28,7 +28,7 @@ from test_multiply import BY_FFT
 
 import polygpu as pg
 from polygpu import _backends as backends
-from polygpu import fft
+from polygpu import fft, lattice
 from polygpu._backends import cuda
 from polygpu._backends.cuda.device import Shared
 from polygpu._backends.cuda.launch import modulus_constants
@@ -1655,6 +1655,28 @@ def test_out_of_memory(gpu, monkeypatch):
             with pytest.raises(pg.errors.OutOfDeviceMemory, match=r"cuda:0: Out of memory.*smaller batches"):
                 call()
     same(x.ntt(), a.ntt())
+
+
+@needs_compiler
+def test_key_switches_say_what_does_not_fit(gpu, monkeypatch):
+    """Nothing is done, and the message says what is needed and what would help."""
+    T = pg.Ring(64, pg.ntt_primes(64, bits=30, count=3))
+    Q, P = T[:2], T[2:]
+    s, c = T.ternary(seed=1), Q.random(2, seed=2).ntt().to("cuda")
+    M = lattice.LinearTransform({k: [k] for k in range(1, 17)}, ring=Q, special=P, scale=2**20, baby=1)
+    made = lattice.rotation_keys(s, M.galois_elements, ring=Q, special=P, limbs_per_digit=1, turned=True)
+    M, keys = M.to("cuda"), {g: key.to("cuda") for g, key in made.items()}
+    calls = {
+        "fewer than 16 giants": lambda: lattice.transform(c, M, keys),
+        "Rotate by fewer than 16 keys": lambda: lattice.rotate_many(c, keys.values()),
+        "by fewer than 16 keys": lambda: lattice.rotate_many(c, keys.values(), divide=False),
+    }
+    for hint, call in calls.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(type(gpu.cuda.Device()), "mem_info", property(lambda _: (20_000, 1 << 30)))
+            with pytest.raises(pg.errors.OutOfDeviceMemory, match=rf"cuda:0: \d+ bytes .* 20000 .*{hint}"):
+                call()
+        call()
 
 
 @pytest.mark.parametrize("home", ["/proc/nowhere", None])

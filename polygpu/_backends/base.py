@@ -62,6 +62,13 @@ class Memory(ABC):
 
     # ---- composed ----
 
+    def require(self, nbytes: int, hint: str) -> None:
+        """Raise OutOfDeviceMemory if a device has fewer bytes left; the hint says what would help.
+
+        Memory of the host is given page by page, so nothing is known before it is used.
+        """
+        return
+
     def constant(self, x: Array) -> Array:
         """As from_host, for operands that are used again: kept on the device where that saves time."""
         return self.from_host(x)

@@ -312,7 +312,9 @@ def rotated_sums(
     made: the evaluated digits of c's masks, (*batch, digits).
     """
     T, compute = plan.T, backend_of(c._data)
-    data = empty(compute, (len(keys), *c._data.shape[:-2], T.rows, T.n), T.dtype)
+    shape = (len(keys), *c._data.shape[:-2], T.rows, T.n)
+    compute.require(prod(shape) * T.dtype.itemsize, f"Rotate by fewer than {len(keys)} keys in a call")
+    data = empty(compute, shape, T.dtype)
     plan.run(made._data, keys, moves, ntt(c)._data, None, data)
     return Value(T, data, "eval")
 
@@ -348,9 +350,11 @@ def _rotated(
 ) -> V:
     """Return the rotations of c, divided by P: (len(keys), *batch, 2), in c's domain."""
     ring, T, compute, count = c._plan, plan.T, backend_of(c._data), len(keys)
-    data = empty(compute, (count, *c._data.shape), ring.dtype)
     bytes_of_one = prod(c._data.shape[:-2]) * T.rows * T.n * T.dtype.itemsize
     together = max(1, min(count, compute.divided_bytes // max(1, bytes_of_one)))
+    needed = count * prod(c._data.shape) * ring.dtype.itemsize + together * bytes_of_one
+    compute.require(needed, f"Rotate by fewer than {count} keys in a call")
+    data = empty(compute, (count, *c._data.shape), ring.dtype)
     body = ntt(c)._data
     for start in range(0, count, together):
         some = slice(start, min(start + together, count))
@@ -430,10 +434,16 @@ def slot_product(
     weights: the diagonals, evaluated modulo T. made: the evaluated digits of c's masks, if they are there.
     """
     ring, T, compute = c._plan, plan.T, backend_of(c._data)
+    shape = (*c._data.shape[:-2], T.rows, T.n)
+    moved = len(giant_keys) - plan.first if plan.giants else 0
+    digits_of_all = len(plan.switch.parts) * (moved + (made is None and plan.takes_digits))
+    compute.require(
+        (2 * (len(giant_keys) + 1) + digits_of_all) * prod(shape) // 2 * T.dtype.itemsize,
+        f"Give LinearTransform a larger `baby`, for fewer than {len(giant_keys)} giants",
+    )
     if made is None and plan.takes_digits:
         made = mask_digits(c, plan.switch)
     given = None if made is None else made._data
-    shape = (*c._data.shape[:-2], T.rows, T.n)
     inner = empty(compute, (len(giant_keys), *shape), T.dtype)
     plan.babies.run(given, baby_keys, baby_moves, ntt(c)._data, weights._data, inner)
     if plan.giants is None:

@@ -350,6 +350,12 @@ class MemoryPool:
     def total_bytes(self) -> int:
         return sum(x.size for x in self.kept) if self.kept else self.used_bytes()
 
+    def free_bytes(self) -> int:
+        return 0
+
+    def get_limit(self) -> int:
+        return 0  # none
+
     def free_all_blocks(self, stream: Any = None) -> None:
         pass
 

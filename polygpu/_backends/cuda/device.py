@@ -569,6 +569,21 @@ class Device:
             noting.take(array.data, array.nbytes)
         return array  # type: ignore[no-any-return]
 
+    def require(self, nbytes: int, hint: str) -> None:
+        """Raise OutOfDeviceMemory if the card and CuPy's pool have less than so many bytes together."""
+        with self.scope:
+            pool = self.xp.get_default_memory_pool()
+            free, limit = self._device.mem_info[0], pool.get_limit()
+            if limit:
+                free = min(free, limit - pool.total_bytes())
+            free += pool.free_bytes()
+        if nbytes > free:
+            raise OutOfDeviceMemory(
+                f"{self.name}: {nbytes} bytes of memory are needed for results and intermediate values, and "
+                f"{free} are free. Nothing was done. {hint}, delete values that are no longer needed, or "
+                "take smaller batches"
+            )
+
     def _allocate(self, size: int) -> Any:
         """CuPy's pointer to `size` bytes on the current device, which is this one."""
         try:
