@@ -1,0 +1,571 @@
+"""A bootstrap of CKKS: a ciphertext without levels becomes one with levels, and nobody decrypts it.
+
+    python -m polygpu.examples.bootstrapping --logn 12 --insecure
+    python -m polygpu.examples.bootstrapping --logn 16 --preset wide --device cuda
+
+Let m be the phase modulo the first prime q. Read modulo a larger Q, the phase is m + q I with small integers
+I (ModRaise). CoeffToSlot moves its coefficients to the slots. There a polynomial computes sin(2 pi x), which
+is nearly 2 pi m / q for x = m / q + I (EvalMod). SlotToCoeff moves the results back.
+
+Sources: Cheon, Han, Kim, Kim, Song 2018/153 (the idea); Bossuat, Troncoso-Pastoriza, Hubaux 2022/024 (a
+sparse secret inside ModRaise alone); Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux 2020/1203 (matrices, exact
+scales); Han, Ki 2019/688 (double angles); Lee et al. 2020/552 (arcsine).
+
+An example, not a product: it is not constant time, nobody has reviewed it, keys are not erased from memory,
+and decrypted values must not be shown to others without additional noise (Li, Micciancio 2020/1533). Small
+rings are not secure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from itertools import pairwise
+from time import perf_counter
+from typing import Any, NamedTuple, TypedDict
+
+import numpy as np
+
+import polygpu as pg
+from polygpu import lattice
+from polygpu._core.locks import cached_property
+from polygpu.examples.bfv import derive
+from polygpu.examples.ckks_arithmetic import Arithmetic, Array, Ciphertext, decrypt, encode
+
+# ---- parameters ----
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Primes from the bottom: the first one, then those of levels, SlotToCoeff, EvalMod, CoeffToSlot.
+
+    Numbers of bits are those of the primes. The scale in EvalMod has one bit more than its primes: products
+    there are 2 x y - c, so that a product of scales 2 q, halved and divided by q, is 2 q again.
+    """
+
+    log_n: int = 16
+    first: int = 58  # bits of the first prime
+    scale: int = 48  # bits of the scale of ciphertexts, and of primes of the levels
+    levels: int = 3  # that are left after a bootstrap
+    stc: int = 3  # matrices of SlotToCoeff
+    stc_bits: int = 45
+    mod_bits: int = 58
+    cts: int = 4  # matrices of CoeffToSlot
+    cts_bits: int = 56
+    size: int = 4  # limbs of a digit, and number of special primes
+    special_bits: int = 60
+    weight: int = 192  # nonzero coefficients of the secret
+    sparse_weight: int = 32  # of the secret inside ModRaise
+    bound: int = 14  # K: the integers I are expected below it
+    degree: int = 31  # of the Chebyshev series
+    doublings: int = 3
+    arcsine: int = 0  # 3 or 5: the degree of a correction after the sine
+    log_slots: int | None = None  # of different slots; all of N/2 by default
+    real: bool = False  # slots are real numbers: half of EvalMod
+
+    def __post_init__(self) -> None:
+        """Check the fields that choose a variant."""
+        if self.arcsine not in _ARCSINE:
+            raise pg.ParameterError(f"arcsine: {self.arcsine}, must be one of {[*_ARCSINE]}")
+        if max(self.weight, self.sparse_weight) > self.n:
+            raise pg.ParameterError(
+                f"weight: {self.weight} and {self.sparse_weight} must be at most {self.n}"
+            )
+        if self.log_slots is not None and not 1 <= self.log_slots < self.log_n:
+            raise pg.ParameterError(f"log_slots: {self.log_slots}, must be from 1 to log_n - 1")
+
+    @property
+    def n(self) -> int:
+        """The degree N."""
+        return 1 << self.log_n
+
+    @property
+    def slots(self) -> int:
+        """The number of different slots."""
+        return self.n // 2 if self.log_slots is None else 1 << self.log_slots
+
+    @property
+    def mod_levels(self) -> int:
+        """The primes of EvalMod."""
+        return self.degree.bit_length() + self.doublings + _ARCSINE[self.arcsine][0]
+
+    @cached_property
+    def ring(self) -> pg.Ring:
+        """The ring modulo Q, the primes of ciphertexts."""
+        return pg.Ring(self.n, self._primes[: -self.size])
+
+    @cached_property
+    def special(self) -> pg.Ring:
+        """The ring modulo P, the special primes."""
+        return pg.Ring(self.n, self._primes[-self.size :])
+
+    @cached_property
+    def _primes(self) -> list[int]:
+        chain = (
+            (self.special_bits, self.size),
+            (self.first, 1),
+            (self.scale, self.levels),
+            (self.stc_bits, self.stc),
+            (self.mod_bits, self.mod_levels),
+            (self.cts_bits, self.cts),
+        )
+        found: list[int] = []
+        for i, (bits, count) in enumerate(chain):
+            # Scales stay near powers of two where primes do.
+            near = i > 1
+            found += pg.ntt_primes(self.n, bits=bits, count=count, exclude=found, near=near) if count else []
+        return found[self.size :] + found[: self.size]
+
+    @property
+    def log_qp(self) -> int:
+        """The bits of Q P."""
+        return self.ring.join(self.special).modulus.bit_length()
+
+    @property
+    def log_sparse(self) -> int:
+        """The bits of the modulus of the only key under the sparse secret."""
+        return (self.ring.moduli[0] * self.special.moduli[0]).bit_length()
+
+    @property
+    def log_qp_limits(self) -> tuple[int, int]:
+        """The log_qp and log_sparse up to which 128 bits are estimated; 0 where no estimate is recorded."""
+        limits = []
+        for weight in (self.weight, self.sparse_weight):
+            try:
+                limits.append(lattice.max_log_q(self.n, secret=weight))
+            except pg.ParameterError:
+                limits.append(0)
+        return limits[0], limits[1]
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether an estimate of 128 bits is recorded for both secrets."""
+        limits = self.log_qp_limits
+        return self.log_qp <= limits[0] and self.log_sparse <= limits[1]
+
+    @property
+    def failure(self) -> float:
+        """Log2 of the probability that one of the integers I of a bootstrap exceeds the bound.
+
+        A coefficient of I is near a sum of h + 1 independent uniform numbers in [-1/2, 1/2], h the weight of
+        the sparse secret. A bootstrap where it happens gives wrong slots.
+        """
+        count = self.sparse_weight + 1
+        x = Fraction(count, 2) - self.bound
+        terms = ((-1) ** j * math.comb(count, j) * (x - j) ** count for j in range(math.floor(x) + 1))
+        tail = 2 * sum(terms, Fraction(0)) / math.factorial(count)
+        if not tail:
+            return -math.inf
+        return math.log2(tail.numerator) - math.log2(tail.denominator) + math.log2(2 * self.slots)
+
+
+# Of the correction's degree: levels, and the factor by which it leaves the scale too small.
+_ARCSINE = {0: (0, 1.0), 3: (2, 4 * 6.0), 5: (3, 16 * 40 / 3)}
+
+PRESETS = {
+    "precise": Parameters(),
+    "wide": Parameters(
+        first=50, scale=44, levels=7, stc_bits=40, mod_bits=50, cts_bits=50, special_bits=50, size=6
+    ),
+}
+
+# ---- matrices by their diagonals ----
+
+Diagonals = dict[int, Array]  # k -> d: the matrix sends v to the sum of d * roll(v, -k)
+
+
+def butterflies(slots: int) -> list[Diagonals]:
+    """Return the layers of the map from coefficients to slots, on bit-reversed input; the first one is first.
+
+    Slot j is the sum over k of t_k exp(i pi 5^j k / N) with N = 2 slots. It is that of the polynomial whose
+    coefficients k and k + N/2 are the real and the imaginary part of t_k.
+    """
+    found, order = [], 4 * slots
+    powers = np.array([pow(5, j, order) for j in range(slots)])
+    length = 2
+    while length <= slots:
+        half, j = length // 2, np.arange(slots) % length
+        is_low = j < half
+        w = np.exp(2j * np.pi * (powers[j % half] % (4 * length)) / (4 * length))
+        # out[low] = v[j] + w v[j + half]; out[high] = v[j - half] - w v[j]
+        layer = {0: np.where(is_low, 1, -w)}
+        _add(layer, half % slots, np.where(is_low, w, 0))
+        _add(layer, -half % slots, np.where(is_low, 0, 1))
+        found.append(layer)
+        length *= 2
+    return found
+
+
+def _add(matrix: Diagonals, k: int, diagonal: Array) -> None:
+    matrix[k] = matrix[k] + diagonal if k in matrix else diagonal
+
+
+def inverse_butterfly(layer: Diagonals, slots: int) -> Diagonals:
+    """Return the inverse of a layer: its conjugate transpose over 2."""
+    result: Diagonals = {}
+    for k, d in layer.items():  # the entry (j, j + k) moves to (j + k, j)
+        _add(result, -k % slots, np.conj(np.roll(d, k)) / 2)
+    return result
+
+
+def product(A: Diagonals, B: Diagonals, slots: int) -> Diagonals:
+    """Return the matrix A B, which applies B first."""
+    result: Diagonals = {}
+    for a, da in A.items():
+        for b, db in B.items():
+            _add(result, (a + b) % slots, da * np.roll(db, -a))
+    return result
+
+
+def grouped(layers: Sequence[Diagonals], count: int, slots: int) -> list[Diagonals]:
+    """Return `count` matrices whose product is that of the layers, in order of application."""
+    result, at = [], 0
+    for i in range(count):
+        size = len(range(i, len(layers), count))
+        total: Diagonals = {0: np.ones(slots, np.complex128)}
+        for layer in layers[at : at + size]:
+            total = product(layer, total, slots)
+        result.append(total)
+        at += size
+    return result
+
+
+def sine_series(p: Parameters) -> Array:
+    """Return Chebyshev coefficients of cos(2 pi (K x - 1/4) / 2^doublings), fitted where K x can lie.
+
+    The doublings make sin(2 pi K x) of it. K x is an integer I plus m / q, and integers near 0 are likely, so
+    least squares are weighted by the density of I. That gives the likely ones 5 to 10 bits more than an
+    interpolation of the same degree on all of [-1, 1].
+    """
+    integers = np.arange(-p.bound, p.bound + 1)
+    near = math.sqrt(2) * 2.0 ** (p.scale - p.first) * np.cos(np.pi * (np.arange(6) + 0.5) / 6)
+    x = np.clip((integers[:, None] + near) / p.bound, -1, 1).ravel()
+    density = np.exp(-(integers**2) * 6 / (p.sparse_weight + 1))
+    weights = np.repeat(np.sqrt(np.maximum(density, 1e-9)), len(near))
+    values = np.cos(2 * np.pi * (p.bound * x - 0.25) / 2**p.doublings)
+    powers = np.polynomial.chebyshev.chebvander(x, p.degree)
+    return np.asarray(np.linalg.lstsq(powers * weights[:, None], values * weights, rcond=1e-17)[0])
+
+
+# ---- the bootstrap ----
+
+
+class Keys(NamedTuple):
+    """secret: s. The others are public: they switch to the sparse secret and back, relinearise and rotate.
+
+    rotations: of all Galois elements of the matrices, turned, and of the conjugation, -1.
+    """
+
+    secret: pg.Poly
+    to_sparse: lattice.SwitchKey
+    from_sparse: lattice.SwitchKey
+    relin: lattice.SwitchKey
+    rotations: dict[int, lattice.SwitchKey]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the public keys."""
+        return sum(k.nbytes for k in (self.to_sparse, self.from_sparse, self.relin, *self.rotations.values()))
+
+    def to(self, device: str | None = None) -> Keys:
+        """Return the keys on a device, by default the current one."""
+        rotations = {g: key.to(device) for g, key in self.rotations.items()}
+        to_sparse, from_sparse = self.to_sparse.to(device), self.from_sparse.to(device)
+        return Keys(self.secret.to(device), to_sparse, from_sparse, self.relin.to(device), rotations)
+
+
+class _Of(TypedDict):
+    special: pg.Ring
+    limbs_per_digit: int
+
+
+class Bootstrapper:
+    """The matrices and the polynomial of a parameter set; `bootstrap` refreshes ciphertexts with them."""
+
+    def __init__(self, p: Parameters) -> None:
+        self.p = p
+        Q, slots, total = p.ring, p.slots, p.ring.rows
+        self.mod_scale = 2.0 * 2**p.mod_bits
+        self.repeats = p.n // 2 // slots  # of the slots
+        is_packed = self.repeats > 1 and not p.real  # real and imaginary parts lie side by side
+        layers = butterflies(slots)
+
+        # 1/2 because a number and its conjugate are added, 1/K to come into [-1, 1].
+        to_slots = grouped([inverse_butterfly(layer, slots) for layer in reversed(layers)], p.cts, slots)
+        if is_packed:
+            to_slots[-1] = {k: np.concatenate([d, -1j * d]) for k, d in to_slots[-1].items()}
+        factor = 1 / (2 * p.bound * self.repeats)
+        self.to_slots = self._matrices(to_slots, total, factor, self.mod_scale / Q.moduli[0])
+
+        self.series = sine_series(p)
+
+        end, scale = total - p.cts - p.mod_levels, 2.0**p.scale
+        to_coefficients = grouped(layers, p.stc, slots)
+        if is_packed:  # v -> v[:slots] + i v[slots:], twice
+            one, i = np.ones(slots), 1j * np.ones(slots)
+            both = {0: np.concatenate([one, i]), slots: np.concatenate([i, one])}
+            first = {k: np.tile(d, 2) for k, d in to_coefficients[0].items()}
+            to_coefficients[0] = product(first, both, 2 * slots)
+        elif p.real:  # m = f + f(1/X), where f has half of the constant of m
+            half = {0: np.where(np.arange(slots), 1, 0.5)}
+            to_coefficients[0] = product(to_coefficients[0], half, slots)
+        last = self.mod_scale * _ARCSINE[p.arcsine][1]
+        factor = Q.moduli[0] / (2 * np.pi * scale)
+        self.to_coefficients = self._matrices(to_coefficients, end, factor, scale / last)
+
+    def _matrices(
+        self, matrices: Sequence[Diagonals], limbs: int, factor: float, gain: float
+    ) -> list[lattice.LinearTransform]:
+        """Return encoded matrices from `limbs` limbs downwards, which multiply slots and scale as given."""
+        share, gain = factor ** (1 / len(matrices)), gain ** (1 / len(matrices))
+        found = []
+        for i, matrix in enumerate(matrices):
+            ring = self.p.ring[: limbs - i]
+            rows = {k: share * d for k, d in matrix.items()}
+            scale = ring.moduli[-1] * gain
+            found.append(lattice.LinearTransform(rows, ring=ring, special=self.p.special, scale=scale))
+        return found
+
+    @property
+    def matrices(self) -> list[lattice.LinearTransform]:
+        """Those of CoeffToSlot and of SlotToCoeff."""
+        return self.to_slots + self.to_coefficients
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrices."""
+        return sum(matrix.nbytes for matrix in self.matrices)
+
+    def to(self, device: str | None = None) -> Bootstrapper:
+        """Return the bootstrapper with its matrices on a device, by default the current one."""
+        moved = copy(self)
+        moved.to_slots = [matrix.to(device) for matrix in self.to_slots]
+        moved.to_coefficients = [matrix.to(device) for matrix in self.to_coefficients]
+        return moved
+
+    def keygen(self, seed: bytes) -> Keys:
+        """Return fresh keys. The seed must be secret and used only once."""
+        p = self.p
+        Q, P, top = p.ring, p.special, p.ring[: p.ring.rows - p.cts]
+        whole, of = Q.join(P), _Of(special=P, limbs_per_digit=p.size)
+        s = whole.ternary(weight=p.weight, seed=derive(seed, "secret")).ntt()
+        sparse = whole.ternary(weight=p.sparse_weight, seed=derive(seed, "sparse")).ntt()
+        rings = {self._galois(self.p.slots << i): Q for i in range(self.repeats.bit_length() - 1)}
+        for matrix in self.matrices:  # those with more limbs come first
+            for g in matrix.galois_elements:
+                rings.setdefault(g, matrix.ring)
+        rings[2 * p.n - 1] = top
+        return Keys(
+            secret=s,
+            to_sparse=lattice.switch_key(
+                sparse, s, ring=Q[:1], special=P[:1], limbs_per_digit=1, seed=derive(seed, "to sparse")
+            ),
+            from_sparse=lattice.switch_key(s, sparse, ring=Q, seed=derive(seed, "from sparse"), **of),
+            relin=lattice.switch_key(s, s * s, ring=top, seed=derive(seed, "relin"), **of),
+            rotations=lattice.rotation_keys(
+                s, rings, ring=rings, turned=True, seed=derive(seed, "rotations"), **of
+            ),
+        )
+
+    def _galois(self, k: int) -> int:
+        """The g for which X -> X^g turns slots left by k."""
+        return pow(5, k, 2 * self.p.n)
+
+    def encrypt(self, secret: pg.Poly, z: Any, seed: bytes, limbs: int = 1) -> Ciphertext:
+        """Encrypt vectors (*batch, slots) under the secret key, modulo the first limbs."""
+        ring, scale = self.p.ring[:limbs], 2.0**self.p.scale
+        values = np.tile(np.asarray(z, np.complex128), self.repeats)
+        m = encode(values, ring, scale)
+        mask = ring.random(m.shape, seed=derive(seed, "mask"), domain="eval")
+        e = ring.gaussian(3.2, batch=m.shape, seed=derive(seed, "noise")).ntt()
+        return Ciphertext(pg.stack([m + e - mask * secret.restrict(ring), mask], axis=-1), scale)
+
+    def decrypt(self, secret: pg.Poly, c: Ciphertext) -> Array:
+        """Return the slots, (*batch, slots)."""
+        return decrypt(secret, c)[..., : self.p.slots]
+
+    # ---- steps ----
+
+    def bootstrap(
+        self, keys: Keys, c: Ciphertext, stage: Callable[[str], None] = lambda name: None
+    ) -> Ciphertext:
+        """Return the same slots with all levels. Of c, whose scale is 2^scale, one limb is read.
+
+        stage: is told the name of each step as it begins, and "" at the end.
+        """
+        arithmetic = Arithmetic(self.p.ring, keys.relin)
+        stage("ModRaise")
+        c = self.mod_raise(keys, c)
+        stage("CoeffToSlot")
+        c = self.coeff_to_slot(keys, c)
+        stage("EvalMod")
+        c = self.eval_mod(arithmetic, c)
+        stage("SlotToCoeff")
+        c = self.slot_to_coeff(keys, c)
+        stage("")
+        return c
+
+    def mod_raise(self, keys: Keys, c: Ciphertext) -> Ciphertext:
+        """The phase m, modulo the first prime q, becomes m + q I modulo Q. The new scale is q."""
+        Q = self.p.ring
+        low = c.value.restrict(Q[:1])
+        pair = lattice.key_switch(low[..., 1], keys.to_sparse, add=low[..., 0]).mod_up(Q)
+        value = lattice.key_switch(pair[..., 1], keys.from_sparse, add=pair[..., 0])
+        for i in range(self.repeats.bit_length() - 1):  # the trace: what is not in X^repeats vanishes
+            value = value + lattice.rotate(value, keys.rotations[self._galois(self.p.slots << i)])
+        return Ciphertext(value, float(Q.moduli[0]))
+
+    def coeff_to_slot(self, keys: Keys, c: Ciphertext) -> Ciphertext:
+        """Coefficients over q K, bit-reversed: of N/2 complex slots a batch of two, else one vector."""
+        c = self._multiplied(keys, self.to_slots, c)
+        other = self._conjugated(keys, c)
+        total = c.value + other
+        if self.repeats > 1 or self.p.real:
+            return Ciphertext(total, c.scale)
+        imaginary = (c.value - other).mul_monomial(-(self.p.n // 2))  # over the i of all slots
+        return Ciphertext(pg.stack([total, imaginary]), c.scale)
+
+    def eval_mod(self, arithmetic: Arithmetic, c: Ciphertext) -> Ciphertext:
+        """sin(2 pi K x) of each slot, nearly 2 pi m / q."""
+        p = self.p
+        c = arithmetic.polynomial(c, self.series, self.mod_scale, basis="chebyshev")
+        for _ in range(p.doublings):
+            c = arithmetic.doubled_product(c, c, 1.0)
+        if not p.arcsine:
+            return c
+        square = arithmetic.product(c, c)
+        if p.arcsine == 3:  # 6 y + y^3
+            inner = arithmetic.plus(square, 6.0)
+        else:  # (40/3) y + (20/9) y^3 + y^5 = y ((y^2 + 10/9)^2 + 40/3 - 100/81)
+            shifted = arithmetic.plus(square, 10 / 9)
+            inner = arithmetic.plus(arithmetic.product(shifted, shifted), 40 / 3 - 100 / 81)
+        c = arithmetic.product(c, inner)
+        return Ciphertext(c.value, c.scale * (6.0 if p.arcsine == 3 else 40 / 3))
+
+    def slot_to_coeff(self, keys: Keys, c: Ciphertext) -> Ciphertext:
+        """The slots of c become the coefficients of the result."""
+        if self.repeats == 1 and not self.p.real:
+            real, imaginary = c.value
+            c = Ciphertext(real + imaginary.mul_monomial(self.p.n // 2), c.scale)
+        c = self._multiplied(keys, self.to_coefficients, c)
+        return Ciphertext(c.value + self._conjugated(keys, c), c.scale) if self.p.real else c
+
+    def _multiplied(
+        self, keys: Keys, matrices: Sequence[lattice.LinearTransform], c: Ciphertext
+    ) -> Ciphertext:
+        for matrix in matrices:
+            value = lattice.transform(c.value, matrix, keys.rotations, rescale=1)
+            c = Ciphertext(value, c.scale * matrix.scale / matrix.ring.moduli[-1])
+        return c
+
+    def _conjugated(self, keys: Keys, c: Ciphertext) -> pg.Poly:
+        return lattice.rotate(c.value, keys.rotations[2 * self.p.n - 1])
+
+
+# ---- the command ----
+
+
+def bits(found: Array, expected: Array) -> tuple[float, float]:
+    """Return -log2 of the largest and of the mean error of a slot."""
+    error = abs(found - expected)
+    return -math.log2(error.max()), -math.log2(error.mean())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make keys, bootstrap, and print times and bits."""
+    parser = argparse.ArgumentParser(
+        prog="python -m polygpu.examples.bootstrapping", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("--logn", type=int, default=16, help="log2 of the degree N (16)")
+    parser.add_argument("--preset", choices=PRESETS, default="precise")
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="FIELD=INT", help="other parameters of the preset"
+    )
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--repeat", type=int, default=1, help="bootstraps in a row")
+    parser.add_argument("--insecure", action="store_true", help="allow parameters below 128 bits of security")
+    options = parser.parse_args(arguments)
+    known = {f.name for f in fields(Parameters)}
+    changes: dict[str, Any] = {"log_n": options.logn}
+    for text in options.set:
+        name, _, number = text.partition("=")
+        if name not in known or not number.lstrip("-").isdigit():
+            parser.error(f"--set {text}: must be FIELD=INT with a field of {', '.join(sorted(known))}")
+        changes[name] = int(number)
+    try:
+        p = replace(PRESETS[options.preset], **changes)
+        _describe(p)
+    except pg.PolyGPUError as error:
+        parser.error(str(error))
+    if not p.is_secure and not options.insecure:
+        parser.error("these parameters are for benchmarks only, they are not secure. --insecure runs them")
+    _measure(p, options.device, options.repeat)
+    return 0
+
+
+def _describe(p: Parameters) -> None:
+    """Print sizes, security, the probability of failure, and what is left."""
+    limits = [limit or "not recorded" for limit in p.log_qp_limits]
+    kind = "real" if p.real else "complex"
+    print(f"N = 2^{p.log_n}, {p.slots} {kind} slots; {p.ring.rows} + {p.size} limbs, digits of {p.size}")
+    print(f"secret of weight {p.weight}: log2 Q P {p.log_qp}, limit for 128 bits {limits[0]}")
+    print(f"secret of weight {p.sparse_weight}: log2 {p.log_sparse}, limit {limits[1]}")
+    if not p.is_secure:
+        print("benchmark only, not secure")
+    print(f"P(some |I| > {p.bound}) = 2^{p.failure:.0f}")
+    print(
+        f"left: {p.levels} levels, {math.log2(p.ring[: p.levels + 1].modulus) - p.first:.0f} bits of log2 Q"
+    )
+
+
+def _measure(p: Parameters, device: str, repeat: int) -> None:
+    """Make keys, bootstrap random slots and the worst input, and print times and bits."""
+    start, seed = perf_counter(), secrets.token_bytes(32)
+    with pg.device(device):
+        boot = Bootstrapper(p).to()
+        keys = boot.keygen(derive(seed, "keys"))
+        print(f"set-up {perf_counter() - start:.1f} s", end="; ")
+        print(f"matrices {boot.nbytes / 1e9:.2f} GB, keys {keys.nbytes / 1e9:.2f} GB")
+        rng = np.random.default_rng()
+        z = rng.uniform(-1, 1, p.slots) + (0 if p.real else 1j * rng.uniform(-1, 1, p.slots))
+        for name, values in (("random slots", z), ("all slots 1, the worst input", np.ones(p.slots))):
+            c = boot.encrypt(keys.secret, values, derive(seed, name))
+            print(f"{name}: fresh {_shown(boot, keys, c, values)}")
+            for _ in range(repeat):
+                watch = _Watch(device)
+                c = boot.bootstrap(keys, c, watch)
+                print(f"{watch}; {_shown(boot, keys, c, values)}")
+
+
+class _Watch:
+    """Takes the time of each stage until all work of the device is done."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._began: list[tuple[str, float]] = []
+
+    def __call__(self, name: str) -> None:
+        if self._device != "cpu":
+            import cupy
+
+            cupy.cuda.get_current_stream().synchronize()
+        self._began.append((name, perf_counter()))
+
+    def __str__(self) -> str:
+        parts = [f"{name} {end - start:.3f}" for (name, start), (_, end) in pairwise(self._began)]
+        return f"bootstrap {self._began[-1][1] - self._began[0][1]:.3f} s ({', '.join(parts)})"
+
+
+def _shown(boot: Bootstrapper, keys: Keys, c: Ciphertext, expected: Array) -> str:
+    worst, mean = bits(boot.decrypt(keys.secret, c), expected)
+    return f"bits of the worst slot {worst:.1f}, of the mean {mean:.1f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

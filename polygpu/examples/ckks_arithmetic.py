@@ -1,0 +1,237 @@
+"""CKKS ciphertexts with exact scales: encoding, sums, products, and polynomials of few levels.
+
+A ciphertext holds `scale` times its slots. Rescaling divides the scale by a prime near a power of two, so
+scales of different depth differ slightly. Here every constant is multiplied by the scale that its term needs,
+so that no error comes from the difference.
+
+An example, not a product: it is not constant time, and nobody has reviewed it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import polygpu as pg
+from polygpu import fft, lattice
+
+Array = NDArray[Any]
+
+
+class Ciphertext(NamedTuple):
+    """value: (*batch, 2), evaluated, modulo the first limbs of Q. scale: of the phase over the slots."""
+
+    value: pg.Poly
+    scale: float
+
+    @property
+    def limbs(self) -> int:
+        """How many primes of Q are left."""
+        return len(self.value.ring.moduli)
+
+
+# ---- slots ----
+
+
+def encode(z: Any, ring: pg.Ring, scale: float | Fraction) -> pg.Poly:
+    """Encode vectors (*batch, n/2) as an evaluated plaintext of a ring.
+
+    Raises:
+        ParameterError: scale times a coefficient is too large for the ring.
+        CoefficientError: z is not finite.
+    """
+    parts, exponent = _near_one(np.asarray(z, np.complex128))
+    coefficients = fft.from_slots(parts)
+    factor = Fraction(scale.item() if isinstance(scale, np.generic) else scale) * Fraction(2) ** exponent
+    largest = abs(Fraction(np.max(abs(coefficients), initial=0)) * factor)
+    # The noise of a fresh ciphertext, u e + e_0 + e_1 s, has coefficients of at most 21 (2 N + 1).
+    if 2 * (largest + 21 * (2 * ring.n + 1) + 1) >= ring.modulus:
+        raise pg.ParameterError(
+            f"z: a coefficient times the scale has {int(largest).bit_length()} bits, and the modulus, of "
+            f"{ring.modulus.bit_length()} bits, does not hold it. Take a smaller scale or more limbs."
+        )
+    return ring.from_floats(coefficients, scale=factor).ntt()
+
+
+def decode(m: pg.Poly, scale: float) -> Array:
+    """Return the slots (*batch, n/2) of a plaintext."""
+    coefficients = m.cpu().to_float64()
+    if np.isfinite(coefficients).all():
+        parts, exponent = _near_one(coefficients / scale)
+    else:  # larger than doubles: a quotient of Python ints is rounded once, however large they are
+        top, bottom = scale.as_integer_ratio()
+        exact: Array = m.cpu().to_bigints(centered=True)
+        quotients = [int(x) * bottom / top for x in exact.flat]
+        parts, exponent = _near_one(np.array(quotients).reshape(exact.shape))
+    return _times_power(fft.to_slots(parts), exponent)
+
+
+def phase(secret: pg.Poly, c: Ciphertext) -> pg.Poly:
+    """Return c_0 + c_1 s, (*batch): scale times the slots, plus noise."""
+    return pg.fma(c.value[..., 1], secret, c.value[..., 0], ring=c.value.ring)
+
+
+def decrypt(secret: pg.Poly, c: Ciphertext) -> Array:
+    """Return the slots, (*batch, n/2)."""
+    return decode(phase(secret, c), c.scale)
+
+
+def _near_one(x: Array) -> tuple[Array, int]:
+    """Return x divided by the power 2^e that makes its largest part less than 1, and e.
+
+    No sum in a transform of such numbers overflows.
+    """
+    largest = np.max(abs(np.ascontiguousarray(x).view(np.float64)), initial=0)
+    if not np.isfinite(largest):
+        raise pg.errors.CoefficientError("a number is infinite or NaN. Look for an overflow before it.")
+    exponent = int(np.frexp(largest)[1])
+    return _times_power(x, -exponent), exponent
+
+
+def _times_power(x: Array, exponent: int) -> Array:
+    """Return x times 2^exponent, a factor that may be too large for a double."""
+    return np.ldexp(np.ascontiguousarray(x).view(np.float64), exponent).view(x.dtype)
+
+
+# ---- sums and products ----
+
+
+@dataclass(frozen=True, eq=False)
+class Arithmetic:
+    """Sums and products of ciphertexts modulo the first limbs of a ring Q.
+
+    Operands may have different numbers of limbs: surplus ones are not read. `relin` switches from s^2 to s,
+    at the limbs of all products.
+    """
+
+    ring: pg.Ring
+    relin: lattice.SwitchKey
+
+    def rescaled(self, value: pg.Poly, scale: float) -> Ciphertext:
+        """Return sums of products (*batch, 2 or 3), relinearised and divided by their last prime."""
+        q = value.ring.moduli[-1]
+        if value.shape[-1] == 2:
+            return Ciphertext(value.rescale(), scale / q)
+        kept, square = value[..., :2], value[..., 2]
+        return Ciphertext(lattice.key_switch(square, self.relin, add=kept, rescale=1), scale / q)
+
+    def product(self, x: Ciphertext, y: Ciphertext) -> Ciphertext:
+        """Return x y, relinearised and rescaled."""
+        return self._product(x, y, min(x.limbs, y.limbs), x.scale * y.scale)
+
+    def doubled_product(self, x: Ciphertext, y: Ciphertext, minus: Ciphertext | float) -> Ciphertext:
+        """Return 2 x y - minus. The factor 2 costs nothing: it halves the scale."""
+        limbs, scale = min(x.limbs, y.limbs), x.scale * y.scale / 2
+        if isinstance(minus, Ciphertext):
+            add = pg.combine([-round(scale / minus.scale)], [minus.value], ring=self.ring[:limbs])
+            return self._product(x, y, limbs, scale, add)
+        return self.plus(self._product(x, y, limbs, scale), -minus)
+
+    def _product(
+        self, x: Ciphertext, y: Ciphertext, limbs: int, scale: float, add: pg.Poly | None = None
+    ) -> Ciphertext:
+        """Return x y + add, of that scale before the division by the last of so many limbs."""
+        ring = self.ring[:limbs]
+        value = lattice.multiply(x.value, y.value, self.relin, add=add, rescale=1, ring=ring)
+        return Ciphertext(value, scale / ring.moduli[-1])
+
+    def plus(self, x: Ciphertext, constant: float) -> Ciphertext:
+        """Return x plus a real constant."""
+        return Ciphertext(lattice.add_constant(x.value, round(constant * x.scale)), x.scale)
+
+    # ---- polynomials ----
+
+    def polynomial(
+        self,
+        x: Ciphertext,
+        coefficients: Any,
+        scale: float,
+        *,
+        basis: Literal["power", "chebyshev"] = "power",
+        baby: int = 8,
+    ) -> Ciphertext:
+        """Return the sum of c_i b_i(x), b_i = x^i or T_i, of degree d and of the given scale.
+
+        It takes bit_length(d) limbs. Chebyshev series need slots of x in [-1, 1].
+
+        Baby steps are b_1 ... b_(baby - 1), and giant steps b_j for the powers of two above. A series of
+        degree d is split by the giant step j into quotient b_j + rest; the quotient is multiplied before it
+        is relinearised together with the rest (Paterson, Stockmeyer 1973; Bossuat, Mouchet,
+        Troncoso-Pastoriza, Hubaux 2020/1203, section 5).
+        """
+        series = _Series(self, x, basis, baby)
+        c = np.trim_zeros(np.asarray(coefficients, np.float64), "b")
+        if len(c) < 2:
+            value = pg.combine([0], [x.value], constant=round((c.sum()) * scale) * np.array([1, 0], object))
+            return Ciphertext(value, scale)
+        limbs = x.limbs - (len(c) - 1).bit_length() + 1
+        if limbs < 2:
+            raise pg.ParameterError(
+                f"x: degree {len(c) - 1} takes {(len(c) - 1).bit_length()} limbs, and {x.limbs} are there. "
+                "Take a smaller degree or a bootstrap before it."
+            )
+        series.make_steps(len(c) - 1)
+        q = self.ring.moduli[limbs - 1]
+        return self.rescaled(series.evaluate(c, limbs, scale * q), scale * q)
+
+
+class _Series:
+    """The steps of one evaluation of a polynomial: b_i(x) by i."""
+
+    def __init__(self, arithmetic: Arithmetic, x: Ciphertext, basis: str, baby: int) -> None:
+        if basis not in ("power", "chebyshev"):
+            raise pg.ParameterError(f"basis: {basis!r}, must be 'power' or 'chebyshev'")
+        self.arithmetic, self.steps, self.baby = arithmetic, {1: x}, baby
+        self.is_chebyshev = basis == "chebyshev"
+
+    def make_steps(self, degree: int) -> None:
+        """Make the baby steps and giant steps of a degree."""
+        for i in range(2, min(self.baby, degree + 1)):
+            self._step(i)
+        i = self.baby
+        while i <= degree:
+            self._step(i)
+            i *= 2
+
+    def _step(self, i: int) -> Ciphertext:
+        if i not in self.steps:
+            high = 1 << ((i - 1).bit_length() - 1)  # the largest power of two below i
+            a, b = self._step(high), self._step(i - high)
+            if not self.is_chebyshev:
+                self.steps[i] = self.arithmetic.product(a, b)
+            else:  # T_(a + b) = 2 T_a T_b - T_(a - b)
+                difference = 2 * high - i
+                minus = self._step(difference) if difference else 1.0
+                self.steps[i] = self.arithmetic.doubled_product(a, b, minus)
+        return self.steps[i]
+
+    def evaluate(self, c: Array, limbs: int, scale: float) -> pg.Poly:
+        """Return the series modulo so many limbs and at that scale, (*batch, 2), or 3 if not relinearised."""
+        c = c[: max(1, len(np.trim_zeros(c, "b")))]
+        degree, own, ring = len(c) - 1, self.arithmetic, self.arithmetic.ring[:limbs]
+        if degree < self.baby and (degree == 0 or self.steps[degree].limbs >= limbs):
+            return self._combination(c, ring, scale)
+        j = 1 << (degree.bit_length() - 1)
+        rest, quotient = c[:j].copy(), c[j:].copy()
+        if self.is_chebyshev:  # T_i = 2 T_j T_(i - j) - T_(2 j - i)
+            quotient[1:] *= 2
+            rest[2 * j - degree :] -= c[:j:-1]
+        step = self.steps[j]
+        inner = scale / step.scale * own.ring.moduli[limbs]
+        high = own.rescaled(self.evaluate(quotient, limbs + 1, inner), inner)
+        total = lattice.tensor(high.value, step.value, ring=ring)
+        low = self.evaluate(rest, limbs, scale)
+        place = total[..., : low.shape[-1]]
+        total[..., : low.shape[-1]] = place + low
+        return total
+
+    def _combination(self, c: Array, ring: pg.Ring, scale: float) -> pg.Poly:
+        """Return c_0 + c_1 b_1 + ...: constants are integers, c_i times the scale over that of b_i."""
+        terms = [i for i in range(1, len(c)) if c[i]] or [1]
+        factors = [round(c[i] * (scale / self.steps[i].scale)) if i < len(c) else 0 for i in terms]
+        values = [self.steps[i].value for i in terms]
+        return pg.combine(factors, values, constant=np.array([round(c[0] * scale), 0], object), ring=ring)
