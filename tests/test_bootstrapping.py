@@ -1,0 +1,251 @@
+"""The bootstrap of CKKS: its matrices and series beside NumPy's, each step, all variants, many in a row."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from devices import CARDS, on
+
+import polygpu as pg
+from polygpu.examples import bootstrapping
+from polygpu.examples.bootstrapping import PRESETS, Bootstrapper, Keys, Parameters, bits
+from polygpu.examples.ckks_arithmetic import Arithmetic, Ciphertext, phase
+
+# Small, and so not secure.
+SMALL = {name: replace(p, log_n=10) for name, p in PRESETS.items()}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "complex": {},
+    "real": {"real": True},
+    "few complex slots": {"log_slots": 5},
+    "few real slots": {"log_slots": 5, "real": True},
+    "half of the slots": {"log_slots": 8},
+    "two slots": {"log_slots": 1},
+}
+
+
+@cache
+def made(p: Parameters) -> tuple[Bootstrapper, Keys]:
+    boot = Bootstrapper(p)
+    return boot, boot.keygen(b"keys")
+
+
+def drawn(p: Parameters, seed: int, batch: tuple[int, ...] = ()) -> Any:
+    rng = np.random.default_rng(seed)
+    real, imaginary = rng.uniform(-1, 1, (2, *batch, p.slots))
+    return real if p.real else real + 1j * imaginary
+
+
+def encrypted(p: Parameters, z: Any, seed: int = 0) -> Ciphertext:
+    boot, keys = made(p)
+    return boot.encrypt(keys.secret, z, seed.to_bytes(4, "little"))
+
+
+# ---- matrices and the series ----
+
+
+def dense(matrix: bootstrapping.Diagonals, slots: int) -> Any:
+    """The matrix by its entries: row j of diagonal k has its entry in column j + k."""
+    j = np.arange(slots)
+    whole = np.zeros((slots, slots), complex)
+    for k, d in matrix.items():
+        whole[j, (j + k) % slots] += d
+    return whole
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4, 32])
+def test_matrices_are_the_map_from_coefficients_to_slots(slots: int) -> None:
+    layers = bootstrapping.butterflies(slots)
+    depth = len(layers)
+    order = [int(format(i, "b").zfill(depth)[::-1], 2) for i in range(slots)]
+    whole = np.eye(slots)
+    for layer in layers:
+        whole = dense(layer, slots) @ whole
+    real, imaginary = np.random.default_rng(1).normal(size=(2, slots))
+    t, coefficients = real + 1j * imaginary, np.concatenate([real, imaginary])
+    assert np.allclose(whole @ t[order], pg.fft.to_slots(coefficients))
+    for layer in layers:
+        inverse = bootstrapping.inverse_butterfly(layer, slots)
+        assert np.allclose(dense(inverse, slots) @ dense(layer, slots), np.eye(slots))
+    for count in range(1, depth + 2):
+        groups = bootstrapping.grouped(layers, count, slots)
+        product = np.eye(slots)
+        for group in groups:
+            product = dense(group, slots) @ product
+        assert len(groups) == count and np.allclose(product, whole)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_series_is_a_sine_at_the_likely_places(preset: str) -> None:
+    p = PRESETS[preset]
+    series = bootstrapping.sine_series(p)
+    integers = np.arange(-p.bound, p.bound + 1)
+    x = integers[:, None] + np.linspace(-1, 1, 21) * 2.0 ** (p.scale - p.first)
+    y = np.polynomial.chebyshev.chebval(x / p.bound, series)
+    for _ in range(p.doublings):
+        y = 2 * y * y - 1
+    error = abs(y - np.sin(2 * np.pi * x)).max(axis=1)
+    assert len(series) == p.degree + 1
+    assert error.max() < 2.0**-28 and error[abs(integers) < 5].max() < 2.0**-38
+
+
+@pytest.mark.parametrize(
+    ("weight", "bound", "tail"), [(1, 0, 1.0), (2, 1, 1 / 24), (3, 1, 2 / 24), (2, 2, 0.0), (32, 17, 0.0)]
+)
+def test_probability_of_failure(weight: int, bound: int, tail: float) -> None:
+    """Tails of sums of weight + 1 uniform numbers: 2 (c - K)^(c) / c! in the outermost unit, c of them."""
+    p = replace(SMALL["precise"], sparse_weight=weight, bound=bound)
+    expected = math.log2(tail * p.n) if tail else -math.inf
+    assert p.failure == pytest.approx(expected)
+
+
+def test_presets_are_secure_by_the_recorded_bounds() -> None:
+    for p in PRESETS.values():
+        assert p.is_secure and p.failure < -60
+        assert p.log_qp == math.prod([*p.ring.moduli, *p.special.moduli]).bit_length()
+        # Digits are no larger than P: key switches add little noise.
+        largest = max(math.prod(p.ring.moduli[i : i + p.size]) for i in range(0, p.ring.rows, p.size))
+        assert largest < 4 * p.special.modulus
+    assert not SMALL["wide"].is_secure
+
+
+# ---- steps ----
+
+
+def test_mod_raise_adds_multiples_of_the_first_prime() -> None:
+    p = SMALL["precise"]
+    boot, keys = made(p)
+    c = encrypted(p, drawn(p, 1))
+    q = p.ring.moduli[0]
+    m = phase(keys.secret, c).to_bigints(centered=True)
+    raised = boot.mod_raise(keys, c)
+    t = phase(keys.secret, raised).to_bigints(centered=True)
+    multiples = (t - m + q // 2) // q
+    noise = abs(t - m - multiples * q).max()
+    assert raised.value.ring == p.ring and raised.scale == float(q)
+    assert 1 < abs(multiples).max() < p.bound and noise < 2**12
+
+
+def test_coefficients_move_to_the_slots_and_back() -> None:
+    p = SMALL["precise"]
+    boot, keys = made(p)
+    raised = boot.mod_raise(keys, encrypted(p, drawn(p, 2)))
+    t = phase(keys.secret, raised).to_bigints(centered=True) / (p.ring.moduli[0] * p.bound)
+    c = boot.coeff_to_slot(keys, raised)
+    order = [int(format(i, f"0{p.log_n - 1}b")[::-1], 2) for i in range(p.slots)]
+    expected = t.astype(float).reshape(2, p.slots)[:, order]
+    assert bits(boot.decrypt(keys.secret, c), expected)[0] > 30
+    y = boot.eval_mod(Arithmetic(p.ring, keys.relin), c)
+    wave = np.sin(2 * np.pi * p.bound * expected)
+    assert bits(boot.decrypt(keys.secret, y), wave)[0] > 28
+
+
+# ---- whole bootstraps ----
+
+# The bits of the worst slot, of slots uniform in the square, in a ring of 2^10. Sparse slots have larger
+# coefficients, of which a sine is off by the cube.
+STATED = {"precise": 19, "wide": 14}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_slots_stay_and_levels_come_back(preset: str, variant: str) -> None:
+    p = replace(SMALL[preset], **VARIANTS[variant])
+    boot, keys = made(p)
+    z = drawn(p, 3)
+    c = boot.bootstrap(keys, encrypted(p, z))
+    assert c.limbs == p.levels + 1 and c.scale == pytest.approx(2.0**p.scale, rel=1e-6)
+    limit = STATED[preset] - (5 if p.log_slots in (1, 5) else 0)
+    assert bits(boot.decrypt(keys.secret, c), z)[0] > limit
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_twenty_seeds(preset: str) -> None:
+    p = SMALL[preset]
+    boot, keys = made(p)
+    z = np.array([drawn(p, seed) for seed in range(20)])
+    c = boot.bootstrap(keys, encrypted(p, z))
+    assert c.value.shape == (20, 2)
+    assert bits(boot.decrypt(keys.secret, c), z)[0] > STATED[preset]
+
+
+def test_five_in_a_row_keep_their_bits() -> None:
+    p = SMALL["precise"]
+    boot, keys = made(p)
+    z = drawn(p, 4)
+    c, found = encrypted(p, z), []
+    for _ in range(5):
+        c = boot.bootstrap(keys, c)
+        found.append(bits(boot.decrypt(keys.secret, c), z)[0])
+    assert found[-1] > STATED["precise"] - 2 and c.scale == pytest.approx(2.0**p.scale, rel=1e-6)
+
+
+@pytest.mark.parametrize(("arcsine", "least"), [(0, 17), (3, 25), (5, 25)])
+def test_the_worst_input_and_the_arcsine(arcsine: int, least: float) -> None:
+    """All slots equal 1: one coefficient holds all, and the sine's cubic term is largest."""
+    p = replace(SMALL["precise"], arcsine=arcsine)
+    boot, keys = made(p)
+    c = boot.bootstrap(keys, encrypted(p, np.ones(p.slots)))
+    found = bits(boot.decrypt(keys.secret, c), np.ones(p.slots))[0]
+    assert least < found < least + 8
+
+
+def test_products_after_a_bootstrap() -> None:
+    p = SMALL["precise"]
+    boot, keys = made(p)
+    x, y = (boot.bootstrap(keys, encrypted(p, drawn(p, seed), seed)) for seed in (5, 6))
+    arithmetic = Arithmetic(p.ring, keys.relin)
+    c = arithmetic.product(x, y)
+    assert bits(boot.decrypt(keys.secret, c), drawn(p, 5) * drawn(p, 6))[0] > STATED["precise"] - 2
+
+
+@on(*CARDS)
+def test_the_same_bits_on_a_card(device: str) -> None:
+    p = SMALL["wide"] if device == "cuda" else replace(SMALL["wide"], log_n=8)
+    with pg.device("cpu"):
+        boot, keys = made(p)
+        c = encrypted(p, drawn(p, 7))
+        expected = boot.bootstrap(keys, c)
+    there, its = boot.to(), keys.to()
+    value, scale = c.value.to(), c.scale
+    found = there.bootstrap(its, Ciphertext(value, scale))
+    assert found.value.cpu() == expected.value and found.scale == expected.scale
+    if device == "cuda":
+        run = pg.capture(lambda v: there.bootstrap(its, Ciphertext(v, scale)).value, value)
+        assert run(value).cpu() == expected.value
+
+
+# ---- the command ----
+
+
+def test_the_command_prints_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bootstrapping.main(["--logn", "8", "--insecure", "--repeat", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "benchmark only, not secure" in text and text.count("bootstrap ") == 4
+    assert "left: 3 levels, 144 bits" in text and "P(some |I| > 14) = 2^-7" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--logn", "10"], "not secure. --insecure runs them"),
+        (["--logn", "7", "--insecure"], "weight: 192 and 32 must be at most 128"),
+        (["--set", "arcsine=4"], r"arcsine: 4, must be one of \[0, 3, 5\]"),
+        (["--set", "log_slots=16"], "log_slots: 16, must be from 1 to log_n - 1"),
+        (["--set", "colour=1"], "FIELD=INT with a field of arcsine"),
+        (["--set", "size=x"], "FIELD=INT"),
+        (["--preset", "fast"], "invalid choice"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        bootstrapping.main(arguments)
+    assert caught.value.code == 2
+    assert re.search(message, capsys.readouterr().err.replace("\n", " "))
