@@ -471,6 +471,25 @@ class Bootstrapper:
 # ---- the command ----
 
 
+class Result(NamedTuple):
+    """What `run` found: numbers of slots and of levels, and -log2 of the largest error of a slot."""
+
+    slots: int
+    levels: int
+    bits: float
+
+
+def run(seed: bytes | None = None) -> Result:
+    """Bootstrap random slots in a ring of degree 2^11, which is fast and not secure."""
+    seed = secrets.token_bytes(32) if seed is None else seed
+    p = Parameters(log_n=11)
+    boot = Bootstrapper(p)
+    keys = boot.keygen(derive(seed, "keys"))
+    z = np.exp(2j * np.pi * np.random.default_rng(1).random(p.slots))
+    c = boot.bootstrap(keys, boot.encrypt(keys.secret, z, derive(seed, "z")))
+    return Result(p.slots, c.limbs - 1, bits(boot.decrypt(keys.secret, c), z)[0])
+
+
 def bits(found: Array, expected: Array) -> tuple[float, float]:
     """Return -log2 of the largest and of the mean error of a slot."""
     error = abs(found - expected)

@@ -10,7 +10,7 @@ from importlib.resources import files
 from time import perf_counter
 from typing import ParamSpec, TypeVar
 
-from polygpu.examples import bfv, ckks, ml_kem, pir, tfhe
+from polygpu.examples import bfv, bootstrapping, ckks, ml_kem, pir, tfhe
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def run(progress: Callable[[str], None] | None = None) -> list[Row]:
         CheckFailed: a result differs from the known answer or from NumPy's, or has too much noise.
     """
     tell = progress or (lambda step: None)
-    rows = [*_ml_kem(tell), _bfv(tell), _pir(tell), _ckks(tell), _tfhe(tell)]
+    rows = [*_ml_kem(tell), _bfv(tell), _pir(tell), _ckks(tell), _bootstrap(tell), _tfhe(tell)]
     if not all(row.ok for row in rows):
         raise CheckFailed(rows)
     return rows
@@ -110,6 +110,15 @@ def _ckks(tell: Callable[[str], None]) -> Row:
     ok = max(errors) < 2.0**-20 and result.fresh < 2 * result.theory
     note = f"errors of {max(errors):.1e} at most"
     return Row(name, "product, matrix, polynomial", result.slots, seconds, ok, note)
+
+
+def _bootstrap(tell: Callable[[str], None]) -> Row:
+    """A ciphertext without levels, which gets new ones."""
+    name, what = "CKKS N=2048", "slots of a bootstrap (not secure)"
+    tell(f"{name} bootstrap")
+    result, seconds = _timed(bootstrapping.run)
+    note = f"{result.levels} levels more, {result.bits:.0f} bits right"
+    return Row(name, what, result.slots, seconds, result.levels == 3 and result.bits > 15, note)
 
 
 def _tfhe(tell: Callable[[str], None]) -> Row:
