@@ -114,8 +114,8 @@ def _ckks(tell: Callable[[str], None]) -> Row:
 
 def _bootstrap(tell: Callable[[str], None]) -> Row:
     """A ciphertext without levels, which gets new ones."""
-    name, what = "CKKS N=2048", "slots of a bootstrap (not secure)"
-    tell(f"{name} bootstrap")
+    name, what = "CKKS N=2048", "slots of a bootstrap, not secure"
+    tell(f"{name} {what}")
     result, seconds = _timed(bootstrapping.run)
     note = f"{result.levels} levels more, {result.bits:.0f} bits right"
     return Row(name, what, result.slots, seconds, result.levels == 3 and result.bits > 15, note)
