@@ -23,7 +23,7 @@ from typing import Any
 
 from polygpu._bench import bench
 
-from . import calls, conversions, distributed, lattice, peers, roofline, verbs, ways_in
+from . import bootstrap, calls, conversions, distributed, lattice, peers, roofline, verbs, ways_in
 from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
 from .studies import STUDIES, fft64, fourstep, gemm, ntt64, ntt256, transpose
@@ -391,6 +391,7 @@ KINDS: dict[str, AnyKind] = {
     **conversions.KINDS,
     **distributed.KINDS,
     **lattice.KINDS,
+    **bootstrap.KINDS,
     **peers.KINDS,
     **fft64.KINDS,
     **fourstep.KINDS,

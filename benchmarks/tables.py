@@ -83,7 +83,8 @@ def shape(row: Row) -> str:
         count = f"{limbs} + {p['special']}"
     bits = f" of {p['bits']} bits" if limbs > 1 else f", {p['bits']} bits"
     many = f", {batch} polynomials" if batch > 1 else ""
-    return f"N = {degree}, {count} limb{'s' * (limbs > 1)}{bits}{many}"
+    left = f"; {p['left']}" if "left" in p else ""
+    return f"N = {degree}, {count} limb{'s' * (limbs > 1)}{bits}{many}{left}"
 
 
 Measured = Mapping[tuple[str, str, tuple[tuple[str, int | str], ...]], Mapping[Any, Row]]

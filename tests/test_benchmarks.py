@@ -24,6 +24,7 @@ from verbs import VERBS
 import polygpu as pg
 from benchmarks import (
     batches,
+    bootstrap,
     calls,
     conversions,
     cpu,
@@ -566,6 +567,29 @@ def test_a_bootstrap_is_decrypted() -> None:
     right = case.values(case.run())
     assert case.verify(right)
     assert not case.verify(right[::-1])
+
+
+def test_ckks_bootstraps_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    assert bootstrap.main(["--quick", "--preset", "wide", "--results", str(tmp_path)]) == 0
+    rows = harness.rows(tmp_path)
+    text = report.rewrite("<!-- table: cpu-bootstrap -->\n<!-- end: cpu-bootstrap -->\n", rows)
+    for work in ("CKKS bootstrap", "ModRaise", "CoeffToSlot", "EvalMod", "SlotToCoeff"):
+        assert f"| {work} | N = 2^10, 23 + 6 limbs of 50 bits; 308 bits of log2 Q left" in text
+    assert "its transforms alone, " in text and "keys and matrices copied, " in text
+    monkeypatch.setitem(bootstrap.LEAST_BITS, "wide", 40.0)
+    with pytest.raises(harness.Unverified, match="bits of the worst slot"):
+        next(bootstrap.cases("wide", 10, "cpu"))
+
+
+def test_counted_transforms_of_a_key_switch() -> None:
+    """With d = 2 digits, l = 3 and p = 2: l + 2 p inverse, d (l + p) - l + 2 l forward."""
+    T = pg.Ring(16, pg.ntt_primes(16, bits=30, count=5))
+    Q, P, s = T[:3], T[3:], T.ternary(seed=1)
+    key = pg.lattice.switch_key(s, s * s, ring=Q, special=P, limbs_per_digit=2)
+    with bootstrap.counting() as work:
+        pg.lattice.key_switch(Q.random(4, seed=2).ntt(), key)
+    assert (work.back, work.forth) == (4 * 7, 4 * 13) and work.nbytes == key.nbytes
 
 
 def test_key_switches_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

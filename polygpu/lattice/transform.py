@@ -217,8 +217,9 @@ def transform(
         RingMismatch: c lacks a limb of M.ring.
         DeviceError: operands on two devices.
 
-    Cost: with d digits, l limbs and p special ones, b babies and g giants: l + g (l + p) + 2 (p + rescale)
-    inverse and (1 + g) d (l + p) forward transforms. Each diagonal and each key are read once.
+    Cost: with d digits, l limbs, p special ones, and g giants other than 0: l + g (l + p) + 2 (p + rescale)
+    inverse and (1 + g) d (l + p) + l - 2 rescale forward transforms. Each diagonal and each key are read
+    once.
     Source: Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux 2020/1203, section 4.
 
     >>> import numpy as np
