@@ -34,7 +34,7 @@ def near(keys: ckks.Keys, c: ckks.Ciphertext, expected: ckks.Array, tolerance: f
 def test_decrypt_undoes_encrypt(keys: ckks.Keys, batch: tuple[int, ...]) -> None:
     x = vectors(1, batch)
     c = SCHEME.encrypt(keys.public, x, b"x")
-    assert c.value.shape == (2, *batch) and c.scale == 2.0**36
+    assert c.value.shape == (*batch, 2) and c.scale == 2.0**36
     near(keys, c, x)
     assert abs(SCHEME.decrypt(keys.secret, c) - x).max() > 0
 

@@ -349,15 +349,18 @@ class Bootstrapper:
         moved.to_coefficients = [matrix.to(device) for matrix in self.to_coefficients]
         return moved
 
-    def keygen(self, seed: bytes) -> Keys:
-        """Return fresh keys. The seed must be secret and used only once."""
+    def keygen(self, seed: bytes, matrices: Sequence[lattice.LinearTransform] = ()) -> Keys:
+        """Return fresh keys, also for products with other matrices of the same special primes.
+
+        The seed must be secret and used only once.
+        """
         p = self.p
         Q, P, top = p.ring, p.special, p.ring[: p.ring.rows - p.cts]
         whole, of = Q.join(P), _Of(special=P, limbs_per_digit=p.size)
         s = whole.ternary(weight=p.weight, seed=derive(seed, "secret")).ntt()
         sparse = whole.ternary(weight=p.sparse_weight, seed=derive(seed, "sparse")).ntt()
         rings = {self._galois(self.p.slots << i): Q for i in range(self.repeats.bit_length() - 1)}
-        for matrix in self.matrices:  # those with more limbs come first
+        for matrix in (*self.matrices, *matrices):  # those with more limbs come first
             for g in matrix.galois_elements:
                 rings.setdefault(g, matrix.ring)
         rings[2 * p.n - 1] = top
@@ -395,11 +398,11 @@ class Bootstrapper:
     def bootstrap(
         self, keys: Keys, c: Ciphertext, stage: Callable[[str], None] = lambda name: None
     ) -> Ciphertext:
-        """Return the same slots with all levels. Of c, whose scale is 2^scale, one limb is read.
+        """Return the same slots with all levels. Of c, whose scale is near 2^scale, one limb is read.
 
         stage: is told the name of each step as it begins, and "" at the end.
         """
-        arithmetic = Arithmetic(self.p.ring, keys.relin)
+        arithmetic, given = Arithmetic(self.p.ring, keys.relin), c.scale
         stage("ModRaise")
         c = self.mod_raise(keys, c)
         stage("CoeffToSlot")
@@ -409,7 +412,7 @@ class Bootstrapper:
         stage("SlotToCoeff")
         c = self.slot_to_coeff(keys, c)
         stage("")
-        return c
+        return Ciphertext(c.value, c.scale * (given / 2.0**self.p.scale))
 
     def mod_raise(self, keys: Keys, c: Ciphertext) -> Ciphertext:
         """The phase m, modulo the first prime q, becomes m + q I modulo Q. The new scale is q."""
@@ -496,40 +499,23 @@ def bits(found: Array, expected: Array) -> tuple[float, float]:
     return -math.log2(error.max()), -math.log2(error.mean())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Make keys, bootstrap, and print times and bits."""
-    parser = argparse.ArgumentParser(
-        prog="python -m polygpu.examples.bootstrapping", description=__doc__.split("\n")[0]
-    )
+def parser_of(module: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser of the options that programs with a bootstrap share."""
+    parser = argparse.ArgumentParser(prog=f"python -m polygpu.examples.{module}", description=description)
     parser.add_argument("--logn", type=int, default=16, help="log2 of the degree N (16)")
-    parser.add_argument("--preset", choices=PRESETS, default="precise")
-    parser.add_argument(
-        "--set", nargs="*", default=[], metavar="FIELD=INT", help="other parameters of the preset"
-    )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-    parser.add_argument("--repeat", type=int, default=1, help="bootstraps in a row")
     parser.add_argument("--insecure", action="store_true", help="allow parameters below 128 bits of security")
-    options = parser.parse_args(arguments)
-    known = {f.name for f in fields(Parameters)}
-    changes: dict[str, Any] = {"log_n": options.logn}
-    for text in options.set:
-        name, _, number = text.partition("=")
-        if name not in known or not number.lstrip("-").isdigit():
-            parser.error(f"--set {text}: must be FIELD=INT with a field of {', '.join(sorted(known))}")
-        changes[name] = int(number)
-    try:
-        p = replace(PRESETS[options.preset], **changes)
-        _describe(p)
-    except pg.PolyGPUError as error:
-        parser.error(str(error))
-    if not p.is_secure and not options.insecure:
+    return parser
+
+
+def refuse_insecure(parser: argparse.ArgumentParser, p: Parameters, is_allowed: bool) -> None:
+    """End the program if the parameters are not secure, unless that is allowed."""
+    if not p.is_secure and not is_allowed:
         parser.error("these parameters are for benchmarks only, they are not secure. --insecure runs them")
-    _measure(p, options.device, options.repeat)
-    return 0
 
 
-def _describe(p: Parameters) -> None:
-    """Print sizes, security, the probability of failure, and what is left."""
+def describe(p: Parameters) -> None:
+    """Print sizes, security, the probability of failure, and what a bootstrap leaves."""
     limits = [limit or "not recorded" for limit in p.log_qp_limits]
     kind = "real" if p.real else "complex"
     print(f"N = 2^{p.log_n}, {p.slots} {kind} slots; {p.ring.rows} + {p.size} limbs, digits of {p.size}")
@@ -541,6 +527,32 @@ def _describe(p: Parameters) -> None:
     print(
         f"left: {p.levels} levels, {math.log2(p.ring[: p.levels + 1].modulus) - p.first:.0f} bits of log2 Q"
     )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make keys, bootstrap, and print times and bits."""
+    parser = parser_of("bootstrapping", "Bootstrap a ciphertext of CKKS.")
+    parser.add_argument("--preset", choices=PRESETS, default="precise")
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="FIELD=INT", help="other parameters of the preset"
+    )
+    parser.add_argument("--repeat", type=int, default=1, help="bootstraps in a row")
+    options = parser.parse_args(arguments)
+    known = {f.name for f in fields(Parameters)}
+    changes: dict[str, Any] = {"log_n": options.logn}
+    for text in options.set:
+        name, _, number = text.partition("=")
+        if name not in known or not number.lstrip("-").isdigit():
+            parser.error(f"--set {text}: must be FIELD=INT with a field of {', '.join(sorted(known))}")
+        changes[name] = int(number)
+    try:
+        p = replace(PRESETS[options.preset], **changes)
+        describe(p)
+        refuse_insecure(parser, p, options.insecure)
+        _measure(p, options.device, options.repeat)
+    except pg.PolyGPUError as error:
+        parser.error(str(error))
+    return 0
 
 
 def _measure(p: Parameters, device: str, repeat: int) -> None:

@@ -1,6 +1,6 @@
 """CKKS: approximate arithmetic on encrypted complex vectors (Cheon et al. 2017), on the public API.
 
-A ciphertext is a Poly (2, *batch). Its phase c0 + c1 s is `scale` times the polynomial of its N/2 slots, plus
+A ciphertext is a Poly (*batch, 2). Its phase c0 + c1 s is `scale` times the polynomial of its N/2 slots, plus
 noise. Products multiply scales; `rescale` drops the last prime of Q, and divides phase and scale by it.
 Products and rotations take keys (hybrid key switching, Han & Ki 2019/688). By the HE standard the default
 parameters have 128 bits of security.
@@ -17,31 +17,22 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 import polygpu as pg
-from polygpu import fft, lattice
+from polygpu import lattice
 from polygpu._core.locks import cached_property
+from polygpu.examples import ckks_arithmetic
 from polygpu.examples.bfv import MAX_LOG_Q, derive, zeros
-
-Array = NDArray[Any]
-
-
-class Ciphertext(NamedTuple):
-    """value: (2, *batch), evaluated, modulo the first limbs of Q. scale: of the phase over the slots."""
-
-    value: pg.Poly
-    scale: float
+from polygpu.examples.ckks_arithmetic import Arithmetic, Array, Ciphertext, decrypt
 
 
 class Keys(NamedTuple):
     """secret: s. public: (2,), encrypts 0. relin: from s^2 to s.
 
-    rotations[k], 0 < k < N/2: from s(X^(5^k)) to s.
+    rotations[k], 0 < k < N/2: turns slots left by k, a turned key.
     """
 
     secret: pg.Poly
@@ -98,7 +89,9 @@ class CKKS:
         s = self.whole.ternary(seed=derive(seed, "secret")).ntt()
         digits: Any = {"ring": self.ring, "special": self.extra, "limbs_per_digit": self.size}
         elements = {k: self._power(k) for k in sorted(set(map(self._turn, rotations)) - {0})}
-        by_element = lattice.rotation_keys(s, elements.values(), seed=derive(seed, "rotations"), **digits)
+        by_element = lattice.rotation_keys(
+            s, elements.values(), turned=True, seed=derive(seed, "rotations"), **digits
+        )
         relin = lattice.switch_key(s, s * s, seed=derive(seed, "relin"), **digits)
         public = zeros(s.restrict(self.ring), derive(seed, "public"))
         return Keys(s, public, relin, {k: by_element[g] for k, g in elements.items()})
@@ -125,30 +118,7 @@ class CKKS:
             raise pg.ParameterError(
                 f"z: shape {given.shape} does not end in N/2 = {slots}. Fill shorter vectors with zeros."
             )
-        parts, exponent = _near_one(np.broadcast_to(given, (*given.shape[:-1], slots)))
-        coefficients = fft.from_slots(parts)
-        factor = Fraction(scale.item() if isinstance(scale, np.generic) else scale) * Fraction(2) ** exponent
-        m = ring.from_floats(coefficients, scale=factor)
-        largest = abs(Fraction(np.max(abs(coefficients), initial=0)) * factor)
-        # The noise of a fresh ciphertext, u e + e_0 + e_1 s, has coefficients of at most 21 (2 N + 1).
-        if 2 * (largest + 21 * (2 * self.n + 1) + 1) >= ring.modulus:
-            raise pg.ParameterError(
-                f"z: a coefficient times the scale has {int(largest).bit_length()} bits, and the modulus, of "
-                f"{ring.modulus.bit_length()} bits, does not hold it. Take a smaller scale or more limbs."
-            )
-        return m.ntt()
-
-    def decode(self, m: pg.Poly, scale: float) -> Array:
-        """Return the slots (*batch, N/2) of a plaintext."""
-        coefficients = m.cpu().to_float64()
-        if np.isfinite(coefficients).all():
-            parts, exponent = _near_one(coefficients / scale)
-        else:  # larger than doubles: a quotient of Python ints is rounded once, however large they are
-            top, bottom = scale.as_integer_ratio()
-            exact: Array = m.cpu().to_bigints(centered=True)
-            quotients = [int(x) * bottom / top for x in exact.flat]
-            parts, exponent = _near_one(np.array(quotients).reshape(exact.shape))
-        return _times_power(fft.to_slots(parts), exponent)
+        return ckks_arithmetic.encode(np.broadcast_to(given, (*given.shape[:-1], slots)), ring, scale)
 
     def encrypt(self, public: pg.Poly, z: Any, seed: bytes) -> Ciphertext:
         """Encrypt vectors (*batch, N/2) of complex numbers, with scale 2^bits."""
@@ -156,12 +126,11 @@ class CKKS:
         m = self.encode(z, self.ring, scale)
         u = self.ring.ternary(m.shape, seed=derive(seed, "u")).ntt()
         e = self.ring.binomial(21, batch=(2, *m.shape), seed=derive(seed, "e")).ntt()
-        return Ciphertext(pg.stack([public[0] * u + e[0] + m, public[1] * u + e[1]]), scale)
+        return Ciphertext(pg.stack([public[0] * u + e[0] + m, public[1] * u + e[1]], axis=-1), scale)
 
     def decrypt(self, secret: pg.Poly, c: Ciphertext) -> Array:
-        """The slots, (*batch, N/2)."""
-        phase = c.value[0] + c.value[1] * secret.restrict(c.value.ring)
-        return self.decode(phase, c.scale)
+        """Return the slots, (*batch, N/2)."""
+        return decrypt(secret, c)
 
     # ---- arithmetic ----
 
@@ -171,23 +140,18 @@ class CKKS:
             raise pg.ParameterError(
                 f"scales {x.scale} and {y.scale} differ. Rescale both, or encode with the other's."
             )
-        a, b = self._level(x, y)
-        return Ciphertext(pg.stack([a[0] + b[0], a[1] + b[1]]), x.scale)  # batches may broadcast
+        ring = min((x.value.ring, y.value.ring), key=lambda ring: ring.rows)
+        return Ciphertext(x.value.add(y.value, ring=ring), x.scale)
 
     def multiply(self, keys: Keys, x: Ciphertext, y: Ciphertext) -> Ciphertext:
         """The product, relinearised and rescaled."""
-        a, b = self._level(x, y)
-        kept = pg.stack([a[0] * b[0], a[0] * b[1] + a[1] * b[0]], axis=-1)
-        value = lattice.key_switch(a[1] * b[1], keys.relin, add=kept, rescale=1)
-        parts = pg.stack([value[..., 0], value[..., 1]])
-        return Ciphertext(parts, x.scale * y.scale / a.ring.moduli[-1])
+        return Arithmetic(self.ring, keys.relin).product(x, y)
 
     def multiply_plain(self, x: Ciphertext, z: Any) -> Ciphertext:
         """The product with plain vectors or a number, rescaled; the scale stays that of x."""
         ring = x.value.ring
         m = self.encode(z, ring, ring.moduli[-1])
-        product = pg.stack([x.value[0] * m, x.value[1] * m])  # batches may broadcast
-        return self.rescale(Ciphertext(product, x.scale * ring.moduli[-1]))
+        return self.rescale(Ciphertext(x.value * m[..., None], x.scale * ring.moduli[-1]))
 
     def rescale(self, x: Ciphertext) -> Ciphertext:
         """Phase and scale divided by the last prime."""
@@ -206,16 +170,14 @@ class CKKS:
             )
         found = {0: x}
         if needed:
-            c = pg.stack([x.value[0], x.value[1]], axis=-1)
-            chosen = [keys.rotations[k] for k in needed]
-            for k, t in zip(needed, lattice.rotate_many(c, chosen), strict=True):
-                found[k] = Ciphertext(pg.stack([t[..., 0], t[..., 1]]), x.scale)
+            turned = lattice.rotate_many(x.value, [keys.rotations[k] for k in needed])
+            found |= {k: Ciphertext(value, x.scale) for k, value in zip(needed, turned, strict=True)}
         return [found[k] for k in turns]
 
     def matrix_vector(self, keys: Keys, matrix: Array, x: Ciphertext) -> Ciphertext:
         """The product of a small matrix (d, d) with x, whose slots repeat d numbers; takes keys 1 ... d - 1.
 
-        The sum over k of diagonal k times x turned by k (Halevi & Shoup 2014/106). d divides N/2.
+        The sum over k of diagonal k times x turned by k (Halevi & Shoup 2014/106), rescaled. d divides N/2.
         """
         matrix, slots = np.asarray(matrix), self.n // 2
         d = max(1, len(matrix)) if matrix.ndim else 1
@@ -224,36 +186,24 @@ class CKKS:
                 f"matrix: shape {matrix.shape} is not (d, d) with d a divisor of N/2 = {slots}. Fill it with "
                 "zeros to a power of two."
             )
-        rows = np.arange(d)
-        diagonals = [np.resize(matrix[rows, (rows + k) % d], slots) for k in range(d)]
-        turned = self.rotate(keys, x, range(d))
-        return reduce(self.add, map(self.multiply_plain, turned, diagonals))
+        rows, ring = np.arange(d), x.value.ring
+        diagonals = {k: matrix[rows, (rows + k) % d] for k in range(d)}
+        M = lattice.LinearTransform(diagonals, ring=ring, special=self.extra, scale=ring.moduli[-1])
+        by_element = {self._power(k): key for k, key in keys.rotations.items()}
+        value = lattice.transform(x.value, M.to(x.value.device), by_element, rescale=1)
+        return Ciphertext(value, x.scale)
 
     def polynomial(self, keys: Keys, coefficients: Sequence[float], x: Ciphertext) -> Ciphertext:
-        """c_0 + c_1 x + ... by Horner's rule: a product and a plain sum for each coefficient but the last.
-
-        It uses up a limb for each coefficient but c_0.
-        """
+        """c_0 + c_1 x + ... + c_d x^d, of the same scale; it uses up bit_length(d) limbs."""
         if not len(coefficients):
             raise pg.ParameterError("coefficients: there are none. Pass [0] for the polynomial 0.")
-        *lower, top = coefficients
-        if not lower:
-            return self.add_plain(Ciphertext(0 * x.value, x.scale), top)
-        total = self.add_plain(self.multiply_plain(x, top), lower[-1])
-        for c in reversed(lower[:-1]):
-            total = self.add_plain(self.multiply(keys, total, x), c)
-        return total
+        return Arithmetic(self.ring, keys.relin).polynomial(x, coefficients, x.scale)
 
     def add_plain(self, x: Ciphertext, z: Any) -> Ciphertext:
         """The sum with plain vectors or a number."""
         m = self.encode(z, x.value.ring, x.scale)
-        return Ciphertext(pg.stack([x.value[0] + m, x.value[1] + 0 * m]), x.scale)  # batches may broadcast
-
-    def _level(self, x: Ciphertext, y: Ciphertext) -> tuple[pg.Poly, pg.Poly]:
-        """Both values modulo the limbs of the one that has fewer."""
-        a, b = x.value, y.value
-        shorter = min((a.ring, b.ring), key=lambda ring: len(ring.moduli))
-        return a.restrict(shorter), b.restrict(shorter)
+        parts = [x.value[..., 0] + m, x.value[..., 1] + 0 * m]  # batches may broadcast
+        return Ciphertext(pg.stack(parts, axis=-1), x.scale)
 
     def fresh_deviation(self) -> float:
         """The standard deviation of a slot of a fresh ciphertext, by theory.
@@ -263,23 +213,6 @@ class CKKS:
         """
         sigma2 = 10.5
         return math.sqrt(self.n * (sigma2 * (4 * self.n / 3 + 1) + 1 / 12)) / 2.0**self.bits
-
-
-def _near_one(x: Array) -> tuple[Array, int]:
-    """Return x divided by the power 2^e that makes its largest part less than 1, and e.
-
-    No sum in a transform of such numbers overflows.
-    """
-    largest = np.max(abs(np.ascontiguousarray(x).view(np.float64)), initial=0)
-    if not np.isfinite(largest):
-        raise pg.errors.CoefficientError("a number is infinite or NaN. Look for an overflow before it.")
-    exponent = int(np.frexp(largest)[1])
-    return _times_power(x, -exponent), exponent
-
-
-def _times_power(x: Array, exponent: int) -> Array:
-    """Return x times 2^exponent, a factor that may be too large for a double."""
-    return np.ldexp(np.ascontiguousarray(x).view(np.float64), exponent).view(x.dtype)
 
 
 class Result(NamedTuple):

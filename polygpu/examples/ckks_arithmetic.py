@@ -124,8 +124,16 @@ class Arithmetic:
         return self._product(x, y, min(x.limbs, y.limbs), x.scale * y.scale)
 
     def doubled_product(self, x: Ciphertext, y: Ciphertext, minus: Ciphertext | float) -> Ciphertext:
-        """Return 2 x y - minus. The factor 2 costs nothing: it halves the scale."""
-        limbs, scale = min(x.limbs, y.limbs), x.scale * y.scale / 2
+        """Return 2 x y - minus.
+
+        If the scales allow it, the factor 2 costs nothing: it halves the scale. So scales of twice the primes
+        stay what they are.
+        """
+        limbs, scale = min(x.limbs, y.limbs), x.scale * y.scale
+        if scale > self.ring.moduli[limbs - 1] ** 2 * 1.5:
+            scale /= 2
+        else:
+            x = Ciphertext(x.value + x.value, x.scale)
         if isinstance(minus, Ciphertext):
             add = pg.combine([-round(scale / minus.scale)], [minus.value], ring=self.ring[:limbs])
             return self._product(x, y, limbs, scale, add)

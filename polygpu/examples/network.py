@@ -1,0 +1,253 @@
+"""A neural network on encrypted images, with a bootstrap between its layers.
+
+    pip install "polygpu[examples]"
+    python -m polygpu.examples.network
+    python -m polygpu.examples.network --logn 12 --samples 64 --insecure --device cuda
+
+The images are scikit-learn's handwritten digits, 8 x 8 pixels. A network with 64 inputs, 32 squares and 10
+scores is trained in the open on 1,297 of them. The owner of the other images encrypts them, many in one
+ciphertext of CKKS. The server multiplies by the weights, squares, bootstraps, and multiplies again. It sees
+neither images nor scores. The owner decrypts the scores; the class is the largest one.
+
+An example, not a product: it is not constant time, nobody has reviewed it, and scores must not be shown to
+others without additional noise (Li, Micciancio 2020/1533). The server knows the weights.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+
+import polygpu as pg
+from polygpu import lattice
+from polygpu.examples.bfv import derive
+from polygpu.examples.bootstrapping import (
+    Bootstrapper,
+    Keys,
+    Parameters,
+    describe,
+    parser_of,
+    refuse_insecure,
+)
+from polygpu.examples.ckks_arithmetic import Arithmetic, Array, Ciphertext, encode
+
+PIXELS, SQUARES, CLASSES = 64, 32, 10
+TRAINED = 1297  # images; the others are for the test
+
+# ---- the network, in the open ----
+
+
+class Digits(NamedTuple):
+    """images: (count, 64), from 0 to 1. labels: (count,), the digit of each."""
+
+    images: Array
+    labels: Array
+
+
+@dataclass(frozen=True)
+class Network:
+    """scores = second (first x + first_bias)^2 + second_bias; the squared numbers are in [-1, 1]."""
+
+    first: Array  # (32, 64)
+    first_bias: Array  # (32,)
+    second: Array  # (10, 32)
+    second_bias: Array  # (10,)
+
+    def scores(self, images: Array) -> Array:
+        """Return the scores of images, (count, 10)."""
+        squares = (images @ self.first.T + self.first_bias) ** 2
+        return np.asarray(squares @ self.second.T + self.second_bias)
+
+
+def load() -> tuple[Digits, Digits]:
+    """Return the images to train with and those to test with."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise pg.errors.BackendUnavailable(
+            'the images come from scikit-learn, which is not installed. Run pip install "polygpu[examples]"'
+        ) from None
+    found = load_digits()
+    mixed = np.random.default_rng(0).permutation(len(found.target))  # the last images are of few writers
+    images, labels = found.data[mixed] / 16, found.target[mixed]
+    return Digits(images[:TRAINED], labels[:TRAINED]), Digits(images[TRAINED:], labels[TRAINED:])
+
+
+def train(digits: Digits, passes: int = 60, seed: int = 1) -> Network:
+    """Train by Adam (Kingma, Ba 2014) on the cross entropy, in batches of 64 images."""
+    rng = np.random.default_rng(seed)
+    weights = [
+        rng.normal(0, 1 / 8, (SQUARES, PIXELS)),
+        np.zeros(SQUARES),
+        rng.normal(0, 1 / 6, (CLASSES, SQUARES)),
+        np.zeros(CLASSES),
+    ]
+    means, squares = ([np.zeros_like(w) for w in weights] for _ in range(2))
+    wanted, step = np.eye(CLASSES)[digits.labels], 0
+    for _ in range(passes):
+        for some in np.array_split(rng.permutation(len(digits.images)), len(digits.images) // 64):
+            x, step = digits.images[some], step + 1
+            inner = x @ weights[0].T + weights[1]
+            scores = inner**2 @ weights[2].T + weights[3]
+            exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
+            error = (exponentials / exponentials.sum(axis=1, keepdims=True) - wanted[some]) / len(some)
+            back = error @ weights[2] * 2 * inner
+            gradients = (back.T @ x, back.sum(axis=0), error.T @ inner**2, error.sum(axis=0))
+            for w, g, mean, square in zip(weights, gradients, means, squares, strict=True):
+                g = g + 1e-4 * w
+                mean += 0.1 * (g - mean)
+                square += 0.001 * (g**2 - square)
+                w -= 0.005 * mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
+    first, first_bias, second, second_bias = weights
+    # The bootstrap takes slots in [-1, 1]. Other images may be larger than those of the training.
+    largest = 1.25 * abs(digits.images @ first.T + first_bias).max()
+    return Network(first / largest, first_bias / largest, second * largest**2, second_bias)
+
+
+# ---- the network, on ciphertexts ----
+
+
+class EncryptedNetwork:
+    """The server's side: weights as matrices that act on slots, and a bootstrap between them.
+
+    A sample takes 64 slots that follow each other: its pixels, then its squares, then its scores.
+    """
+
+    def __init__(self, network: Network, boot: Bootstrapper) -> None:
+        self.network, self.boot, p = network, boot, boot.p
+        ring = p.ring[: p.levels + 1]
+        self.first = _matrix(network.first, ring, p.special)
+        self.second = _matrix(network.second, ring, p.special)
+
+    @property
+    def samples(self) -> int:
+        """How many samples a ciphertext holds."""
+        return self.boot.p.slots // PIXELS
+
+    def keygen(self, seed: bytes) -> Keys:
+        """Return keys for the bootstrap and the two matrices."""
+        return self.boot.keygen(seed, (self.first, self.second))
+
+    def to(self, device: str | None = None) -> EncryptedNetwork:
+        """Return the network on a device, by default the current one."""
+        moved = EncryptedNetwork.__new__(EncryptedNetwork)
+        moved.network, moved.boot = self.network, self.boot.to(device)
+        moved.first, moved.second = self.first.to(device), self.second.to(device)
+        return moved
+
+    def encrypt(self, secret: pg.Poly, images: Array, seed: bytes) -> Ciphertext:
+        """Encrypt images (count, 64) in as few ciphertexts as hold them, (ciphertexts, 2)."""
+        count = -(-len(images) // self.samples)
+        slots = np.zeros((count * self.samples, PIXELS))
+        slots[: len(images)] = images
+        levels = self.boot.p.levels
+        return self.boot.encrypt(secret, slots.reshape(count, -1), seed, limbs=levels + 1)
+
+    def decrypt(self, secret: pg.Poly, c: Ciphertext, count: int) -> Array:
+        """Return the scores of the first `count` samples, (count, 10)."""
+        return self.boot.decrypt(secret, c).real.reshape(-1, PIXELS)[:count, :CLASSES]
+
+    def __call__(self, keys: Keys, c: Ciphertext) -> Ciphertext:
+        """Return the encrypted scores of encrypted images."""
+        inner = self._layer(keys, c, self.first, self.network.first_bias)
+        squares = Arithmetic(self.boot.p.ring, keys.relin).product(inner, inner)
+        fresh = self.boot.bootstrap(keys, squares)
+        return self._layer(keys, fresh, self.second, self.network.second_bias)
+
+    def _layer(self, keys: Keys, c: Ciphertext, M: lattice.LinearTransform, bias: Array) -> Ciphertext:
+        value = lattice.transform(c.value, M, keys.rotations, rescale=1)  # its scale is the dropped prime
+        place = np.zeros(PIXELS)
+        place[: len(bias)] = bias
+        constant = encode(np.tile(place, self.boot.p.n // 2 // PIXELS), value.ring, c.scale)
+        value[..., 0] = value[..., 0] + constant.to(value.device)
+        return Ciphertext(value, c.scale)
+
+
+def _matrix(weights: Array, ring: pg.Ring, special: pg.Ring) -> lattice.LinearTransform:
+    """Return the map that multiplies each block of 64 slots by the weights (rows, columns)."""
+    rows, columns = weights.shape
+    diagonals = {}
+    for k in range(1 - rows, columns):  # row j takes the slot j + k of its own block
+        j = np.arange(max(0, -k), min(rows, columns - k))
+        diagonals[k] = np.zeros(PIXELS)
+        diagonals[k][j] = weights[j, j + k]
+    return lattice.LinearTransform(diagonals, ring=ring, special=special, scale=ring.moduli[-1])
+
+
+# ---- the command ----
+
+
+class Result(NamedTuple):
+    """Accuracies of the plain and the encrypted network, and how many classes differ.
+
+    bits: -log2 of the largest difference of a score over the largest score. seconds: for all samples.
+    """
+
+    plain: float
+    encrypted: float
+    different: int
+    bits: float
+    seconds: float
+
+
+def run(p: Parameters, samples: int, device: str = "cpu", seed: bytes | None = None) -> Result:
+    """Classify the first test images with both networks.
+
+    Raises:
+        ParameterError: there are no samples, or more than test images.
+        BackendUnavailable: scikit-learn is not installed, or the device is not there.
+    """
+    seed = secrets.token_bytes(32) if seed is None else seed
+    training, test = load()
+    if not 1 <= samples <= len(test.images):
+        raise pg.ParameterError(f"samples: {samples}, must be from 1 to {len(test.images)}")
+    network = train(training)
+    images, labels = test.images[:samples], test.labels[:samples]
+    with pg.device(device):
+        server = EncryptedNetwork(network, Bootstrapper(p)).to()
+        keys = server.keygen(derive(seed, "keys"))
+        c = server.encrypt(keys.secret, images, derive(seed, "images"))
+        server(keys, c)  # tables and kernels are made once
+        start = perf_counter()
+        found = server.decrypt(keys.secret, server(keys, c), samples)
+        seconds = perf_counter() - start
+    expected = network.scores(images)
+    classes, right = found.argmax(axis=1), expected.argmax(axis=1)
+    error = abs(found - expected).max() / abs(expected).max()
+    return Result(
+        plain=float(np.mean(right == labels)),
+        encrypted=float(np.mean(classes == labels)),
+        different=int(np.sum(classes != right)),
+        bits=-math.log2(error),
+        seconds=seconds,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Classify test images, and print accuracies and times."""
+    parser = parser_of("network", "Classify encrypted images.")
+    parser.add_argument("--samples", type=int, default=500, help="test images (500)")
+    options = parser.parse_args(arguments)
+    try:
+        p = Parameters(log_n=options.logn, real=True)
+        describe(p)
+        refuse_insecure(parser, p, options.insecure)
+        result = run(p, options.samples, options.device)
+    except pg.PolyGPUError as error:
+        parser.error(str(error))
+    print(f"{options.samples} images: {100 * result.plain:.1f} % right in the open", end=", ")
+    print(f"{100 * result.encrypted:.1f} % encrypted, {result.different} classes differ")
+    print(f"scores differ by 2^-{result.bits:.1f} of the largest one")
+    print(f"{result.seconds:.2f} s, {1000 * result.seconds / options.samples:.1f} ms an image")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

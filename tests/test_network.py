@@ -1,0 +1,118 @@
+"""The network on encrypted images: training, layers beside NumPy's, classes, refusals."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from devices import CARDS, on
+
+import polygpu as pg
+from polygpu.examples import network
+from polygpu.examples.bootstrapping import Bootstrapper, Keys, Parameters
+from polygpu.examples.network import EncryptedNetwork, Network
+
+pytest.importorskip("sklearn", reason="scikit-learn has the images")
+
+SMALL = Parameters(log_n=10, real=True)  # not secure
+
+
+@cache
+def trained() -> Network:
+    return network.train(network.load()[0])
+
+
+@cache
+def server(p: Parameters = SMALL) -> tuple[EncryptedNetwork, Keys]:
+    made = EncryptedNetwork(trained(), Bootstrapper(p))
+    return made, made.keygen(b"keys")
+
+
+def test_training_is_repeatable_and_accurate() -> None:
+    own, again = trained(), network.train(network.load()[0])
+    assert all(np.array_equal(getattr(own, name), getattr(again, name)) for name in ("first", "second"))
+    training, test = network.load()
+    assert len(training.images) == 1297 and len(test.images) == 500
+    assert np.mean(own.scores(test.images).argmax(axis=1) == test.labels) > 0.95
+    for digits in (training, test):
+        assert abs(digits.images @ own.first.T + own.first_bias).max() < 1
+
+
+@pytest.mark.parametrize("shape", [(32, 64), (10, 32), (1, 1), (64, 64), (1, 64), (64, 1)])
+def test_a_matrix_acts_on_each_block_alone(shape: tuple[int, int]) -> None:
+    made, _ = server()
+    p, rng = SMALL, np.random.default_rng(1)
+    weights = rng.uniform(-1, 1, shape)
+    ring = p.ring[: p.levels + 1]
+    M = network._matrix(weights, ring, p.special)
+    keys = made.boot.keygen(b"keys", [M])
+    slots = rng.uniform(-1, 1, (made.samples, 64))
+    c = made.boot.encrypt(keys.secret, slots.reshape(-1), b"slots", limbs=4)
+    value = pg.lattice.transform(c.value, M, keys.rotations, rescale=1)
+    found = made.boot.decrypt(keys.secret, c._replace(value=value)).real.reshape(slots.shape)
+    expected = np.zeros_like(slots)
+    expected[:, : shape[0]] = slots[:, : shape[1]] @ weights.T
+    assert abs(found - expected).max() < 2.0**-25
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 40])
+def test_scores_are_those_of_the_plain_network(count: int) -> None:
+    made, keys = server()
+    assert made.samples == 8
+    images = network.load()[1].images[:count]
+    c = made.encrypt(keys.secret, images, b"images")
+    assert c.value.shape == (-(-count // 8), 2)
+    found = made.decrypt(keys.secret, made(keys, c), count)
+    expected = trained().scores(images)
+    assert found.shape == expected.shape
+    assert abs(found - expected).max() < 2.0**-12 * abs(expected).max()
+
+
+def test_classes_are_the_same() -> None:
+    result = network.run(replace(SMALL, log_n=12), 200, seed=b"run")
+    assert result.different <= 1 and result.plain > 0.95 and result.bits > 12
+    assert abs(result.plain - result.encrypted) <= 0.005 and result.seconds > 0
+
+
+@on(*CARDS)
+def test_the_same_bits_on_a_card(device: str) -> None:
+    p = SMALL if device == "cuda" else replace(SMALL, log_n=8)
+    with pg.device("cpu"):
+        made, keys = server(p)
+        c = made.encrypt(keys.secret, network.load()[1].images[:2], b"images")
+        expected = made(keys, c)
+    found = made.to()(keys.to(), c._replace(value=c.value.to()))
+    assert found.value.cpu() == expected.value and found.scale == expected.scale
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert network.main(["--logn", "10", "--samples", "8", "--insecure"]) == 0
+    text = capsys.readouterr().out
+    assert "8 images: " in text and "0 classes differ" in text and "ms an image" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--logn", "10"], "not secure. --insecure runs them"),
+        (["--logn", "10", "--insecure", "--samples", "0"], "samples: 0, must be from 1 to 500"),
+        (["--logn", "10", "--insecure", "--samples", "501"], "samples: 501, must be from 1 to 500"),
+        (["--logn", "10", "--insecure", "--device", "tpu"], "tpu"),
+        (["--samples", "x"], "invalid int value"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        network.main(arguments)
+    assert caught.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(pg.errors.BackendUnavailable, match=r"pip install"):
+        network.load()
