@@ -213,6 +213,7 @@ def run(p: Parameters, samples: int, device: str = "cpu", seed: bytes | None = N
     with pg.device(device):
         server = EncryptedNetwork(network, Bootstrapper(p)).to()
         keys = server.keygen(derive(seed, "keys"))
+        pg.memory.release()  # a bootstrap needs blocks of other sizes
         c = server.encrypt(keys.secret, images, derive(seed, "images"))
         server(keys, c)  # tables and kernels are made once
         start = perf_counter()

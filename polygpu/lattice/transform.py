@@ -15,7 +15,6 @@ from .._core.checks import integer, shown
 from .._core.locks import cached_property
 from .._ops import switch as ops
 from ..errors import NotComplex, ParameterError, RingMismatch
-from ..functions import stack
 from ..poly import Poly, as_poly, check_one_device, plan_of, without_last
 from ..ring import Ring
 from .keys import SwitchKey
@@ -86,12 +85,11 @@ class LinearTransform:
             raise ParameterError(f"ring: {ring!r} has no slots of CKKS. Use kind='negacyclic' and n >= 2")
         rows, half = _checked_diagonals(diagonals, ring.n // 2), ring.n // 2
         size = _best_baby(rows, half) if baby is None else _checked_baby(baby, half)
-        encoded = []
-        for k, row in rows.items():
-            slots = fft.from_slots(np.roll(row, k - k % size))
-            encoded.append(T.from_floats(slots, scale=scale).ntt())
+        slots = fft.from_slots(np.stack([np.roll(row, k - k % size) for k, row in rows.items()]))
+        encoded = T.from_floats(slots, scale=scale)
+        encoded.ntt(out=encoded)
         values = {
-            "diagonals": stack(encoded).to(),
+            "diagonals": encoded.to(),
             "ring": ring,
             "special": special,
             "scale": scale,
