@@ -229,18 +229,56 @@ def _bytes(p: Parameters, device: str, work: Work, params: Params) -> Case:
 # ---- the tables ----
 
 
-def lines(unit: str) -> tuple[Line, ...]:
+# In ms: the time of a whole bootstrap at most, by device, degree, and bits of the primes of EvalMod.
+MUSTS = {
+    "cpu": {(2**16, 58): 3000, (2**15, 58): 1300},
+    "gpu": {(2**16, 58): 20, (2**16, 50): 18},
+}
+
+
+def whole_lines(device: str) -> tuple[Line, ...]:
+    return tuple(
+        Line(
+            WHOLE,
+            WHOLE,
+            "ms",
+            must,
+            f"{WHOLE}: transforms",
+            "its transforms alone",
+            None,
+            {"n": n, "bits": bits},
+        )
+        for (n, bits), must in MUSTS[device].items()
+        if n == 2**16
+    )
+
+
+def lines(device: str) -> tuple[Line, ...]:
     found = [
-        Line(WHOLE, WHOLE, unit, None, f"{WHOLE}: transforms", "its transforms alone"),
-        Line(WHOLE, WHOLE, unit, None, f"{WHOLE}: bytes", "keys and matrices copied"),
-        Line("the same in plain calls", PLAIN, unit),
+        Line(
+            WHOLE,
+            WHOLE,
+            "ms",
+            MUSTS[device].get(key),
+            f"{WHOLE}: {floor}",
+            name,
+            None,
+            dict(zip(("n", "bits"), key, strict=True)),
+        )
+        for floor, name in (("transforms", "its transforms alone"), ("bytes", "keys and matrices copied"))
+        for key in sorted({*MUSTS[device], (2**15, 50), (2**16, 50)})
     ]
-    return (*found, *(Line(name, f"{WHOLE}: {name}", unit) for name in STAGES))
+    return (
+        *found,
+        Line("the same in plain calls", PLAIN, "ms"),
+        *(Line(x, f"{WHOLE}: {x}", "ms") for x in STAGES),
+    )
 
 
 KINDS = {
-    "cpu-bootstrap": LineKind(f"CKKS bootstrapping on {CORES} cores", "cpu", lines("ms")),
-    "gpu-bootstrap": LineKind("CKKS bootstrapping in one CUDA graph", "gpu", lines("ms")),
+    "cpu-bootstrap": LineKind(f"CKKS bootstrapping on {CORES} cores", "cpu", lines("cpu")),
+    "gpu-bootstrap": LineKind("CKKS bootstrapping in one CUDA graph", "gpu", lines("gpu")),
+    "cpu-bootstrap-summary": LineKind(f"Programs on {CORES} cores", "cpu", whole_lines("cpu")),
 }
 
 
