@@ -134,7 +134,7 @@ class Parameters:
 
     @property
     def log_qp_limits(self) -> tuple[int, int]:
-        """The log_qp and log_sparse up to which 128 bits are estimated; 0 where no estimate is recorded."""
+        """The log_qp and log_sparse up to which 128 bits are estimated; 0 if no estimate is recorded."""
         limits = []
         for weight in (self.weight, self.sparse_weight):
             try:
@@ -151,7 +151,9 @@ class Parameters:
 
     @property
     def failure(self) -> float:
-        """Log2 of the probability that one of the integers I of a bootstrap exceeds the bound.
+        """Log2 of a bound on the probability that an integer I of a bootstrap exceeds the bound.
+
+        It is the expected number of such integers.
 
         A coefficient of I is near a sum of h + 1 independent uniform numbers in [-1/2, 1/2], h the weight of
         the sparse secret. A bootstrap where it happens gives wrong slots.

@@ -142,7 +142,7 @@ class Arithmetic:
     def _product(
         self, x: Ciphertext, y: Ciphertext, limbs: int, scale: float, add: pg.Poly | None = None
     ) -> Ciphertext:
-        """Return x y + add, of that scale before the division by the last of so many limbs."""
+        """Return x y + add modulo the first limbs, divided by the last one; `scale` is that before."""
         ring = self.ring[:limbs]
         value = lattice.multiply(x.value, y.value, self.relin, add=add, rescale=1, ring=ring)
         return Ciphertext(value, scale / ring.moduli[-1])
@@ -218,7 +218,7 @@ class _Series:
         return self.steps[i]
 
     def evaluate(self, c: Array, limbs: int, scale: float) -> pg.Poly:
-        """Return the series modulo so many limbs and at that scale, (*batch, 2), or 3 if not relinearised."""
+        """Return the series modulo the first limbs and of a scale, (*batch, 2), or 3 if not relinearised."""
         c = c[: max(1, len(np.trim_zeros(c, "b")))]
         degree, own, ring = len(c) - 1, self.arithmetic, self.arithmetic.ring[:limbs]
         if degree < self.baby and (degree == 0 or self.steps[degree].limbs >= limbs):

@@ -201,7 +201,7 @@ def run(p: Parameters, samples: int, device: str = "cpu", seed: bytes | None = N
     """Classify the first test images with both networks.
 
     Raises:
-        ParameterError: there are no samples, or more than test images.
+        ParameterError: `samples` is 0, or larger than the number of test images.
         BackendUnavailable: scikit-learn is not installed, or the device is not there.
     """
     seed = secrets.token_bytes(32) if seed is None else seed
