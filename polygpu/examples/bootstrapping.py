@@ -116,10 +116,8 @@ class Parameters:
             (self.cts_bits, self.cts),
         )
         found: list[int] = []
-        for i, (bits, count) in enumerate(chain):
-            # Scales stay near powers of two where primes do.
-            near = i > 1
-            found += pg.ntt_primes(self.n, bits=bits, count=count, exclude=found, near=near) if count else []
+        for bits, count in chain:  # the largest ones below 2^bits, so scales stay near powers of two
+            found += pg.ntt_primes(self.n, bits=bits, count=count, exclude=found) if count else []
         return found[self.size :] + found[: self.size]
 
     @property
