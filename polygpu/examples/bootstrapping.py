@@ -36,7 +36,15 @@ import polygpu as pg
 from polygpu import lattice
 from polygpu._core.locks import cached_property
 from polygpu.examples.bfv import derive
-from polygpu.examples.ckks_arithmetic import Arithmetic, Array, Ciphertext, decrypt, encode
+from polygpu.examples.ckks_arithmetic import (
+    Arithmetic,
+    Array,
+    Ciphertext,
+    decrypt,
+    encode,
+    galois_element,
+    transform,
+)
 
 # ---- parameters ----
 
@@ -359,7 +367,7 @@ class Bootstrapper:
         whole, of = Q.join(P), _Of(special=P, limbs_per_digit=p.size)
         s = whole.ternary(weight=p.weight, seed=derive(seed, "secret")).ntt()
         sparse = whole.ternary(weight=p.sparse_weight, seed=derive(seed, "sparse")).ntt()
-        rings = {self._galois(self.p.slots << i): Q for i in range(self.repeats.bit_length() - 1)}
+        rings = dict.fromkeys(self._trace, Q)
         for matrix in (*self.matrices, *matrices):  # those with more limbs come first
             for g in matrix.galois_elements:
                 rings.setdefault(g, matrix.ring)
@@ -376,9 +384,10 @@ class Bootstrapper:
             ),
         )
 
-    def _galois(self, k: int) -> int:
-        """The g for which X -> X^g turns slots left by k."""
-        return pow(5, k, 2 * self.p.n)
+    @property
+    def _trace(self) -> list[int]:
+        """The Galois elements of rotations by slots, 2 slots ... n/4: none if all slots differ."""
+        return [galois_element(self.p.n, self.p.slots << i) for i in range(self.repeats.bit_length() - 1)]
 
     def encrypt(self, secret: pg.Poly, z: Any, seed: bytes, limbs: int = 1) -> Ciphertext:
         """Encrypt vectors (*batch, slots) under the secret key, modulo the first limbs."""
@@ -420,13 +429,14 @@ class Bootstrapper:
         low = c.value.restrict(Q[:1])
         pair = lattice.key_switch(low[..., 1], keys.to_sparse, add=low[..., 0]).mod_up(Q)
         value = lattice.key_switch(pair[..., 1], keys.from_sparse, add=pair[..., 0])
-        for i in range(self.repeats.bit_length() - 1):  # the trace: what is not in X^repeats vanishes
-            value = value + lattice.rotate(value, keys.rotations[self._galois(self.p.slots << i)])
+        for g in self._trace:  # what is not in X^repeats vanishes
+            value = value + lattice.rotate(value, keys.rotations[g])
         return Ciphertext(value, float(Q.moduli[0]))
 
     def coeff_to_slot(self, keys: Keys, c: Ciphertext) -> Ciphertext:
         """Coefficients over q K, bit-reversed: of N/2 complex slots a batch of two, else one vector."""
-        c = self._multiplied(keys, self.to_slots, c)
+        for matrix in self.to_slots:
+            c = transform(c, matrix, keys.rotations)
         other = self._conjugated(keys, c)
         total = c.value + other
         if self.repeats > 1 or self.p.real:
@@ -456,16 +466,9 @@ class Bootstrapper:
         if self.repeats == 1 and not self.p.real:
             real, imaginary = c.value
             c = Ciphertext(real + imaginary.mul_monomial(self.p.n // 2), c.scale)
-        c = self._multiplied(keys, self.to_coefficients, c)
+        for matrix in self.to_coefficients:
+            c = transform(c, matrix, keys.rotations)
         return Ciphertext(c.value + self._conjugated(keys, c), c.scale) if self.p.real else c
-
-    def _multiplied(
-        self, keys: Keys, matrices: Sequence[lattice.LinearTransform], c: Ciphertext
-    ) -> Ciphertext:
-        for matrix in matrices:
-            value = lattice.transform(c.value, matrix, keys.rotations, rescale=1)
-            c = Ciphertext(value, c.scale * matrix.scale / matrix.ring.moduli[-1])
-        return c
 
     def _conjugated(self, keys: Keys, c: Ciphertext) -> pg.Poly:
         return lattice.rotate(c.value, keys.rotations[2 * self.p.n - 1])

@@ -1,14 +1,19 @@
-"""CKKS ciphertexts with exact scales: encoding, sums, products, and polynomials of few levels.
+"""CKKS ciphertexts with exact scales: encoding, sums, products, matrices, and polynomials of few levels.
 
 A ciphertext holds `scale` times its slots. Rescaling divides the scale by a prime near a power of two, so
 scales of different depth differ slightly. Here every constant is multiplied by the scale that its term needs,
 so that no error comes from the difference.
+
+The examples `ckks` and `bootstrapping` are written with this module.
 
 An example, not a product: it is not constant time, and nobody has reviewed it.
 """
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
@@ -99,6 +104,57 @@ def _times_power(x: Array, exponent: int) -> Array:
 
 # ---- sums and products ----
 
+_CLOSE = 2.0**-20  # relative difference of scales that are taken as equal
+
+
+def rescale(c: Ciphertext) -> Ciphertext:
+    """Divide phase and scale by the last prime."""
+    return Ciphertext(c.value.rescale(), c.scale / c.value.ring.moduli[-1])
+
+
+def galois_element(n: int, k: int) -> int:
+    """Return the g for which X -> X^g turns the n/2 slots left by k, an int of either sign."""
+    return pow(5, operator.index(k), 2 * n)
+
+
+def add(x: Ciphertext, y: Ciphertext) -> Ciphertext:
+    """Return x + y modulo the limbs of both; batches broadcast.
+
+    If one operand has more limbs, its last surplus limb brings it to the scale of the other.
+
+    Raises:
+        ParameterError: The scales differ by more than 2^-20, and a surplus limb to mend it is missing.
+    """
+    x, y = sorted((x, y), key=lambda c: c.limbs, reverse=True)
+    if x.limbs > y.limbs and x.scale != y.scale:
+        ring = x.value.ring[: y.limbs + 1]
+        factor = _ratio(y.scale * ring.moduli[-1], x.scale)
+        x = rescale(Ciphertext(pg.combine([factor], [x.value], ring=ring), factor * x.scale))
+    if not math.isclose(x.scale, y.scale, rel_tol=_CLOSE):
+        raise pg.ParameterError(
+            f"scales {x.scale} and {y.scale} differ. Rescale both, or encode with the other's scale."
+        )
+    return Ciphertext(x.value.add(y.value, ring=y.value.ring), y.scale)
+
+
+def _ratio(scale: float, of: float) -> int:
+    """Return scale / of, by which a value of scale `of` is multiplied. An integer must be close to it."""
+    ratio = scale / of
+    if not math.isclose(ratio, round(ratio), rel_tol=_CLOSE):
+        raise pg.ParameterError(
+            f"scales {of} and {scale} differ by a factor that is not close to an integer. Rescale the "
+            "operand with the larger scale."
+        )
+    return round(ratio)
+
+
+def transform(
+    c: Ciphertext, matrix: lattice.LinearTransform, rotations: Mapping[int, lattice.SwitchKey]
+) -> Ciphertext:
+    """Return a matrix times the slots, rescaled. rotations: turned keys by their Galois elements."""
+    value = lattice.transform(c.value, matrix, rotations, rescale=1)
+    return Ciphertext(value, c.scale * float(matrix.scale / matrix.ring.moduli[-1]))
+
 
 @dataclass(frozen=True, eq=False)
 class Arithmetic:
@@ -113,29 +169,34 @@ class Arithmetic:
 
     def rescaled(self, value: pg.Poly, scale: float) -> Ciphertext:
         """Return sums of products (*batch, 2 or 3), relinearised and divided by their last prime."""
-        q = value.ring.moduli[-1]
         if value.shape[-1] == 2:
-            return Ciphertext(value.rescale(), scale / q)
+            return rescale(Ciphertext(value, scale))
         kept, square = value[..., :2], value[..., 2]
-        return Ciphertext(lattice.key_switch(square, self.relin, add=kept, rescale=1), scale / q)
+        result = lattice.key_switch(square, self.relin, add=kept, rescale=1)
+        return Ciphertext(result, scale / value.ring.moduli[-1])
 
     def product(self, x: Ciphertext, y: Ciphertext) -> Ciphertext:
         """Return x y, relinearised and rescaled."""
         return self._product(x, y, min(x.limbs, y.limbs), x.scale * y.scale)
 
     def doubled_product(self, x: Ciphertext, y: Ciphertext, minus: Ciphertext | float) -> Ciphertext:
-        """Return 2 x y - minus.
+        """Return 2 x y - minus. A ciphertext `minus` has the batch shape of the product.
 
         If the scales allow it, the factor 2 costs nothing: it halves the scale. So scales of twice the primes
         stay what they are.
+
+        Raises:
+            ParameterError: The scale of `minus` is not small beside that of x y.
         """
         limbs, scale = min(x.limbs, y.limbs), x.scale * y.scale
+        if isinstance(minus, Ciphertext):
+            limbs = min(limbs, minus.limbs)
         if scale > self.ring.moduli[limbs - 1] ** 2 * 1.5:
             scale /= 2
         else:
             x = Ciphertext(x.value + x.value, x.scale)
         if isinstance(minus, Ciphertext):
-            add = pg.combine([-round(scale / minus.scale)], [minus.value], ring=self.ring[:limbs])
+            add = pg.combine([-_ratio(scale, minus.scale)], [minus.value], ring=self.ring[:limbs])
             return self._product(x, y, limbs, scale, add)
         return self.plus(self._product(x, y, limbs, scale), -minus)
 
@@ -162,39 +223,62 @@ class Arithmetic:
         basis: Literal["power", "chebyshev"] = "power",
         baby: int = 8,
     ) -> Ciphertext:
-        """Return the sum of c_i b_i(x), b_i = x^i or T_i, of degree d and of the given scale.
+        """Return the sum of c_i b_i(x) at the given scale, where b_i is x^i or the Chebyshev polynomial T_i.
 
-        It takes bit_length(d) limbs. Chebyshev series need slots of x in [-1, 1].
+        Degree d takes bit_length(d) limbs of x, and leaves at least one. Chebyshev series need slots of x in
+        [-1, 1]. The scale of the result is exact, whatever that of x is. Steps are most precise if x has
+        about the scale of its primes, or twice that for Chebyshev series.
 
-        Baby steps are b_1 ... b_(baby - 1), and giant steps b_j for the powers of two above. A series of
-        degree d is split by the giant step j into quotient b_j + rest; the quotient is multiplied before it
-        is relinearised together with the rest (Paterson, Stockmeyer 1973; Bossuat, Mouchet,
-        Troncoso-Pastoriza, Hubaux 2020/1203, section 5).
+        The baby steps are b_1 ... b_(baby - 1), where `baby` is a power of two; the giant steps are b_j for
+        the powers of two above. A series of degree d is split by the giant step j into quotient b_j + rest.
+        The quotient is multiplied before it is relinearised together with the rest (Paterson, Stockmeyer
+        1973; Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux 2020/1203, section 5).
+
+        Raises:
+            ParameterError: The list of coefficients is empty, x has too few limbs, or `basis` or `baby` is
+                wrong.
+            CoefficientError: A coefficient is infinite or NaN.
         """
         series = _Series(self, x, basis, baby)
-        c = np.trim_zeros(np.asarray(coefficients, np.float64), "b")
+        given = np.asarray(coefficients, np.float64)
+        if given.ndim != 1 or not given.size:
+            what = f"there are none (shape {given.shape})" if not given.size else f"shape {given.shape}"
+            raise pg.ParameterError(f"coefficients: {what}. Pass a list, such as [0] for the polynomial 0.")
+        if not np.isfinite(given).all():
+            raise pg.errors.CoefficientError("coefficients: one is infinite or NaN. Pass finite numbers.")
+        c = np.trim_zeros(given, "b")
         if len(c) < 2:
-            value = pg.combine([0], [x.value], constant=round((c.sum()) * scale) * np.array([1, 0], object))
-            return Ciphertext(value, scale)
-        limbs = x.limbs - (len(c) - 1).bit_length() + 1
-        if limbs < 2:
+            constant = np.array([round(float(c.sum()) * scale), 0], object)
+            return Ciphertext(pg.combine([0], [x.value], constant=constant), scale)
+        degree = len(c) - 1
+        depth = degree.bit_length()
+        if x.limbs <= depth:
             raise pg.ParameterError(
-                f"x: degree {len(c) - 1} takes {(len(c) - 1).bit_length()} limbs, and {x.limbs} are there. "
-                "Take a smaller degree or a bootstrap before it."
+                f"x: has {x.limbs} limbs, and degree {degree} takes {depth} and leaves at least one. Take a "
+                "smaller degree, or bootstrap x before."
             )
-        series.make_steps(len(c) - 1)
-        q = self.ring.moduli[limbs - 1]
-        return self.rescaled(series.evaluate(c, limbs, scale * q), scale * q)
+        limbs = x.limbs - depth + 1
+        series.make_steps(degree)
+        wide = scale * self.ring.moduli[limbs - 1]
+        return self.rescaled(series.evaluate(c, limbs, wide), wide)
 
 
 class _Series:
     """The steps of one evaluation of a polynomial: b_i(x) by i."""
 
     def __init__(self, arithmetic: Arithmetic, x: Ciphertext, basis: str, baby: int) -> None:
-        if basis not in ("power", "chebyshev"):
-            raise pg.ParameterError(f"basis: {basis!r}, must be 'power' or 'chebyshev'")
-        self.arithmetic, self.steps, self.baby = arithmetic, {1: x}, baby
         self.is_chebyshev = basis == "chebyshev"
+        if basis not in ("power", "chebyshev"):
+            raise pg.ParameterError(f"basis: {basis!r} must be 'power' or 'chebyshev'.")
+        if baby < 2 or baby & (baby - 1):
+            raise pg.ParameterError(f"baby: {baby} must be a power of two of at least 2, such as 8.")
+        # Steps keep the scale q, or 2 q if products are doubled. From a smaller one, b_j would have that of
+        # x to the power j. An integer factor brings x near, without a limb.
+        q = x.value.ring.moduli[-1]
+        factor = round((2 if self.is_chebyshev else 1) * q / x.scale)
+        if factor > 1:
+            x = Ciphertext(x.value * factor, x.scale * factor)
+        self.arithmetic, self.steps, self.baby = arithmetic, {1: x}, baby
 
     def make_steps(self, degree: int) -> None:
         """Make the baby steps and giant steps of a degree."""
