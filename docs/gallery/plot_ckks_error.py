@@ -34,7 +34,7 @@ for bits in (30, 35, 40):
     errors, theory = [], [scheme.fresh_deviation()]
     while True:
         errors.append(float(np.sqrt(np.mean(abs(scheme.decrypt(keys.secret, c) - z) ** 2))))
-        if len(c.value.ring.moduli) == 1:
+        if c.limbs == 1:
             break
         c, z = scheme.multiply(keys, c, c), z * z
         rounding = math.sqrt(n * (1 + 2 * n / 3) / 12) / c.scale

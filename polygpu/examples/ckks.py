@@ -1,7 +1,7 @@
 """CKKS: approximate arithmetic on encrypted complex vectors (Cheon et al. 2017), on the public API.
 
-A ciphertext is a Poly (*batch, 2). Its phase c0 + c1 s is `scale` times the polynomial of its N/2 slots, plus
-noise. Products multiply scales; `rescale` drops the last prime of Q, and divides phase and scale by it.
+A ciphertext is a Poly (*batch, 2). Its phase c_0 + c_1 s is `scale` times the polynomial of its N/2 slots,
+plus noise. Products multiply scales; rescaling drops the last prime of Q, and divides phase and scale by it.
 Products and rotations take keys (hybrid key switching, Han & Ki 2019/688). By the HE standard the default
 parameters have 128 bits of security.
 
@@ -12,7 +12,6 @@ shown to others without additional noise (Li & Micciancio 2020/1533).
 from __future__ import annotations
 
 import math
-import operator
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,15 +23,23 @@ import numpy as np
 import polygpu as pg
 from polygpu import lattice
 from polygpu._core.locks import cached_property
-from polygpu.examples import ckks_arithmetic
 from polygpu.examples.bfv import MAX_LOG_Q, derive, zeros
-from polygpu.examples.ckks_arithmetic import Arithmetic, Array, Ciphertext, decrypt
+from polygpu.examples.ckks_arithmetic import (
+    Arithmetic,
+    Array,
+    Ciphertext,
+    add,
+    decrypt,
+    encode,
+    galois_element,
+    transform,
+)
 
 
 class Keys(NamedTuple):
     """secret: s. public: (2,), encrypts 0. relin: from s^2 to s.
 
-    rotations[k], 0 < k < N/2: turns slots left by k, a turned key.
+    rotations: turned keys by their Galois elements, as `lattice.transform` takes them.
     """
 
     secret: pg.Poly
@@ -50,7 +57,7 @@ class CKKS:
 
     n: int = 16384
     first: int = 50  # bits of the first prime, which is left after all products
-    bits: int = 40  # bits of the other primes, and of scales
+    bits: int = 40  # of scales; the other primes are near 2^bits
     depth: int = 5
     size: int = 2
 
@@ -72,39 +79,35 @@ class CKKS:
     @cached_property
     def _primes(self) -> list[int]:
         long = pg.ntt_primes(self.n, bits=self.first, count=self.size + 1)
-        return [long[-1], *pg.ntt_primes(self.n, bits=self.bits, count=self.depth, exclude=long), *long[:-1]]
+        near = pg.ntt_primes(self.n, bits=self.bits, count=self.depth, exclude=long, near=True)
+        return [long[-1], *near, *long[:-1]]
 
     @property
     def secure(self) -> bool:
         """Whether the HE standard gives these parameters 128 bits of security."""
         return self.whole.modulus.bit_length() <= MAX_LOG_Q.get(self.n, 0)
 
-    # ---- keys ----
+    @property
+    def scale(self) -> float:
+        """The scale of fresh ciphertexts and of polynomials, 2^bits."""
+        return 2.0**self.bits
+
+    # ---- keys and ciphertexts ----
 
     def keygen(self, seed: bytes, rotations: Iterable[int] = ()) -> Keys:
-        """A fresh key set, with keys of rotations, which count modulo N/2.
+        """Return a fresh key set with keys of rotations, which count modulo N/2.
 
         As every seed here, this one must be secret and used only once.
         """
         s = self.whole.ternary(seed=derive(seed, "secret")).ntt()
-        digits: Any = {"ring": self.ring, "special": self.extra, "limbs_per_digit": self.size}
-        elements = {k: self._power(k) for k in sorted(set(map(self._turn, rotations)) - {0})}
-        by_element = lattice.rotation_keys(
-            s, elements.values(), turned=True, seed=derive(seed, "rotations"), **digits
+        of: Any = {"ring": self.ring, "special": self.extra, "limbs_per_digit": self.size}
+        elements = sorted({galois_element(self.n, k) for k in rotations} - {1})
+        return Keys(
+            secret=s,
+            public=zeros(s.restrict(self.ring), derive(seed, "public")),
+            relin=lattice.switch_key(s, s * s, seed=derive(seed, "relin"), **of),
+            rotations=lattice.rotation_keys(s, elements, turned=True, seed=derive(seed, "rotations"), **of),
         )
-        relin = lattice.switch_key(s, s * s, seed=derive(seed, "relin"), **digits)
-        public = zeros(s.restrict(self.ring), derive(seed, "public"))
-        return Keys(s, public, relin, {k: by_element[g] for k, g in elements.items()})
-
-    def _turn(self, k: int) -> int:
-        """Return the rotation k modulo N/2."""
-        return operator.index(k) % (self.n // 2)
-
-    def _power(self, k: int) -> int:
-        """The g for which X -> X^g turns slots left by k."""
-        return pow(5, k, 2 * self.n)
-
-    # ---- values ----
 
     def encode(self, z: Any, ring: pg.Ring, scale: float | Fraction) -> pg.Poly:
         """Encode vectors (*batch, N/2) as an evaluated plaintext of the ring; a number fills all slots.
@@ -118,66 +121,68 @@ class CKKS:
             raise pg.ParameterError(
                 f"z: shape {given.shape} does not end in N/2 = {slots}. Fill shorter vectors with zeros."
             )
-        return ckks_arithmetic.encode(np.broadcast_to(given, (*given.shape[:-1], slots)), ring, scale)
+        return encode(np.broadcast_to(given, (*given.shape[:-1], slots)), ring, scale)
 
     def encrypt(self, public: pg.Poly, z: Any, seed: bytes) -> Ciphertext:
         """Encrypt vectors (*batch, N/2) of complex numbers, with scale 2^bits."""
-        scale = 2.0**self.bits
-        m = self.encode(z, self.ring, scale)
+        m = self.encode(z, self.ring, self.scale)
         u = self.ring.ternary(m.shape, seed=derive(seed, "u")).ntt()
-        e = self.ring.binomial(21, batch=(2, *m.shape), seed=derive(seed, "e")).ntt()
-        return Ciphertext(pg.stack([public[0] * u + e[0] + m, public[1] * u + e[1]], axis=-1), scale)
+        e = self.ring.binomial(21, batch=(*m.shape, 2), seed=derive(seed, "e")).ntt()
+        return Ciphertext(pg.fma(public, u[..., None], e + _first(m)), self.scale)
 
     def decrypt(self, secret: pg.Poly, c: Ciphertext) -> Array:
         """Return the slots, (*batch, N/2)."""
         return decrypt(secret, c)
 
-    # ---- arithmetic ----
+    # ---- arithmetic; batches broadcast ----
 
     def add(self, x: Ciphertext, y: Ciphertext) -> Ciphertext:
-        """The sum. The operand with more limbs loses the surplus; scales must agree to 2^-20."""
-        if not math.isclose(x.scale, y.scale, rel_tol=2.0**-20):
-            raise pg.ParameterError(
-                f"scales {x.scale} and {y.scale} differ. Rescale both, or encode with the other's."
-            )
-        ring = min((x.value.ring, y.value.ring), key=lambda ring: ring.rows)
-        return Ciphertext(x.value.add(y.value, ring=ring), x.scale)
+        """Return the sum. The operand with more limbs loses the surplus.
+
+        Raises:
+            ParameterError: x and y have as many limbs, and scales that differ by more than 2^-20.
+        """
+        return add(x, y)
+
+    def add_plain(self, x: Ciphertext, z: Any) -> Ciphertext:
+        """Return the sum with plain vectors or a number. `encode` says what it refuses."""
+        return x._replace(value=x.value + _first(self.encode(z, x.value.ring, x.scale)))
 
     def multiply(self, keys: Keys, x: Ciphertext, y: Ciphertext) -> Ciphertext:
-        """The product, relinearised and rescaled."""
-        return Arithmetic(self.ring, keys.relin).product(x, y)
+        """Return the product, relinearised and rescaled. The operand with more limbs loses the surplus."""
+        return self._arithmetic(keys).product(x, y)
 
     def multiply_plain(self, x: Ciphertext, z: Any) -> Ciphertext:
-        """The product with plain vectors or a number, rescaled; the scale stays that of x."""
+        """Return the product with plain vectors or a number, rescaled; the scale stays that of x.
+
+        `encode` says what it refuses.
+        """
         ring = x.value.ring
         m = self.encode(z, ring, ring.moduli[-1])
-        return self.rescale(Ciphertext(x.value * m[..., None], x.scale * ring.moduli[-1]))
-
-    def rescale(self, x: Ciphertext) -> Ciphertext:
-        """Phase and scale divided by the last prime."""
-        return Ciphertext(x.value.rescale(), x.scale / x.value.ring.moduli[-1])
+        return x._replace(value=(x.value * m[..., None]).rescale())
 
     def rotate(self, keys: Keys, x: Ciphertext, amounts: Sequence[int]) -> list[Ciphertext]:
-        """Slots turned left by each amount; keys has a key for each. Digits are made once (hoisting).
+        """Return x with its slots turned left by each amount. Digits are made once (hoisting).
 
         Amounts count modulo N/2. An amount of 0 takes no key and gives x itself.
+
+        Raises:
+            ParameterError: A key is missing.
         """
-        turns = [self._turn(k) for k in amounts]
-        needed = sorted(set(turns) - {0})
-        if missing := [k for k in needed if k not in keys.rotations]:
-            raise pg.ParameterError(
-                f"amounts: there is no key of rotations by {missing}. Pass them to keygen."
-            )
-        found = {0: x}
-        if needed:
-            turned = lattice.rotate_many(x.value, [keys.rotations[k] for k in needed])
-            found |= {k: Ciphertext(value, x.scale) for k, value in zip(needed, turned, strict=True)}
-        return [found[k] for k in turns]
+        elements = self._elements(keys, amounts)
+        needed = sorted(set(elements) - {1})
+        values = lattice.rotate_many(x.value, [keys.rotations[g] for g in needed])
+        found = {1: x} | {g: x._replace(value=value) for g, value in zip(needed, values, strict=True)}
+        return [found[g] for g in elements]
 
     def matrix_vector(self, keys: Keys, matrix: Array, x: Ciphertext) -> Ciphertext:
-        """The product of a small matrix (d, d) with x, whose slots repeat d numbers; takes keys 1 ... d - 1.
+        """Return the product of a small matrix (d, d) with x, whose slots repeat d numbers. d divides N/2.
 
-        The sum over k of diagonal k times x turned by k (Halevi & Shoup 2014/106), rescaled. d divides N/2.
+        It is the sum over k of diagonal k times x turned by k (Halevi & Shoup 2014/106), and takes one limb.
+        Keys of rotations by 1 ... d - 1 suffice; about 2 sqrt(d) of them are used (baby and giant steps).
+
+        Raises:
+            ParameterError: The matrix has another shape, or a key is missing.
         """
         matrix, slots = np.asarray(matrix), self.n // 2
         d = max(1, len(matrix)) if matrix.ndim else 1
@@ -186,33 +191,47 @@ class CKKS:
                 f"matrix: shape {matrix.shape} is not (d, d) with d a divisor of N/2 = {slots}. Fill it with "
                 "zeros to a power of two."
             )
-        rows, ring = np.arange(d), x.value.ring
+        ring, rows = x.value.ring, np.arange(d)
         diagonals = {k: matrix[rows, (rows + k) % d] for k in range(d)}
         M = lattice.LinearTransform(diagonals, ring=ring, special=self.extra, scale=ring.moduli[-1])
-        by_element = {self._power(k): key for k, key in keys.rotations.items()}
-        value = lattice.transform(x.value, M.to(x.value.device), by_element, rescale=1)
-        return Ciphertext(value, x.scale)
+        self._elements(keys, [k for k in range(d) if galois_element(self.n, k) in M.galois_elements])
+        return transform(x, M.to(x.value.device), keys.rotations)
 
     def polynomial(self, keys: Keys, coefficients: Sequence[float], x: Ciphertext) -> Ciphertext:
-        """c_0 + c_1 x + ... + c_d x^d, of the same scale; it uses up bit_length(d) limbs."""
-        if not len(coefficients):
-            raise pg.ParameterError("coefficients: there are none. Pass [0] for the polynomial 0.")
-        return Arithmetic(self.ring, keys.relin).polynomial(x, coefficients, x.scale)
+        """Return c_0 + c_1 x + ... + c_d x^d with scale 2^bits. It takes bit_length(d) limbs.
 
-    def add_plain(self, x: Ciphertext, z: Any) -> Ciphertext:
-        """The sum with plain vectors or a number."""
-        m = self.encode(z, x.value.ring, x.scale)
-        parts = [x.value[..., 0] + m, x.value[..., 1] + 0 * m]  # batches may broadcast
-        return Ciphertext(pg.stack(parts, axis=-1), x.scale)
+        Raises:
+            ParameterError: The list of coefficients is empty, or x has too few limbs.
+            CoefficientError: A coefficient is not finite.
+        """
+        return self._arithmetic(keys).polynomial(x, coefficients, self.scale)
+
+    def _arithmetic(self, keys: Keys) -> Arithmetic:
+        return Arithmetic(self.ring, keys.relin)
+
+    def _elements(self, keys: Keys, amounts: Sequence[int]) -> list[int]:
+        """Return the Galois elements of rotations; raise ParameterError if a key is missing."""
+        elements = {k: galois_element(self.n, k) for k in amounts}
+        missing = sorted(k for k, g in elements.items() if g != 1 and g not in keys.rotations)
+        if missing:
+            raise pg.ParameterError(
+                f"keys: there is no key of rotations by {[*map(int, missing)]}. Pass them to keygen."
+            )
+        return [elements[k] for k in amounts]
 
     def fresh_deviation(self) -> float:
-        """The standard deviation of a slot of a fresh ciphertext, by theory.
+        """Return the standard deviation of a slot of a fresh ciphertext, by theory.
 
         The noise of the phase is u e + e_0 + e_1 s and a rounding. Its variance is sigma^2 (4 N / 3 + 1)
         + 1/12, because u and s are ternary. A slot is a sum of N coefficients times roots of size 1.
         """
         sigma2 = 10.5
-        return math.sqrt(self.n * (sigma2 * (4 * self.n / 3 + 1) + 1 / 12)) / 2.0**self.bits
+        return math.sqrt(self.n * (sigma2 * (4 * self.n / 3 + 1) + 1 / 12)) / self.scale
+
+
+def _first(m: pg.Poly) -> pg.Poly:
+    """Return the trivial ciphertexts (m, 0) of plaintexts."""
+    return pg.stack([m, 0 * m], axis=-1)
 
 
 class Result(NamedTuple):
