@@ -234,6 +234,7 @@ def test_the_command_prints_what_it_found(capsys: pytest.CaptureFixture[str]) ->
     ("arguments", "message"),
     [
         (["--logn", "10"], "not secure. --insecure runs them"),
+        (["--logn", "-1", "--insecure"], "log_n: -1, must be at least 2"),
         (["--logn", "7", "--insecure"], "weight: 192 and 32 must be at most 128"),
         (["--set", "arcsine=4"], r"arcsine: 4, must be one of \[0, 3, 5\]"),
         (["--set", "log_slots=16"], "log_slots: 16, must be from 1 to log_n - 1"),

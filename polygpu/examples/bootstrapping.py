@@ -78,7 +78,9 @@ class Parameters:
     real: bool = False  # slots are real numbers: half of EvalMod
 
     def __post_init__(self) -> None:
-        """Check the fields that choose a variant."""
+        """Check the degree and the fields that choose a variant."""
+        if self.log_n < 2:
+            raise pg.ParameterError(f"log_n: {self.log_n}, must be at least 2")
         if self.arcsine not in _ARCSINE:
             raise pg.ParameterError(f"arcsine: {self.arcsine}, must be one of {[*_ARCSINE]}")
         if max(self.weight, self.sparse_weight) > self.n:
