@@ -33,7 +33,7 @@ def server(p: Parameters = SMALL) -> tuple[EncryptedNetwork, Keys]:
 
 def test_training_is_repeatable_and_accurate() -> None:
     own, again = trained(), network.train(network.load()[0])
-    assert all(np.array_equal(getattr(own, name), getattr(again, name)) for name in ("first", "second"))
+    assert all(np.array_equal(value, getattr(again, name)) for name, value in vars(own).items())
     training, test = network.load()
     assert len(training.images) == 1297 and len(test.images) == 500
     assert np.mean(own.scores(test.images).argmax(axis=1) == test.labels) > 0.95
@@ -75,6 +75,29 @@ def test_classes_are_the_same() -> None:
     result = network.run(replace(SMALL, log_n=12), 200, seed=b"run")
     assert result.different <= 1 and result.plain > 0.95 and result.bits > 12
     assert abs(result.plain - result.encrypted) <= 0.005 and result.seconds > 0
+    assert result.keys > 0 and result.matrices > 0
+
+
+def test_a_sample_takes_64_repeated_slots() -> None:
+    made, keys = server(replace(SMALL, log_slots=6))
+    images = network.load()[1].images[:2]
+    c = made.encrypt(keys.secret, images, b"images")
+    expected = trained().scores(images)
+    assert made.samples == 1
+    assert abs(made.decrypt(keys.secret, made(keys, c), 2) - expected).max() < 2.0**-12 * abs(expected).max()
+
+
+@pytest.mark.parametrize("changes", [{"log_slots": 5}, {"levels": 1}])
+def test_too_few_slots_or_levels(changes: dict[str, int]) -> None:
+    with pytest.raises(pg.ParameterError, match="Take at least 64 and 2"):
+        EncryptedNetwork(trained(), Bootstrapper(replace(SMALL, **changes)))
+
+
+@pytest.mark.parametrize("shape", [(0, 64), (8, 1), (8, 65), (64,), (1, 1, 64)])
+def test_images_of_another_shape(shape: tuple[int, ...]) -> None:
+    made, keys = server()
+    with pytest.raises(pg.ParameterError, match=r"images: shape .* must be \(count, 64\)"):
+        made.encrypt(keys.secret, np.zeros(shape), b"images")
 
 
 @on(*CARDS)
@@ -91,13 +114,15 @@ def test_the_same_bits_on_a_card(device: str) -> None:
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert network.main(["--logn", "10", "--samples", "8", "--insecure"]) == 0
     text = capsys.readouterr().out
-    assert "8 images: " in text and "0 classes differ" in text and "ms an image" in text
+    for part in ("8 images: ", "0 classes differ", "ms an image; keys 0.03 GB, matrices 0."):
+        assert part in text
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--logn", "10"], "not secure. --insecure runs them"),
+        (["--logn", "-1", "--insecure"], "log_n: -1, must be at least 2"),
         (["--logn", "10", "--insecure", "--samples", "0"], "samples: 0, must be from 1 to 500"),
         (["--logn", "10", "--insecure", "--samples", "501"], "samples: 501, must be from 1 to 500"),
         (["--logn", "10", "--insecure", "--device", "tpu"], "tpu"),

@@ -27,15 +27,9 @@ import numpy as np
 
 import polygpu as pg
 from polygpu import lattice
+from polygpu.examples import bootstrapping
 from polygpu.examples.bfv import derive
-from polygpu.examples.bootstrapping import (
-    Bootstrapper,
-    Keys,
-    Parameters,
-    describe,
-    parser_of,
-    refuse_insecure,
-)
+from polygpu.examples.bootstrapping import Bootstrapper, Keys, Parameters
 from polygpu.examples.ckks_arithmetic import Arithmetic, Array, Ciphertext, encode
 
 PIXELS, SQUARES, CLASSES = 64, 32, 10
@@ -83,12 +77,8 @@ def load() -> tuple[Digits, Digits]:
 def train(digits: Digits, passes: int = 60, seed: int = 1) -> Network:
     """Train by Adam (Kingma, Ba 2014) on the cross entropy, in batches of 64 images."""
     rng = np.random.default_rng(seed)
-    weights = [
-        rng.normal(0, 1 / 8, (SQUARES, PIXELS)),
-        np.zeros(SQUARES),
-        rng.normal(0, 1 / 6, (CLASSES, SQUARES)),
-        np.zeros(CLASSES),
-    ]
+    weights = [rng.normal(0, 1 / 8, (SQUARES, PIXELS)), np.zeros(SQUARES)]
+    weights += [rng.normal(0, 1 / 6, (CLASSES, SQUARES)), np.zeros(CLASSES)]
     means, squares = ([np.zeros_like(w) for w in weights] for _ in range(2))
     wanted, step = np.eye(CLASSES)[digits.labels], 0
     for _ in range(passes):
@@ -122,6 +112,8 @@ class EncryptedNetwork:
 
     def __init__(self, network: Network, boot: Bootstrapper) -> None:
         self.network, self.boot, p = network, boot, boot.p
+        if p.slots < PIXELS or p.levels < 2:
+            raise pg.ParameterError(f"boot: {p.slots} slots, {p.levels} levels. Take at least {PIXELS} and 2")
         ring = p.ring[: p.levels + 1]
         self.first = _matrix(network.first, ring, p.special)
         self.second = _matrix(network.second, ring, p.special)
@@ -144,11 +136,12 @@ class EncryptedNetwork:
 
     def encrypt(self, secret: pg.Poly, images: Array, seed: bytes) -> Ciphertext:
         """Encrypt images (count, 64) in as few ciphertexts as hold them, (ciphertexts, 2)."""
+        if images.ndim != 2 or images.shape[1] != PIXELS or not len(images):
+            raise pg.ParameterError(f"images: shape {images.shape}, must be (count, {PIXELS}), at least one")
         count = -(-len(images) // self.samples)
         slots = np.zeros((count * self.samples, PIXELS))
         slots[: len(images)] = images
-        levels = self.boot.p.levels
-        return self.boot.encrypt(secret, slots.reshape(count, -1), seed, limbs=levels + 1)
+        return self.boot.encrypt(secret, slots.reshape(count, -1), seed, limbs=self.boot.p.levels + 1)
 
     def decrypt(self, secret: pg.Poly, c: Ciphertext, count: int) -> Array:
         """Return the scores of the first `count` samples, (count, 10)."""
@@ -163,8 +156,7 @@ class EncryptedNetwork:
 
     def _layer(self, keys: Keys, c: Ciphertext, M: lattice.LinearTransform, bias: Array) -> Ciphertext:
         value = lattice.transform(c.value, M, keys.rotations, rescale=1)  # its scale is the dropped prime
-        place = np.zeros(PIXELS)
-        place[: len(bias)] = bias
+        place = np.pad(bias, (0, PIXELS - len(bias)))
         constant = encode(np.tile(place, self.boot.p.n // 2 // PIXELS), value.ring, c.scale)
         value[..., 0] = value[..., 0] + constant.to(value.device)
         return Ciphertext(value, c.scale)
@@ -188,6 +180,7 @@ class Result(NamedTuple):
     """Accuracies of the plain and the encrypted network, and how many classes differ.
 
     bits: -log2 of the largest difference of a score over the largest score. seconds: for all samples.
+    keys, matrices: bytes of the public keys, and of the encoded matrices of network and bootstrap.
     """
 
     plain: float
@@ -195,6 +188,8 @@ class Result(NamedTuple):
     different: int
     bits: float
     seconds: float
+    keys: int
+    matrices: int
 
 
 def run(p: Parameters, samples: int, device: str = "cpu", seed: bytes | None = None) -> Result:
@@ -221,32 +216,33 @@ def run(p: Parameters, samples: int, device: str = "cpu", seed: bytes | None = N
         seconds = perf_counter() - start
     expected = network.scores(images)
     classes, right = found.argmax(axis=1), expected.argmax(axis=1)
-    error = abs(found - expected).max() / abs(expected).max()
     return Result(
         plain=float(np.mean(right == labels)),
         encrypted=float(np.mean(classes == labels)),
         different=int(np.sum(classes != right)),
-        bits=-math.log2(error),
+        bits=-math.log2(abs(found - expected).max() / abs(expected).max()),
         seconds=seconds,
+        keys=keys.nbytes,
+        matrices=server.boot.nbytes + server.first.nbytes + server.second.nbytes,
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Classify test images, and print accuracies and times."""
-    parser = parser_of("network", "Classify encrypted images.")
+    parser = bootstrapping.parser_of("network", "Classify encrypted images.")
     parser.add_argument("--samples", type=int, default=500, help="test images (500)")
     options = parser.parse_args(arguments)
     try:
         p = Parameters(log_n=options.logn, real=True)
-        describe(p)
-        refuse_insecure(parser, p, options.insecure)
+        bootstrapping.describe(p)
+        bootstrapping.refuse_insecure(parser, p, options.insecure)
         result = run(p, options.samples, options.device)
     except pg.PolyGPUError as error:
         parser.error(str(error))
-    print(f"{options.samples} images: {100 * result.plain:.1f} % right in the open", end=", ")
-    print(f"{100 * result.encrypted:.1f} % encrypted, {result.different} classes differ")
-    print(f"scores differ by 2^-{result.bits:.1f} of the largest one")
-    print(f"{result.seconds:.2f} s, {1000 * result.seconds / options.samples:.1f} ms an image")
+    print(f"{options.samples} images: {result.plain:.1%} right in the open, {result.encrypted:.1%} encrypted")
+    print(f"{result.different} classes differ, scores differ by 2^-{result.bits:.1f} of the largest one")
+    print(f"{result.seconds:.2f} s, {1000 * result.seconds / options.samples:.1f} ms an image", end="; ")
+    print(f"keys {result.keys / 1e9:.2f} GB, matrices {result.matrices / 1e9:.2f} GB")
     return 0
 
 
