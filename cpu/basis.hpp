@@ -63,6 +63,9 @@ class Basis {
 
     // out (batch, m, n) = a b, of a (batch or 1, m, k) and b (batch or 1, k, n), whose entries may be any words
     void matmul(const Array &a, const Array &b, const Out &out) const;
+    // out (1, m, n) = a b, of a (1, m, k), whose entries are integers of 1 or 2 bytes, and words b (1, k, n). The rows
+    // or the columns of a are dense; nothing of it is copied but parts of columns.
+    void matmul_bytes(const StridedArray &a, bool is_signed, const Array &b, const Out &out) const;
 
     // out (batch, m, p, rows, points) = a b for each row and point, of a (batch, m, k, rows, points) and
     // b (batch, k, p, rows, points). The first three axes may have any strides. Returns an object that repeats the

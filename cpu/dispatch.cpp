@@ -19,10 +19,12 @@ bool has_avx512dq() {
            __builtin_cpu_supports("avx512vl");
 }
 bool has_avx512() { return has_avx512dq() && __builtin_cpu_supports("avx512ifma"); }
+bool has_vnni() { return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni"); }
 #else
 bool has_avx2() { return false; }
 bool has_avx512dq() { return false; }
 bool has_avx512() { return false; }
+bool has_vnni() { return false; }
 #endif
 bool always() { return true; }  // code compiled for NEON runs on machines with NEON
 
@@ -123,6 +125,15 @@ template const ProductKernels<u64> &product_kernels(size_t);
 
 const IntegerKernels &integer_kernels() {
     return current().integers.widen ? current().integers : isa_portable.integers;
+}
+
+const ByteKernels &byte_kernels() {
+    static const bool vnni = isa_avx512vnni.bytes.add && has_vnni();
+    const Isa &isa = current();
+    const bool wide = &isa == &isa_avx512 || &isa == &isa_avx512dq;
+    if (wide && vnni) return isa_avx512vnni.bytes;
+    const Isa &own = wide ? isa_avx2 : isa;
+    return own.bytes.add ? own.bytes : isa_portable.bytes;
 }
 
 template <class T> const FftKernels<T> &fft_kernels() {

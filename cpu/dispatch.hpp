@@ -21,6 +21,7 @@ template <class T> const RowKernels<T> &combine_kernels(const Modulus &m, unsign
 template <class T> const WordKernels<T> &word_kernels();
 template <class T> const ProductKernels<T> &product_kernels(size_t length);
 const IntegerKernels &integer_kernels();
+const ByteKernels &byte_kernels();
 // T is float or double.
 template <class T> const FftKernels<T> &fft_kernels();
 

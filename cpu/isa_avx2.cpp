@@ -293,12 +293,36 @@ struct Reals {
     }
 };
 
+// Digits of 7 bits, because sums of two products must fit 16 bits.
+struct ByteLanes {
+    using V = __m256i;
+    static constexpr size_t WIDTH = 32, ROWS = 2;
+    static constexpr unsigned DIGIT_BITS = 7;
+    static PG_INLINE V splat(u64 x) { return _mm256_set1_epi64x((long long)x); }
+    static PG_INLINE V load(const unsigned char *x) { return load256(x); }
+    static PG_INLINE V load_first(const unsigned char *x, size_t count) {
+        unsigned char bytes[WIDTH] = {};
+        std::memcpy(bytes, x, count);
+        return load256(bytes);
+    }
+    static PG_INLINE V flip(V x, V pattern) { return _mm256_xor_si256(x, pattern); }
+    static PG_INLINE V add_products(V sum, V bytes, V digits) {
+        const V pairs = _mm256_maddubs_epi16(bytes, digits);
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
+    static PG_INLINE void sum(const V *x, int *y) {
+        const V both = _mm256_hadd_epi32(_mm256_hadd_epi32(x[0], x[1]), _mm256_hadd_epi32(x[2], x[3]));
+        _mm_storeu_si128((__m128i *)y, _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1)));
+    }
+};
+
 struct Avx2 : Vectors<Lanes32, Lanes64, Reals> {
     static constexpr const char *NAME = "avx2";
     static constexpr Costs COSTS{1.7, 1.0, {0.12, 0.4, 0.27, 0.76, 0.71}, {0.55, 1.7, 1.2, 2.9, 1.2}, 16};
     using Floats = Pairs32;
     using Doubles = Pairs64;
     using Count = CountAll;
+    using Bytes = ByteLanes;
 };
 
 }  // namespace

@@ -58,6 +58,7 @@ struct Portable : Lacking {
     using Doubles = Pairs<double>;
     using Real = ScalarReals;
     using Count = CountAll;
+    using Bytes = ByteLoops;
 };
 
 }  // namespace

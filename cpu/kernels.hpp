@@ -233,6 +233,24 @@ template <class T> struct WordKernels {
     void (*decompose)(const T *x, T *y, size_t n, const Gadget &g);
 };
 
+// Rows of bytes, each times each vector of signed digits. Bytes are unsigned after an exclusive or with `flip`, a
+// pattern of 8 bytes. The vectors end with zeros, up to a multiple of 64 entries.
+struct ByteProduct {
+    const unsigned char *rows;
+    ptrdiff_t row_step;
+    size_t height, length;  // rows, bytes of a row: at most BYTES_AT_ONCE
+    u64 flip;
+    const signed char *vectors;
+    size_t vector_step, count;
+    i64 *sums;  // sums[row * count + vector] grows by the product
+};
+constexpr size_t BYTES_AT_ONCE = 1 << 15;  // sums of so many products of 8 and 8 bits fit 32 bits
+
+struct ByteKernels {
+    unsigned digit_bits;  // digits are in [-2^(digit_bits - 1), 2^(digit_bits - 1))
+    void (*add)(const ByteProduct &product);
+};
+
 // Nanoseconds on one core, by measurements (docs/performance.md, "How a ring multiplies"; sums on AMD Zen 5).
 struct Costs {
     double fft;            // for a real number of a complex FFT
@@ -254,6 +272,7 @@ struct Isa {
     WordKernels<u32> words32;
     WordKernels<u64> words64;
     IntegerKernels integers;
+    ByteKernels bytes;
 
     bool compiled() const { return q30.forward; }
     template <class T> const WordKernels<T> &words() const {
@@ -275,5 +294,6 @@ constexpr Isa without_kernels(const char *name) {
 
 extern const Isa isa_portable;
 extern const Isa isa_avx2, isa_avx512dq, isa_avx512, isa_neon;
+extern const Isa isa_avx512vnni;  // has kernels of bytes alone
 
 }  // namespace pg

@@ -1,5 +1,6 @@
 // The table of an instruction set's kernels, made from its lanes.
 #pragma once
+#include "bytes.hpp"
 #include "combine.hpp"
 #include "draw.hpp"
 #include "fft.hpp"
@@ -21,8 +22,8 @@ struct None {};
 
 // A set of instructions is a struct of NAME, COSTS and types. It names the rows of each size of modulus (Q30, ...), the
 // lanes of complex numbers (Floats, Doubles), the reals of sums and products (Real), and how a Gaussian counts
-// thresholds (Count). What it does not name, it lacks. The struct stands in the set's own file, in the anonymous
-// namespace: so the linker can never take code of one set for another.
+// thresholds (Count), and the lanes of bytes (Bytes). What it does not name, it lacks. The struct stands in the set's
+// own file, in the anonymous namespace: so the linker can never take code of one set for another.
 struct Lacking {
     using Q30 = None;
     using Q31 = None;
@@ -36,6 +37,7 @@ struct Lacking {
     using Floats = None;
     using Doubles = None;
     using Real = None;
+    using Bytes = None;
 };
 
 constexpr Costs COSTS_PORTABLE{5.0, 1.9, {0.7, 0.7, 2.5, 4.3, 4.3}, {2.2, 2.7, 3.5, 3.2, 3.2}, 16};
@@ -88,6 +90,7 @@ template <class Set> constexpr Isa make_isa() {
         isa.words32 = make_words<u32, R>(), isa.words64 = make_words<u64, R>();
         isa.integers = {widen, join_digits, make_sizes, add_squares<R>, draw_small<typename Set::Count>};
     }
+    if constexpr (!std::is_same_v<typename Set::Bytes, None>) isa.bytes = byte_kernels<typename Set::Bytes>();
     return isa;
 }
 

@@ -22,6 +22,7 @@ from .errors import CoefficientError, DeviceError, ParameterError
 
 MAX_MODULUS = 1 << 64
 
+_SMALL = 1 << 12  # entries of bytes up to which a copy as words is as fast
 _LONG = 1 << 29  # from so many products of words on, a product on the host is a Work: some 10 ms on a core
 
 __all__ = ["MAX_MODULUS", "matmul"]
@@ -35,8 +36,9 @@ def matmul(A: Any, B: Any, *, q: int, out: Any = None) -> Any:
 
     Args:
         A: integers of any dtype, sign and size: an array of NumPy or CuPy, or nested lists. An unsigned array
-            of the result's dtype is read as it is; of any other array a copy is made first.
-        B: as A, on its device.
+            of the result's dtype is read as it is. So is a matrix of int8, uint8, int16 or uint16 on the
+            CPU, row by row or transposed, also a memory-mapped one. Of any other array a copy is made first.
+        B: as A, on its device; bytes are copied to words.
         q: any modulus from 2 to 2**64.
         out: C-contiguous array of the result's shape and dtype, on its device, to write into; may be A or B.
 
@@ -73,7 +75,10 @@ def matmul(A: Any, B: Any, *, q: int, out: Any = None) -> Any:
 
 def _product(basis: Basis, A: Any, B: Any, out: Any) -> Any:
     """Return the product of matrices that no record repeats."""
-    left, right = (_words(x, name, basis) for x, name in ((A, "A"), (B, "B")))
+    right = _words(B, "B", basis)
+    left = _bytes(A, right)
+    if left is None:
+        left = _words(A, "A", basis)
     compute = backend_of(left)
     if backend_of(right).name != compute.name:
         raise DeviceError(
@@ -100,7 +105,7 @@ def _product(basis: Basis, A: Any, B: Any, out: Any) -> Any:
     taken = out is not None and any(overlap(compute, x, data) for x in (left, right))
     target = empty(compute, shape, basis.dtype) if taken else data
     a, b = _batched(a, batch), _batched(b, batch)
-    if len(b) == 1:
+    if len(b) == 1 and a.dtype.itemsize > 2:
         a = a.reshape(1, -1, k) if k else a.reshape(1, len(a) * m, 0)  # all rows at once
     c = target.reshape(max(len(a), len(b)), a.shape[1], n)
     if data.size * k >= _LONG and compute.xp is np:
@@ -122,6 +127,19 @@ def _are_words(basis: Basis, A: Any, B: Any) -> bool:
     else:
         fits = is_device_array(A) and type(B) is type(A) and A.device == B.device
     return fits and A.dtype == B.dtype == basis.dtype and A.flags.c_contiguous and B.flags.c_contiguous
+
+
+def _bytes(A: Any, right: Array) -> Array | None:
+    """The matrix A if it is read as it is, because it has integers of 1 or 2 bytes; else None."""
+    if not isinstance(A, np.ndarray) or A.dtype.kind not in "iu" or A.dtype.itemsize > 2 or A.ndim != 2:
+        return None
+    compute = backend_of(right)
+    if A.size < _SMALL or right.ndim > 2 or not compute.multiplies_bytes or compute.xp is not np:
+        return None
+    check_unmasked(A, "A")
+    x = np.asarray(A)
+    is_dense = x.itemsize in x.strides and x.flags.aligned and x.dtype.isnative
+    return x if is_dense else np.array(x, x.dtype.newbyteorder("="), order="C")
 
 
 def _words(x: Any, name: str, basis: Basis) -> Array:

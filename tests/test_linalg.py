@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import polygpu as pg
-from polygpu import _cpu
+from polygpu import _cpu, linalg
 from polygpu._core.plans.basis import basis_of
 from polygpu.linalg import MAX_MODULUS, matmul
 from polygpu.testing import WORD_LIMITS
@@ -269,3 +269,112 @@ def test_arrays_of_the_results_type_are_read_as_they_are(monkeypatch: pytest.Mon
         x, y, z = calls.pop()
         assert [v.shape for v in (x, y, z)] == shapes
         assert all(np.shares_memory(u, v) for u, v in ((a, x), (b, y), (c, z)))
+
+
+# ---- matrices of bytes ----
+
+BYTES = [np.dtype(x) for x in "bBhH"]
+# Primes whose largest residue just fits 4 and 8 digits of 8 bits, and just does not; words; small ones.
+BYTE_MODULI = [2, 3, 97, 2**13, 2139062143, 2139062147, 2**31 - 1, 2**32 - 5, 2**32, 2**32 + 1]
+BYTE_MODULI += [2**61 - 1, 9187201950435737471, 9187201950435737473, 2**64 - 59, 2**64]
+
+
+def bytes_of(dtype: np.dtype, shape: tuple[int, int], seed: int) -> np.ndarray:
+    """Integers of a dtype; every third matrix has only the least, every third only the largest."""
+    info, rng = np.iinfo(dtype), np.random.default_rng(seed)
+    if seed % 3:
+        return np.full(shape, info.min if seed % 3 == 1 else info.max, dtype)
+    return rng.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("q", BYTE_MODULI)
+def test_matrices_of_bytes(q: int, each_isa: str) -> None:
+    """Sizes around tiles, blocks of rows, parts of a row, and the columns that are done at once."""
+    shapes = [
+        (1, 4097, 1),
+        (4096, 1, 2),
+        (70, 67, 3),
+        (33, 129, 33),
+        (16, 8193, 1),
+        (5, 4100, 4),
+        (65, 64, 65),
+    ]
+    for i, (m, k, n) in enumerate(shapes):
+        for dtype in BYTES:
+            a = bytes_of(dtype, (m, k), i)
+            b = np.random.default_rng(i).integers(0, q, (k, n), dtype=np.uint64)
+            b[:: i % 2 + 1] = q - 1
+            b = b.astype(dtype_of(q))
+            expected = exact(a, b, q)
+            check(matmul(a, b, q=q), expected, q)
+            check(matmul(np.asfortranarray(a), b, q=q), expected, q)
+
+
+@pytest.mark.parametrize("dtype", BYTES, ids=str)
+@pytest.mark.parametrize("q", [97, 2**32, 2**64])
+def test_layouts_of_matrices_of_bytes(q: int, dtype: np.dtype, threads: Any, tmp_path: Any) -> None:
+    whole = bytes_of(dtype, (160, 150), 3)
+    b = draw(q, (150, 2), 1).astype(dtype_of(q))
+    stored = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", dtype, whole.shape)
+    stored[...] = whole
+    frozen = whole.copy()
+    frozen.setflags(write=False)
+    raw = np.zeros(whole.nbytes + 1, np.uint8)
+    odd = raw[1:].view(dtype).reshape(whole.shape)
+    odd[...] = whole
+    matrices = [
+        *(whole[::2], whole[::-1], whole[:, ::-1], whole[5:, :149], whole.T[3:, 15:], whole[::3, ::2]),
+        *(np.broadcast_to(whole[0], whole.shape), np.load(tmp_path / "a.npy", mmap_mode="r"), frozen, odd),
+        whole.astype(dtype.newbyteorder()),
+    ]
+    for count in (1, 2):
+        threads(count)
+        for a in matrices:
+            right = b[: a.shape[1]]
+            check(matmul(a, right, q=q), exact(a, right, q), q)
+            check(matmul(a, right[:, 0], q=q), exact(a, right[:, 0], q), q)
+    out = np.empty((160, 2), dtype_of(q))
+    assert matmul(whole, b, q=q, out=out) is out
+    check(out, exact(whole, b, q), q)
+    words = np.full_like(b, np.iinfo(b.dtype).max)  # no residues
+    check(matmul(whole, words, q=q), exact(whole, words, q), q)
+    check(matmul(whole, whole.T, q=q), exact(whole, whole.T, q), q)
+    check(matmul(whole[None], b, q=q), exact(whole, b, q)[None], q)
+    check(matmul(whole, np.stack([b, b]), q=q), np.stack([exact(whole, b, q)] * 2), q)
+    with pg.verify():
+        check(matmul(whole, b, q=q), exact(whole, b, q), q)
+    with pytest.raises(pg.errors.CoefficientError, match="mask"):
+        matmul(np.ma.masked_less(whole, 3), b, q=q)
+    with pytest.raises(pg.ParameterError, match="must be as long"):
+        matmul(whole, b[1:], q=q)
+
+
+def test_matrices_of_bytes_are_read_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    words = linalg._words
+    monkeypatch.setattr(linalg, "_words", lambda x, name, basis: seen.append(name) or words(x, name, basis))
+    for dtype in BYTES:
+        for a in (np.ones((64, 65), dtype), np.ones((65, 64), dtype).T):
+            assert (matmul(a, np.ones(65, np.uint32), q=2**32) == 65).all()
+    assert set(seen) == {"B"}
+    matmul(np.ones((2, 2), np.int8), np.ones(2, np.uint32), q=97)  # few are copied
+    assert set(seen) == {"A", "B"}
+
+
+@given(
+    st.sampled_from(BYTE_MODULI) | st.integers(2, MAX_MODULUS),
+    st.tuples(st.integers(1, 40), st.integers(1, 300), st.integers(1, 5)),
+    st.sampled_from(BYTES),
+    st.integers(0, 2**32),
+    st.sampled_from(_cpu.supported_isas()),
+)
+def test_any_matrix_of_bytes(q: int, sizes: Any, dtype: np.dtype, seed: int, isa_name: str) -> None:
+    m, k, n = sizes
+    m += 4096 // k
+    a, b = bytes_of(dtype, (m, k), seed), draw(q, (k, n), seed).astype(dtype_of(q))
+    before = _cpu.isa()
+    _cpu.set_isa(isa_name)
+    try:
+        check(matmul(a, b, q=q), exact(a, b, q), q)
+    finally:
+        _cpu.set_isa(before)

@@ -85,6 +85,7 @@ NB_MODULE(_cpu, module) {
         .def("reduce_large_integers", &Basis::reduce_large_integers, nb::arg("x"), nb::arg("out"))
         .def("reduce_words", &reduce_words, nb::arg("words"), nb::arg("limb"), nb::arg("first"), nb::arg("out"))
         .def("matmul", &Basis::matmul, nb::arg("a"), nb::arg("b"), nb::arg("out"))
+        .def("matmul_bytes", &Basis::matmul_bytes, nb::arg("a"), nb::arg("is_signed"), nb::arg("b"), nb::arg("out"))
         .def("matmul_points", &Basis::matmul_points, nb::keep_alive<0, 1>(), nb::arg("a"), nb::arg("b"), nb::arg("out"))
         .def("invert", &Basis::invert, nb::arg("x"), nb::arg("quotient"), nb::arg("out"), nb::arg("degrees"))
         .def("find_wrong_product", &Basis::find_wrong_product, nb::arg("a"), nb::arg("b"), nb::arg("c"),

@@ -388,8 +388,11 @@ class Backend(Arithmetic):
         """Products of matrices modulo the one modulus of limbs, at most 2^64.
 
         (batch or 1, m, k) by (batch or 1, k, n), C-contiguous. Entries are any words of the limbs' dtype,
-        canonical or not; out is canonical, C-contiguous and no operand.
+        canonical or not; out is canonical, C-contiguous and no operand. If `multiplies_bytes`, a may be one
+        matrix of integers of 1 or 2 bytes, whose rows or columns are dense.
         """
+
+    multiplies_bytes = False
 
     # ---- composed ----
 

@@ -393,6 +393,8 @@ class CpuBackend(HostBackend):
             return native.ns_by_primes(way.points, way.primes)
         return native.ns_by_transform(way.points, way.leaf_size)
 
+    multiplies_bytes = True
+
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """Decide by measurements (docs/performance.md)."""
         return plan.degree <= _cpu.most_matrix_degree() and count * plan.degree >= 1 << 15
@@ -404,7 +406,10 @@ class CpuBackend(HostBackend):
         self._do(self._native(plan).multiply_eval, a, b, out)
 
     def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
-        self._do(self._native_basis(basis).matmul, a, b, out)
+        if a.dtype.itemsize <= 2:
+            self._do(self._native_basis(basis).matmul_bytes, a, a.dtype.kind == "i", b, out)
+        else:
+            self._do(self._native_basis(basis).matmul, a, b, out)
 
     def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         done = self._native_basis(basis).matmul_points(a, b, out)
