@@ -244,7 +244,7 @@ struct ByteProduct {
     size_t vector_step, count;
     i64 *sums;  // sums[row * count + vector] grows by the product
 };
-constexpr size_t BYTES_AT_ONCE = 1 << 15;  // sums of so many products of 8 and 8 bits fit 32 bits
+constexpr size_t BYTES_AT_ONCE = 1 << 15;  // for which sums of products of 8 and 8 bits fit 32 bits
 
 struct ByteKernels {
     unsigned digit_bits;  // digits are in [-2^(digit_bits - 1), 2^(digit_bits - 1))

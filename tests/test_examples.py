@@ -197,28 +197,13 @@ def test_bfv_keys_hide_what_they_should() -> None:
 
 
 @slow
-@given(data=st.data(), rows=st.integers(1, 3), columns=st.integers(0, 2))
-def test_every_record_is_retrieved(data: Any, rows: int, columns: int) -> None:
-    scheme = bfv.BFV(n=8, t=data.draw(st.sampled_from([65537, MODULI[-1]])), bits=60, limbs=4)
-    keys, row = bfv_keys(scheme), data.draw(st.integers(0, rows - 1))
-    words = st.sampled_from([0, 1, 65535]) | st.integers(0, 65535)
-    records = data.draw(
-        arrays(data.draw(st.sampled_from([np.uint16, np.int64])), (rows, columns, 8), elements=words)
-    )
-    selection = pir.query(scheme, keys.public, rows, data.draw(NUMPY_INTS)(row), b"query")
-    answer = pir.answer(pir.encode(scheme, records), selection)
-    found = pir.decode(scheme, keys.secret, answer)
-    assert found.dtype == np.uint16 and found.tolist() == records[row].tolist()
-
-
-def test_retrieval_refuses_words_and_rows_that_do_not_fit() -> None:
-    scheme = bfv.BFV(n=8, t=17)
-    for word in (17, -1, 2**70):
-        refused(lambda w=word: pir.encode(scheme, np.full((1, 1, 8), w, object)), "0 ... 16")
-    refused(lambda: pir.encode(bfv.BFV(n=8), np.full((1, 1, 8), 65536)), "0 ... 65535")
-    refused(lambda: pir.encode(scheme, np.full((1, 1, 8), 1.5)), "float64")
-    for row in (-1, 2):
-        refused(lambda r=row: pir.query(scheme, bfv_keys(scheme).public, 2, r, b""), f"row: {row}")
+@given(data=st.data(), size=st.integers(1, 40), count=st.integers(1, 60))
+def test_every_record_is_retrieved(data: Any, size: int, count: int) -> None:
+    database = data.draw(arrays(np.uint8, (count, size), elements=st.sampled_from([0, 127, 128, 255])))
+    server, index = pir.Server(database, size, b"public"), data.draw(st.integers(0, count - 1))
+    client = pir.Client(server.layout, server.seed, server.hint)
+    query, secret = client.query(data.draw(NUMPY_INTS)(index), b"query")
+    assert client.record(index, server.answer(query[:, None])[:, 0], secret) == database[index].tobytes()
 
 
 # ---- TFHE ----

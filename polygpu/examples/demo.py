@@ -93,12 +93,11 @@ def _bfv(tell: Callable[[str], None]) -> Row:
 
 
 def _pir(tell: Callable[[str], None]) -> Row:
-    """A record of a database, chosen by an encrypted selection of its row."""
-    name = f"PIR N={pir.SCHEME.n}"
-    tell(f"{name} bytes of a private record")
+    """Records of a database, chosen by encrypted queries, which one product answers."""
+    name, what = f"SimplePIR n={pir.SECRETS}", "bytes of private records"
+    tell(f"{name} {what}")
     result, seconds = _timed(pir.run)
-    note = f"{result.budget:.0f} bits of noise budget left"
-    return Row(name, "bytes of a private record", result.size, seconds, result.ok, note)
+    return Row(name, what, result.size, seconds, result.ok, f"wrong with probability 2^{result.failure:.0f}")
 
 
 def _ckks(tell: Callable[[str], None]) -> Row:
