@@ -75,10 +75,10 @@ def matmul(A: Any, B: Any, *, q: int, out: Any = None) -> Any:
 
 def _product(basis: Basis, A: Any, B: Any, out: Any) -> Any:
     """Return the product of matrices that no record repeats."""
+    left = A if _are_bytes(A) else _words(A, "A", basis)
     right = _words(B, "B", basis)
-    left = _bytes(A, right)
-    if left is None:
-        left = _words(A, "A", basis)
+    if left is A and A.dtype.itemsize <= 2:
+        left = _bytes(A) if right.ndim <= 2 else _words(A, "A", basis)
     compute = backend_of(left)
     if backend_of(right).name != compute.name:
         raise DeviceError(
@@ -129,14 +129,15 @@ def _are_words(basis: Basis, A: Any, B: Any) -> bool:
     return fits and A.dtype == B.dtype == basis.dtype and A.flags.c_contiguous and B.flags.c_contiguous
 
 
-def _bytes(A: Any, right: Array) -> Array | None:
-    """The matrix A if it is read as it is, because it has integers of 1 or 2 bytes; else None."""
-    if not isinstance(A, np.ndarray) or A.dtype.kind not in "iu" or A.dtype.itemsize > 2 or A.ndim != 2:
-        return None
-    compute = backend_of(right)
-    if A.size < _SMALL or right.ndim > 2 or not compute.multiplies_bytes or compute.xp is not np:
-        return None
-    check_unmasked(A, "A")
+def _are_bytes(A: Any) -> bool:
+    """Whether A is a matrix of integers of 1 or 2 bytes that is worth to be read as it is."""
+    if type(A) not in (np.ndarray, np.memmap) or A.dtype.kind not in "iu" or A.dtype.itemsize > 2:
+        return False
+    return A.ndim == 2 and A.size >= _SMALL and backend_of(np.asarray(A)).multiplies_bytes
+
+
+def _bytes(A: Array) -> Array:
+    """Return the matrix with dense rows or columns: A itself if it has them, else a copy."""
     x = np.asarray(A)
     is_dense = x.itemsize in x.strides and x.flags.aligned and x.dtype.isnative
     return x if is_dense else np.array(x, x.dtype.newbyteorder("="), order="C")

@@ -26,9 +26,9 @@ def trained() -> Network:
 
 
 @cache
-def server(p: Parameters = SMALL) -> tuple[EncryptedNetwork, Keys]:
+def server(p: Parameters = SMALL) -> tuple[EncryptedNetwork, pg.Poly, Keys]:
     made = EncryptedNetwork(trained(), Bootstrapper(p))
-    return made, made.keygen(b"keys")
+    return made, *made.keygen(b"keys")
 
 
 def test_training_is_repeatable_and_accurate() -> None:
@@ -43,16 +43,16 @@ def test_training_is_repeatable_and_accurate() -> None:
 
 @pytest.mark.parametrize("shape", [(32, 64), (10, 32), (1, 1), (64, 64), (1, 64), (64, 1)])
 def test_a_matrix_acts_on_each_block_alone(shape: tuple[int, int]) -> None:
-    made, _ = server()
+    made, *_ = server()
     p, rng = SMALL, np.random.default_rng(1)
     weights = rng.uniform(-1, 1, shape)
     ring = p.ring[: p.levels + 1]
     M = network._matrix(weights, ring, p.special)
-    keys = made.boot.keygen(b"keys", [M])
+    secret, keys = made.boot.keygen(b"keys", [M])
     slots = rng.uniform(-1, 1, (made.samples, 64))
-    c = made.boot.encrypt(keys.secret, slots.reshape(-1), b"slots", limbs=4)
+    c = made.boot.encrypt(secret, slots.reshape(-1), b"slots", limbs=4)
     value = pg.lattice.transform(c.value, M, keys.rotations, rescale=1)
-    found = made.boot.decrypt(keys.secret, c._replace(value=value)).real.reshape(slots.shape)
+    found = made.boot.decrypt(secret, c._replace(value=value)).real.reshape(slots.shape)
     expected = np.zeros_like(slots)
     expected[:, : shape[0]] = slots[:, : shape[1]] @ weights.T
     assert abs(found - expected).max() < 2.0**-25
@@ -60,12 +60,12 @@ def test_a_matrix_acts_on_each_block_alone(shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("count", [1, 8, 9, 40])
 def test_scores_are_those_of_the_plain_network(count: int) -> None:
-    made, keys = server()
+    made, secret, keys = server()
     assert made.samples == 8
     images = network.load()[1].images[:count]
-    c = made.encrypt(keys.secret, images, b"images")
+    c = made.encrypt(secret, images, b"images")
     assert c.value.shape == (-(-count // 8), 2)
-    found = made.decrypt(keys.secret, made(keys, c), count)
+    found = made.decrypt(secret, made(keys, c), count)
     expected = trained().scores(images)
     assert found.shape == expected.shape
     assert abs(found - expected).max() < 2.0**-12 * abs(expected).max()
@@ -79,12 +79,12 @@ def test_classes_are_the_same() -> None:
 
 
 def test_a_sample_takes_64_repeated_slots() -> None:
-    made, keys = server(replace(SMALL, log_slots=6))
+    made, secret, keys = server(replace(SMALL, log_slots=6))
     images = network.load()[1].images[:2]
-    c = made.encrypt(keys.secret, images, b"images")
+    c = made.encrypt(secret, images, b"images")
     expected = trained().scores(images)
     assert made.samples == 1
-    assert abs(made.decrypt(keys.secret, made(keys, c), 2) - expected).max() < 2.0**-12 * abs(expected).max()
+    assert abs(made.decrypt(secret, made(keys, c), 2) - expected).max() < 2.0**-12 * abs(expected).max()
 
 
 @pytest.mark.parametrize("changes", [{"log_slots": 5}, {"levels": 1}])
@@ -95,17 +95,17 @@ def test_too_few_slots_or_levels(changes: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 64), (8, 1), (8, 65), (64,), (1, 1, 64)])
 def test_images_of_another_shape(shape: tuple[int, ...]) -> None:
-    made, keys = server()
+    made, secret, _ = server()
     with pytest.raises(pg.ParameterError, match=r"images: shape .* must be \(count, 64\)"):
-        made.encrypt(keys.secret, np.zeros(shape), b"images")
+        made.encrypt(secret, np.zeros(shape), b"images")
 
 
 @on(*CARDS)
 def test_the_same_bits_on_a_card(device: str) -> None:
     p = SMALL if device == "cuda" else replace(SMALL, log_n=8)
     with pg.device("cpu"):
-        made, keys = server(p)
-        c = made.encrypt(keys.secret, network.load()[1].images[:2], b"images")
+        made, secret, keys = server(p)
+        c = made.encrypt(secret, network.load()[1].images[:2], b"images")
         expected = made(keys, c)
     found = made.to()(keys.to(), c._replace(value=c.value.to()))
     assert found.value.cpu() == expected.value and found.scale == expected.scale

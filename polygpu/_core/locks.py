@@ -62,6 +62,7 @@ no_fork = new_lock()
 _PACKAGES = {
     *("polygpu", "numpy", "sympy", "mpmath", "cryptography", "cupy", "cupyx", "cupy_backends", "cuda"),
     *("dask", "distributed", "zarr", "zstandard", "compression", "jax", "jaxlib", "rich", "hypothesis"),
+    "sklearn",
 }
 _LONGEST_IMPORT = 10.0  # seconds that a fork waits: the other thread may wait for a lock of the forking one
 

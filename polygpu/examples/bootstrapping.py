@@ -9,11 +9,13 @@ is nearly 2 pi m / q for x = m / q + I (EvalMod). SlotToCoeff moves the results 
 
 Sources: Cheon, Han, Kim, Kim, Song 2018/153 (the idea); Bossuat, Troncoso-Pastoriza, Hubaux 2022/024 (a
 sparse secret inside ModRaise alone); Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux 2020/1203 (matrices, exact
-scales); Han, Ki 2019/688 (double angles); Lee et al. 2020/552 (arcsine).
+scales); Chen, Chillotti, Song 2018/1043 (the matrices as an FFT); Han, Ki 2019/688 (double angles); Lee et
+al. 2020/552 (arcsine).
 
-An example, not a product: it is not constant time, nobody has reviewed it, keys are not erased from memory,
-and decrypted values must not be shown to others without additional noise (Li, Micciancio 2020/1533). Small
-rings are not secure.
+An example, not a product: it is not constant time, nobody has reviewed it, and keys are not erased from
+memory. Security is meant against those who see ciphertexts alone: whoever also sees decrypted slots to full
+precision computes the secret key (Li, Micciancio 2020/1533). Keys encrypt functions of the secrets under each
+other, which is believed to be safe (circular security). Small rings are not secure.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ class Parameters:
     special_bits: int = 60
     weight: int = 192  # nonzero coefficients of the secret
     sparse_weight: int = 32  # of the secret inside ModRaise
-    bound: int = 14  # K: the integers I are expected below it
+    bound: int = 14  # K: the integers I are at most that, with the probability that `failure` gives
     degree: int = 31  # of the Chebyshev series
     doublings: int = 3
     arcsine: int = 0  # 3 or 5: the degree of a correction after the sine
@@ -78,9 +80,19 @@ class Parameters:
     real: bool = False  # slots are real numbers: half of EvalMod
 
     def __post_init__(self) -> None:
-        """Check the degree and the fields that choose a variant."""
-        if self.log_n < 2:
-            raise pg.ParameterError(f"log_n: {self.log_n}, must be at least 2")
+        """Check that there is such a bootstrap."""
+        least = {"log_n": 2, "levels": 0, "doublings": 0}
+        ones = ("stc", "cts", "size", "weight", "sparse_weight", "bound", "degree")
+        for name, smallest in (least | dict.fromkeys(ones, 1)).items():
+            if getattr(self, name) < smallest:
+                raise pg.ParameterError(f"{name}: {getattr(self, name)}, must be at least {smallest}")
+        if self.first <= self.scale:
+            raise pg.ParameterError(f"first: {self.first} bits, must have more than the scale, {self.scale}")
+        longest = max(self.first, self.scale, self.stc_bits, self.mod_bits, self.cts_bits)
+        if self.special_bits < longest:
+            raise pg.ParameterError(
+                f"special_bits: {self.special_bits}, must be at least {longest}, as many as other primes have"
+            )
         if self.arcsine not in _ARCSINE:
             raise pg.ParameterError(f"arcsine: {self.arcsine}, must be one of {[*_ARCSINE]}")
         if max(self.weight, self.sparse_weight) > self.n:
@@ -153,21 +165,20 @@ class Parameters:
 
     @property
     def is_secure(self) -> bool:
-        """Whether an estimate of 128 bits is recorded for both secrets."""
+        """Whether an estimate of 128 bits is recorded for each secret, and failures are below 2^-40."""
         limits = self.log_qp_limits
-        return self.log_qp <= limits[0] and self.log_sparse <= limits[1]
+        return self.failure < -40 and self.log_qp <= limits[0] and self.log_sparse <= limits[1]
 
     @property
     def failure(self) -> float:
         """Log2 of a bound on the probability that an integer I of a bootstrap exceeds the bound.
 
-        It is the expected number of such integers.
-
-        A coefficient of I is near a sum of h + 1 independent uniform numbers in [-1/2, 1/2], h the weight of
-        the sparse secret. A bootstrap where it happens gives wrong slots.
+        I is c_1 s / q, rounded, so near a sum of h independent uniform numbers in [-1/2, 1/2], h the weight
+        of the sparse secret. The bound is the expected number of coefficients with |sum| > K + 1/2. A
+        bootstrap where it happens gives wrong slots.
         """
-        count = self.sparse_weight + 1
-        x = Fraction(count, 2) - self.bound
+        count = self.sparse_weight
+        x = Fraction(count, 2) - self.bound - Fraction(1, 2)
         terms = ((-1) ** j * math.comb(count, j) * (x - j) ** count for j in range(math.floor(x) + 1))
         tail = 2 * sum(terms, Fraction(0)) / math.factorial(count)
         if not tail:
@@ -175,7 +186,7 @@ class Parameters:
         return math.log2(tail.numerator) - math.log2(tail.denominator) + math.log2(2 * self.slots)
 
 
-# Of the correction's degree: levels, and the factor by which it leaves the scale too small.
+# By the correction's degree: levels, and the factor by which the scale grows.
 _ARCSINE = {0: (0, 1.0), 3: (2, 4 * 6.0), 5: (3, 16 * 40 / 3)}
 
 PRESETS = {
@@ -267,12 +278,11 @@ def sine_series(p: Parameters) -> Array:
 
 
 class Keys(NamedTuple):
-    """secret: s. The others are public: they switch to the sparse secret and back, relinearise and rotate.
+    """The public keys: they switch to the sparse secret and back, relinearise and rotate.
 
     rotations: of all Galois elements of the matrices, turned, and of the conjugation, -1.
     """
 
-    secret: pg.Poly
     to_sparse: lattice.SwitchKey
     from_sparse: lattice.SwitchKey
     relin: lattice.SwitchKey
@@ -280,14 +290,13 @@ class Keys(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the public keys."""
-        return sum(k.nbytes for k in (self.to_sparse, self.from_sparse, self.relin, *self.rotations.values()))
+        """Bytes of all keys."""
+        return sum(key.nbytes for key in (*self[:3], *self.rotations.values()))
 
     def to(self, device: str | None = None) -> Keys:
         """Return the keys on a device, by default the current one."""
         rotations = {g: key.to(device) for g, key in self.rotations.items()}
-        to_sparse, from_sparse = self.to_sparse.to(device), self.from_sparse.to(device)
-        return Keys(self.secret.to(device), to_sparse, from_sparse, self.relin.to(device), rotations)
+        return Keys(self.to_sparse.to(device), self.from_sparse.to(device), self.relin.to(device), rotations)
 
 
 class _Of(TypedDict):
@@ -359,28 +368,31 @@ class Bootstrapper:
         moved.to_coefficients = [matrix.to(device) for matrix in self.to_coefficients]
         return moved
 
-    def keygen(self, seed: bytes, matrices: Sequence[lattice.LinearTransform] = ()) -> Keys:
-        """Return fresh keys, also for products with other matrices of the same special primes.
+    def keygen(self, seed: bytes, matrices: Sequence[lattice.LinearTransform] = ()) -> tuple[pg.Poly, Keys]:
+        """Return a fresh secret and its public keys, also for products with other matrices.
 
-        The seed must be secret and used only once.
+        The seed must be secret and used only once. Other matrices have the same special primes.
         """
         p = self.p
-        Q, P, top = p.ring, p.special, p.ring[: p.ring.rows - p.cts]
+        Q, P, top = p.ring, p.special, self.to_slots[-1].ring[:-1]
         whole, of = Q.join(P), _Of(special=P, limbs_per_digit=p.size)
         s = whole.ternary(weight=p.weight, seed=derive(seed, "secret")).ntt()
         sparse = whole.ternary(weight=p.sparse_weight, seed=derive(seed, "sparse")).ntt()
-        rings = dict.fromkeys(self._trace, Q)
-        for matrix in (*self.matrices, *matrices):  # those with more limbs come first
-            for g in matrix.galois_elements:
-                rings.setdefault(g, matrix.ring)
-        rings[2 * p.n - 1] = top
-        return Keys(
-            secret=s,
+        used = [(g, Q) for g in self._trace] + [(2 * p.n - 1, top)]
+        used += [(g, matrix.ring) for matrix in (*self.matrices, *matrices) for g in matrix.galois_elements]
+        rings: dict[int, pg.Ring] = {}  # the largest one that needs the key
+        for g, ring in used:
+            rings[g] = max(rings.get(g, ring), ring, key=lambda ring: ring.rows)
+
+        def switch(to: pg.Poly, other: pg.Poly, name: str, ring: pg.Ring) -> lattice.SwitchKey:
+            return lattice.switch_key(to, other, ring=ring, seed=derive(seed, name), **of)
+
+        return s, Keys(
             to_sparse=lattice.switch_key(
                 sparse, s, ring=Q[:1], special=P[:1], limbs_per_digit=1, seed=derive(seed, "to sparse")
             ),
-            from_sparse=lattice.switch_key(s, sparse, ring=Q, seed=derive(seed, "from sparse"), **of),
-            relin=lattice.switch_key(s, s * s, ring=top, seed=derive(seed, "relin"), **of),
+            from_sparse=switch(s, sparse, "from sparse", Q),
+            relin=switch(s, s * s, "relin", top),
             rotations=lattice.rotation_keys(
                 s, rings, ring=rings, turned=True, seed=derive(seed, "rotations"), **of
             ),
@@ -392,9 +404,16 @@ class Bootstrapper:
         return [galois_element(self.p.n, self.p.slots << i) for i in range(self.repeats.bit_length() - 1)]
 
     def encrypt(self, secret: pg.Poly, z: Any, seed: bytes, limbs: int = 1) -> Ciphertext:
-        """Encrypt vectors (*batch, slots) under the secret key, modulo the first limbs."""
-        ring, scale = self.p.ring[:limbs], 2.0**self.p.scale
-        values = np.tile(np.asarray(z, np.complex128), self.repeats)
+        """Encrypt vectors (*batch, slots) under the secret key, modulo the first limbs.
+
+        The seed must be secret and used only once: two messages of one seed show their difference.
+        """
+        ring, scale, given = self.p.ring[:limbs], 2.0**self.p.scale, np.asarray(z, np.complex128)
+        if given.shape[-1:] != (self.p.slots,):
+            raise pg.ParameterError(f"z: shape {given.shape} does not end in {self.p.slots} slots")
+        if self.p.real and given.imag.any():
+            raise pg.ParameterError("z: complex, and the parameters are for real slots. Take real=False")
+        values = np.tile(given, self.repeats)
         m = encode(values, ring, scale)
         mask = ring.random(m.shape, seed=derive(seed, "mask"), domain="eval")
         e = ring.gaussian(3.2, batch=m.shape, seed=derive(seed, "noise")).ntt()
@@ -409,9 +428,10 @@ class Bootstrapper:
     def bootstrap(
         self, keys: Keys, c: Ciphertext, stage: Callable[[str], None] = lambda name: None
     ) -> Ciphertext:
-        """Return the same slots with all levels. Of c, whose scale is near 2^scale, one limb is read.
+        """Return the same slots with all levels. Only the first limb of c is read.
 
-        stage: is told the name of each step as it begins, and "" at the end.
+        The scale of c should be near 2^scale: the sine's error counts at larger ones, noise at smaller ones.
+                stage: is told the name of each step as it begins, and "" at the end.
         """
         arithmetic, given = Arithmetic(self.p.ring, keys.relin), c.scale
         stage("ModRaise")
@@ -436,7 +456,7 @@ class Bootstrapper:
         return Ciphertext(value, float(Q.moduli[0]))
 
     def coeff_to_slot(self, keys: Keys, c: Ciphertext) -> Ciphertext:
-        """Coefficients over q K, bit-reversed: of N/2 complex slots a batch of two, else one vector."""
+        """The coefficients over q K, bit-reversed: a batch of two if N/2 slots are complex, else one."""
         for matrix in self.to_slots:
             c = transform(c, matrix, keys.rotations)
         other = self._conjugated(keys, c)
@@ -492,10 +512,10 @@ def run(seed: bytes | None = None) -> Result:
     seed = secrets.token_bytes(32) if seed is None else seed
     p = Parameters(log_n=11)
     boot = Bootstrapper(p)
-    keys = boot.keygen(derive(seed, "keys"))
+    secret, keys = boot.keygen(derive(seed, "keys"))
     z = np.exp(2j * np.pi * np.random.default_rng(1).random(p.slots))
-    c = boot.bootstrap(keys, boot.encrypt(keys.secret, z, derive(seed, "z")))
-    return Result(p.slots, c.limbs - 1, bits(boot.decrypt(keys.secret, c), z)[0])
+    c = boot.bootstrap(keys, boot.encrypt(secret, z, derive(seed, "z")))
+    return Result(p.slots, c.limbs - 1, bits(boot.decrypt(secret, c), z)[0])
 
 
 def bits(found: Array, expected: Array) -> tuple[float, float]:
@@ -528,7 +548,7 @@ def describe(p: Parameters) -> None:
     print(f"secret of weight {p.sparse_weight}: log2 {p.log_sparse}, limit {limits[1]}")
     if not p.is_secure:
         print("benchmark only, not secure")
-    print(f"P(some |I| > {p.bound}) = 2^{p.failure:.0f}")
+    print(f"P(some |I| > {p.bound}) < 2^{p.failure:.0f}")
     print(
         f"left: {p.levels} levels, {math.log2(p.ring[: p.levels + 1].modulus) - p.first:.0f} bits of log2 Q"
     )
@@ -561,23 +581,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(p: Parameters, device: str, repeat: int) -> None:
-    """Make keys, bootstrap random slots and the worst input, and print times and bits."""
+    """Make keys, bootstrap random slots and slots that are all 1, and print times and bits."""
     start, seed = perf_counter(), secrets.token_bytes(32)
     with pg.device(device):
         boot = Bootstrapper(p).to()
-        keys = boot.keygen(derive(seed, "keys"))
+        secret, keys = boot.keygen(derive(seed, "keys"))
         pg.memory.release()  # a bootstrap needs blocks of other sizes
         print(f"set-up {perf_counter() - start:.1f} s", end="; ")
         print(f"matrices {boot.nbytes / 1e9:.2f} GB, keys {keys.nbytes / 1e9:.2f} GB")
         rng = np.random.default_rng()
         z = rng.uniform(-1, 1, p.slots) + (0 if p.real else 1j * rng.uniform(-1, 1, p.slots))
-        for name, values in (("random slots", z), ("all slots 1, the worst input", np.ones(p.slots))):
-            c = boot.encrypt(keys.secret, values, derive(seed, name))
-            print(f"{name}: fresh {_shown(boot, keys, c, values)}")
+        for name, values in (("random slots", z), ("all slots 1", np.ones(p.slots))):
+            c = boot.encrypt(secret, values, derive(seed, name))
+            print(f"{name}: fresh {_shown(boot, secret, c, values)}")
             for _ in range(repeat):
                 watch = _Watch()
                 c = boot.bootstrap(keys, c, watch)
-                print(f"{watch}; {_shown(boot, keys, c, values)}")
+                print(f"{watch}; {_shown(boot, secret, c, values)}")
 
 
 class _Watch:
@@ -596,8 +616,8 @@ class _Watch:
         return f"bootstrap {self._began[-1][1] - self._began[0][1]:.3f} s ({', '.join(parts)})"
 
 
-def _shown(boot: Bootstrapper, keys: Keys, c: Ciphertext, expected: Array) -> str:
-    worst, mean = bits(boot.decrypt(keys.secret, c), expected)
+def _shown(boot: Bootstrapper, secret: pg.Poly, c: Ciphertext, expected: Array) -> str:
+    worst, mean = bits(boot.decrypt(secret, c), expected)
     return f"bits of the worst slot {worst:.1f}, of the mean {mean:.1f}"
 
 

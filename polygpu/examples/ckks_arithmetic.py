@@ -6,7 +6,8 @@ so that no error comes from the difference.
 
 The examples `ckks` and `bootstrapping` are written with this module.
 
-An example, not a product: it is not constant time, and nobody has reviewed it.
+An example, not a product: it is not constant time, and nobody has reviewed it. Whoever sees a ciphertext and
+its decrypted slots to full precision computes the secret key (Li, Micciancio 2020/1533).
 """
 
 from __future__ import annotations

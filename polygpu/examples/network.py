@@ -9,8 +9,9 @@ scores is trained in the open on 1,297 of them. The owner of the other images en
 ciphertext of CKKS. The server multiplies by the weights, squares, bootstraps, and multiplies again. It sees
 neither images nor scores. The owner decrypts the scores; the class is the largest one.
 
-An example, not a product: it is not constant time, nobody has reviewed it, and scores must not be shown to
-others without additional noise (Li, Micciancio 2020/1533). The server knows the weights.
+An example, not a product: it is not constant time, nobody has reviewed it, and keys are not erased from
+memory. Scores must not be shown to others without additional noise: they tell the secret key (Li, Micciancio
+2020/1533). The server knows the weights, and scores tell the owner about them.
 """
 
 from __future__ import annotations
@@ -123,8 +124,8 @@ class EncryptedNetwork:
         """How many samples a ciphertext holds."""
         return self.boot.p.slots // PIXELS
 
-    def keygen(self, seed: bytes) -> Keys:
-        """Return keys for the bootstrap and the two matrices."""
+    def keygen(self, seed: bytes) -> tuple[pg.Poly, Keys]:
+        """Return the owner's secret, and the public keys for the bootstrap and the two matrices."""
         return self.boot.keygen(seed, (self.first, self.second))
 
     def to(self, device: str | None = None) -> EncryptedNetwork:
@@ -207,12 +208,12 @@ def run(p: Parameters, samples: int, device: str = "cpu", seed: bytes | None = N
     images, labels = test.images[:samples], test.labels[:samples]
     with pg.device(device):
         server = EncryptedNetwork(network, Bootstrapper(p)).to()
-        keys = server.keygen(derive(seed, "keys"))
+        secret, keys = server.keygen(derive(seed, "keys"))
         pg.memory.release()  # a bootstrap needs blocks of other sizes
-        c = server.encrypt(keys.secret, images, derive(seed, "images"))
+        c = server.encrypt(secret, images, derive(seed, "images"))
         server(keys, c)  # tables and kernels are made once
         start = perf_counter()
-        found = server.decrypt(keys.secret, server(keys, c), samples)
+        found = server.decrypt(secret, server(keys, c), samples)
         seconds = perf_counter() - start
     expected = network.scores(images)
     classes, right = found.argmax(axis=1), expected.argmax(axis=1)
