@@ -4,7 +4,7 @@
 
 Transforms are counted while a bootstrap runs: those of each verb, by the costs that its docstring gives. As
 many rows of the same primes are transformed in the same run. The bytes are those of all keys and diagonals as
-each verb reads them, once; a copy moves as many, half of them read and half written.
+each verb reads them, once; a copy moves as many, half of them read and half written: estimates, not bounds.
 
 On the CPU two cores work. On a GPU the bootstrap is one CUDA graph, and so is each stage; a row of plain
 calls stands beside it. Results are decrypted before they are timed. On a GPU they are also compared with the

@@ -82,6 +82,8 @@ def shape(row: Row) -> str:
     if "special" in p:
         count = f"{limbs} + {p['special']}"
     bits = f" of {p['bits']} bits" if limbs > 1 else f", {p['bits']} bits"
+    if "left" in p:  # a program, whose primes have several lengths
+        bits = ""
     many = f", {batch} polynomials" if batch > 1 else ""
     left = f"; {p['left']}" if "left" in p else ""
     return f"N = {degree}, {count} limb{'s' * (limbs > 1)}{bits}{many}{left}"
