@@ -53,7 +53,7 @@ def test_demo(capsys):
     assert facts["ok"] and len(facts["rows"]) >= 5 and all(row["ok"] for row in facts["rows"])
     notes = {row["name"].split()[0]: row["note"] for row in facts["rows"]}
     assert notes["ML-KEM-768"] == ""
-    assert all(re.search(r"\d", notes[scheme]) for scheme in ("BFV", "PIR", "CKKS", "TFHE"))
+    assert all(re.search(r"\d", notes[scheme]) for scheme in ("BFV", "SimplePIR", "CKKS", "TFHE"))
     assert call("demo") == 0
     shown = capsys.readouterr().out
     assert "ML-KEM-768" in shown and "bits of noise budget left" in shown and "by theory" in shown
