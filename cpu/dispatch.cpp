@@ -51,7 +51,7 @@ std::vector<std::string> names(const std::vector<const Isa *> &isas) {
 }
 
 std::atomic<const Isa *> current_isa{isas(true).front()};
-const bool multiplies_bytes = isa_avx512vnni.bytes.add && has_vnni();  // by VNNI
+const bool vnni = isa_avx512vnni.bytes.add && has_vnni();
 
 const Isa &current() { return *current_isa.load(std::memory_order_relaxed); }
 
@@ -131,7 +131,7 @@ const IntegerKernels &integer_kernels() {
 const ByteKernels &byte_kernels() {
     const Isa &isa = current();
     const bool wide = &isa == &isa_avx512 || &isa == &isa_avx512dq;
-    if (wide && multiplies_bytes) return isa_avx512vnni.bytes;
+    if (wide && vnni) return isa_avx512vnni.bytes;
     const Isa &own = wide ? isa_avx2 : isa;
     return own.bytes.add ? own.bytes : isa_portable.bytes;
 }

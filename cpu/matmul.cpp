@@ -62,15 +62,15 @@ class Digits {
         u128 sum = 0;
         for (digits_ = 0; power_ ? digits_ * digit_bits < power_ : sum < m.last; ++digits_)
             sum = sum << digit_bits | largest;
-        for (size_t byte = 0; byte < size; ++byte)
-            for (unsigned d = 0; d < digits_; ++d)
-                if (!power_ || 8 * byte + d * digit_bits < power_)
-                    vectors_.push_back({byte, d, 8 * (unsigned)byte + d * digit_bits});
-        // Digits of 8 bits move by one for each byte, so that one vector has a digit of each byte.
+        const auto add = [&](size_t byte, unsigned digit, unsigned shift) {
+            if (!power_ || shift < power_) vectors_.push_back({byte, digit, shift});
+        };
         if (digit_bits == 8 && size == 2) {
-            vectors_.clear();
-            for (unsigned d = 0; d <= digits_; ++d)
-                if (!power_ || 8 * d < power_) vectors_.push_back({BOTH, d, 8 * d});
+            // Digits move by one for each byte, so that one vector has a digit of each byte.
+            for (unsigned d = 0; d <= digits_; ++d) add(BOTH, d, 8 * d);
+        } else {
+            for (size_t byte = 0; byte < size; ++byte)
+                for (unsigned d = 0; d < digits_; ++d) add(byte, d, 8 * (unsigned)byte + d * digit_bits);
         }
     }
     size_t count() const { return vectors_.size(); }

@@ -75,10 +75,10 @@ def matmul(A: Any, B: Any, *, q: int, out: Any = None) -> Any:
 
 def _product(basis: Basis, A: Any, B: Any, out: Any) -> Any:
     """Return the product of matrices that no record repeats."""
-    left = A if _are_bytes(A) else _words(A, "A", basis)
+    left = _bytes(A) if _are_bytes(A) else _words(A, "A", basis)
     right = _words(B, "B", basis)
-    if left is A and A.dtype.itemsize <= 2:
-        left = _bytes(A) if right.ndim <= 2 else _words(A, "A", basis)
+    if left.dtype.itemsize <= 2 and right.ndim > 2:  # bytes are multiplied by one matrix
+        left = _words(left, "A", basis)
     compute = backend_of(left)
     if backend_of(right).name != compute.name:
         raise DeviceError(
@@ -105,7 +105,7 @@ def _product(basis: Basis, A: Any, B: Any, out: Any) -> Any:
     taken = out is not None and any(overlap(compute, x, data) for x in (left, right))
     target = empty(compute, shape, basis.dtype) if taken else data
     a, b = _batched(a, batch), _batched(b, batch)
-    if len(b) == 1 and a.dtype.itemsize > 2:
+    if len(b) == 1:
         a = a.reshape(1, -1, k) if k else a.reshape(1, len(a) * m, 0)  # all rows at once
     c = target.reshape(max(len(a), len(b)), a.shape[1], n)
     if data.size * k >= _LONG and compute.xp is np:

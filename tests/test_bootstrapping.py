@@ -200,7 +200,7 @@ def test_five_in_a_row_keep_their_bits() -> None:
 
 
 @pytest.mark.parametrize(("arcsine", "least"), [(0, 17), (3, 25), (5, 25)])
-def test_the_worst_input_and_the_arcsine(arcsine: int, least: float) -> None:
+def test_slots_that_are_all_1_and_the_arcsine(arcsine: int, least: float) -> None:
     """All slots equal 1: one coefficient holds all, and the sine's cubic term is largest."""
     p = replace(SMALL["precise"], arcsine=arcsine)
     boot, secret, keys = made(p)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import flint
@@ -54,6 +56,17 @@ def multiply(a: Any, b: Any, q: int, out: Any = None) -> Any:
     return c
 
 
+@contextmanager
+def instructions(isa: str) -> Iterator[None]:
+    """Compute with an instruction set, inside a test of Hypothesis, which takes no fixture."""
+    before = _cpu.isa()
+    _cpu.set_isa(isa)
+    try:
+        yield
+    finally:
+        _cpu.set_isa(before)
+
+
 def dtype_of(q: int) -> Any:
     return np.uint32 if q <= 2**32 else np.uint64
 
@@ -92,12 +105,8 @@ def test_any_shape_and_modulus(q: int, sizes: Any, batch: Any, seed: int, isa: s
     m, k, n = sizes
     a = draw(q, (*(x for x, _ in batch), m, k), seed)
     b = draw(q, (*(y for _, y in batch), k, n), seed + 1)
-    before = _cpu.isa()
-    _cpu.set_isa(isa)
-    try:
+    with instructions(isa):
         check(matmul(a, b, q=q), exact(a, b, q), q)
-    finally:
-        _cpu.set_isa(before)
 
 
 SHAPES = [
@@ -372,9 +381,5 @@ def test_any_matrix_of_bytes(q: int, sizes: Any, dtype: np.dtype, seed: int, isa
     m, k, n = sizes
     m += 4096 // k
     a, b = bytes_of(dtype, (m, k), seed), draw(q, (k, n), seed).astype(dtype_of(q))
-    before = _cpu.isa()
-    _cpu.set_isa(isa_name)
-    try:
+    with instructions(isa_name):
         check(matmul(a, b, q=q), exact(a, b, q), q)
-    finally:
-        _cpu.set_isa(before)

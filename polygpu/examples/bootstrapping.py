@@ -267,6 +267,7 @@ def sine_series(p: Parameters) -> Array:
     integers = np.arange(-p.bound, p.bound + 1)
     near = math.sqrt(2) * 2.0 ** (p.scale - p.first) * np.cos(np.pi * (np.arange(6) + 0.5) / 6)
     x = np.clip((integers[:, None] + near) / p.bound, -1, 1).ravel()
+    # I is a sum of h uniform numbers, rounded: its probability is the density of a sum of h + 1 of them.
     density = np.exp(-(integers**2) * 6 / (p.sparse_weight + 1))
     weights = np.repeat(np.sqrt(np.maximum(density, 1e-9)), len(near))
     values = np.cos(2 * np.pi * (p.bound * x - 0.25) / 2**p.doublings)

@@ -20,6 +20,7 @@ import math
 import secrets
 import sys
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple
@@ -31,7 +32,7 @@ from polygpu import lattice
 from polygpu.examples import bootstrapping
 from polygpu.examples.bfv import derive
 from polygpu.examples.bootstrapping import Bootstrapper, Keys, Parameters
-from polygpu.examples.ckks_arithmetic import Arithmetic, Array, Ciphertext, encode
+from polygpu.examples.ckks_arithmetic import Arithmetic, Array, Ciphertext, encode, transform
 
 PIXELS, SQUARES, CLASSES = 64, 32, 10
 TRAINED = 1297  # images; the others are for the test
@@ -130,9 +131,12 @@ class EncryptedNetwork:
 
     def to(self, device: str | None = None) -> EncryptedNetwork:
         """Return the network on a device, by default the current one."""
-        moved = EncryptedNetwork.__new__(EncryptedNetwork)
-        moved.network, moved.boot = self.network, self.boot.to(device)
-        moved.first, moved.second = self.first.to(device), self.second.to(device)
+        moved = copy(self)
+        moved.boot, moved.first, moved.second = (
+            self.boot.to(device),
+            self.first.to(device),
+            self.second.to(device),
+        )
         return moved
 
     def encrypt(self, secret: pg.Poly, images: Array, seed: bytes) -> Ciphertext:
@@ -156,11 +160,11 @@ class EncryptedNetwork:
         return self._layer(keys, fresh, self.second, self.network.second_bias)
 
     def _layer(self, keys: Keys, c: Ciphertext, M: lattice.LinearTransform, bias: Array) -> Ciphertext:
-        value = lattice.transform(c.value, M, keys.rotations, rescale=1)  # its scale is the dropped prime
+        value, scale = transform(c, M, keys.rotations)
         place = np.pad(bias, (0, PIXELS - len(bias)))
-        constant = encode(np.tile(place, self.boot.p.n // 2 // PIXELS), value.ring, c.scale)
+        constant = encode(np.tile(place, self.boot.p.n // 2 // PIXELS), value.ring, scale)
         value[..., 0] = value[..., 0] + constant.to(value.device)
-        return Ciphertext(value, c.scale)
+        return Ciphertext(value, scale)
 
 
 def _matrix(weights: Array, ring: pg.Ring, special: pg.Ring) -> lattice.LinearTransform:
