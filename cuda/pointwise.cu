@@ -5,6 +5,7 @@
 #include "ptx.cuh"
 #include "quotient.cuh"
 #include "rows.cuh"
+#include "sum.cuh"
 
 enum Op { ADD, SUB, NEG, MUL, MUL_ADD };
 
@@ -43,21 +44,17 @@ template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) poi
     const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH;
     if (e >= p.entries) return;
     const u64 row = quotient(e, p.n), j = e - row * p.n;
-    u64 row_a = row, row_b = row, row_c = row;
-    if (!p.dense) {
-        row_a = p.layout.row(0, row, p.limbs);
-        row_b = p.layout.row(1, row, p.limbs);
-        row_c = p.layout.row(2, row, p.limbs);
-    }
+    u64 rows[3] = {row, row, row};
+    if (!p.dense) p.layout.rows(row, p.limbs, rows);
     const Modulus &m = p.moduli[rest(row, p.limbs)];
     await_previous();
-    Item values = read<DEFAULT>((const Item *)(p.a + row_a * p.n + j)), right = {}, added = {};
-    if (OP == MUL_ADD) added = read<DEFAULT>((const Item *)(p.c + row_c * p.n + j));
+    Item values = read<DEFAULT>((const Item *)(p.a + rows[0] * p.n + j)), right = {}, added = {};
+    if (OP == MUL_ADD) added = read<DEFAULT>((const Item *)(p.c + rows[2] * p.n + j));
     if (OP != NEG) {
         if (p.b_length == 1)
 #pragma unroll
-            for (int i = 0; i < WIDTH; ++i) right.values[i] = p.b[row_b];
-        else right = read<DEFAULT>((const Item *)(p.b + row_b * p.n + j));
+            for (int i = 0; i < WIDTH; ++i) right.values[i] = p.b[rows[1]];
+        else right = read<DEFAULT>((const Item *)(p.b + rows[1] * p.n + j));
     }
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i)
@@ -68,7 +65,8 @@ template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) poi
 // Sums of multiples of up to COMBINE_TERMS operands. A thread reads its entries of each operand once, and writes them
 // for each of the `count` combinations, which follow each other in the result, `entries` apart. Factor i of combination
 // c for a limb is factors[(c * factors_each + i) * limbs + limb]. constant: a number for each row, added to every
-// step-th entry if has_constant. adds: the result has a sum of other operands already.
+// step-th entry if has_constant. adds: the result has a sum of other operands already. A block of threads takes
+// CHUNKS * 256 * WIDTH neighbours; where CHUNKS > 1, of one row.
 constexpr int COMBINE_TERMS = 8;
 template <class T> struct CombineParameters {
     const T *x[COMBINE_TERMS];
@@ -79,42 +77,110 @@ template <class T> struct CombineParameters {
     u32 limbs, terms, adds, has_constant, dense;  // dense: operands have the rows of a combination
     LayoutOf<COMBINE_TERMS + 1> layout;           // of the operands and of `constant`, for all batch axes of the result
 };
-template <class T, int TERMS, int WIDTH> __global__ void __launch_bounds__(256) combine(const CombineParameters<T> p) {
+template <class T, int MODULI> struct SumOf {
+    using Type = Sum64;
+};
+template <> struct SumOf<u64, SHORT> {
+    using Type = Sum62;
+};
+template <int MODULI> struct SumOf<u32, MODULI> {
+    using Type = Sum32;
+};
+template <class T, int TERMS, int WIDTH, int CHUNKS, int MODULI>
+__global__ void __launch_bounds__(256, 2) combine(const CombineParameters<T> p) {
+    using Item = Neighbours<T, WIDTH>;
+    constexpr u32 STEP = 256 * WIDTH;
+    start_next(starts_early());
+    const u64 e = (u64)blockIdx.x * (CHUNKS * STEP) + threadIdx.x * WIDTH;
+    if (e >= p.entries) return;
+    const u64 row = quotient(e, p.n), j = e - row * p.n, limb = rest(row, p.limbs), rows = quotient(p.entries, p.n);
+    const Modulus m = p.moduli[limb];
+    u64 own[TERMS];
+    if (!p.dense) p.layout.rows(row, p.limbs, own);
+    await_previous();
+    Item x[TERMS][CHUNKS];
+#pragma unroll
+    for (int i = 0; i < TERMS; ++i)
+#pragma unroll
+        for (int k = 0; k < CHUNKS; ++k)
+            if (i < (int)p.terms)
+                x[i][k] = read<DEFAULT>((const Item *)(p.x[i] + (p.dense ? row : own[i]) * p.n + j + k * STEP));
+    for (u64 c = 0; c < p.count; ++c) {
+        T *const to = p.y + c * p.entries + e;
+        const T *const factors = p.factors + c * p.factors_each * p.limbs + limb;
+        const u64 number = p.has_constant ? p.constant[p.layout.row(COMBINE_TERMS, c * rows + row, p.limbs)] : 0;
+        T factor[TERMS];
+#pragma unroll
+        for (int i = 0; i < TERMS; ++i) factor[i] = i < (int)p.terms ? factors[i * p.limbs] : 0;
+#pragma unroll
+        for (int k = 0; k < CHUNKS; ++k) {
+            typename SumOf<T, MODULI>::Type sums[WIDTH];
+            Item sum, old = {};
+            if (p.adds) old = read<DEFAULT>((const Item *)(to + k * STEP));
+#pragma unroll
+            for (int i = 0; i < TERMS; ++i)
+#pragma unroll
+                for (int w = 0; w < WIDTH; ++w)
+                    if (i < (int)p.terms) sums[w].add(x[i][k].values[w], factor[i]);
+#pragma unroll
+            for (int w = 0; w < WIDTH; ++w) {
+                u64 value = sums[w].value(m);
+                if (p.adds) value = add_mod(m, value, old.values[w]);
+                if (p.has_constant && rest(j + k * STEP + w, p.step) == 0) value = add_mod(m, value, number);
+                sum.values[w] = (T)value;
+            }
+            write<DEFAULT>((Item *)(to + k * STEP), sum);
+        }
+    }
+}
+
+// Products of ciphertexts of two components, (x_0 y_0, x_0 y_1 + x_1 y_0) and x_1 y_1. SQUARE: y is x. The products are
+// added to what the results hold (adds), or the first two to those of `more` (has_more). Components are `limbs` rows
+// apart in `pair`; those of operands are as many rows apart as `component` says. A result's items are pair_rows and
+// square_rows apart.
+template <class T> struct TensorParameters {
+    const T *x, *y, *more;
+    T *pair, *square;
+    const Modulus *moduli;
+    u64 n, entries;  // entries: of the last product
+    u64 component[3], pair_rows, square_rows;
+    u32 limbs, adds, has_more;
+    Layout layout;  // of x, y and `more`, without the axis of components
+};
+template <class T, bool SQUARE, int WIDTH, int MODULI>
+__global__ void __launch_bounds__(256) tensor(const TensorParameters<T> p) {
     using Item = Neighbours<T, WIDTH>;
     start_next(starts_early());
     const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH;
     if (e >= p.entries) return;
-    const u64 row = quotient(e, p.n), j = e - row * p.n, limb = rest(row, p.limbs), rows = quotient(p.entries, p.n);
-    const Modulus &m = p.moduli[limb];
+    const u64 row = quotient(e, p.n), j = e - row * p.n, item = quotient(row, p.limbs), limb = row - item * p.limbs;
+    u64 rows[3];
+    p.layout.rows(row, p.limbs, rows);
+    const Modulus m = p.moduli[limb];
+    const auto from = [&](const T *x, int operand, int c) {
+        return read<DEFAULT>((const Item *)(x + (rows[operand] + c * p.component[operand]) * p.n + j));
+    };
+    Item *const to[3] = {(Item *)(p.pair + (item * p.pair_rows + limb) * p.n + j),
+                         (Item *)(p.pair + (item * p.pair_rows + p.limbs + limb) * p.n + j),
+                         (Item *)(p.square + (item * p.square_rows + limb) * p.n + j)};
     await_previous();
-    Item x[TERMS];
+    const Item x0 = from(p.x, 0, 0), x1 = from(p.x, 0, 1);
+    Item y0 = x0, y1 = x1, sums[3] = {};
+    if (!SQUARE) y0 = from(p.y, 1, 0), y1 = from(p.y, 1, 1);
+    if (p.has_more) sums[0] = from(p.more, 2, 0), sums[1] = from(p.more, 2, 1);
+    if (p.adds)
 #pragma unroll
-    for (int i = 0; i < TERMS; ++i)
-        if (i < (int)p.terms) {
-            const u64 own = p.dense ? row : p.layout.row(i, row, p.limbs);
-            x[i] = read<DEFAULT>((const Item *)(p.x[i] + own * p.n + j));
-        }
-    for (u64 c = 0; c < p.count; ++c) {
-        Item *const to = (Item *)(p.y + c * p.entries + e);
-        const T *const factors = p.factors + c * p.factors_each * p.limbs + limb;
-        Item sum = {};
-        if (p.adds) sum = read<DEFAULT>(to);
+        for (int c = 0; c < 3; ++c) sums[c] = read<DEFAULT>(to[c]);
 #pragma unroll
-        for (int i = 0; i < TERMS; ++i) {
-            if (i >= (int)p.terms) break;
-            const u64 factor = factors[i * p.limbs];
-#pragma unroll
-            for (int w = 0; w < WIDTH; ++w)
-                sum.values[w] = (T)add_mod(m, sum.values[w], product_mod<T>(m, x[i].values[w], factor));
-        }
-        if (p.has_constant) {
-            const u64 number = p.constant[p.layout.row(COMBINE_TERMS, c * rows + row, p.limbs)];
-#pragma unroll
-            for (int w = 0; w < WIDTH; ++w)
-                if (rest(j + w, p.step) == 0) sum.values[w] = (T)add_mod(m, sum.values[w], number);
-        }
-        write<DEFAULT>(to, sum);
+    for (int i = 0; i < WIDTH; ++i) {
+        const auto add = [&](int c, u64 product) { sums[c].values[i] = (T)add_mod(m, sums[c].values[i], product); };
+        const u64 a0 = x0.values[i], a1 = x1.values[i], b0 = y0.values[i], b1 = y1.values[i];
+        const u64 mixed = product_mod<T, MODULI>(m, a0, b1);
+        add(0, product_mod<T, MODULI>(m, a0, b0)), add(2, product_mod<T, MODULI>(m, a1, b1));
+        add(1, add_mod(m, mixed, SQUARE ? mixed : product_mod<T, MODULI>(m, a1, b0)));
     }
+#pragma unroll
+    for (int c = 0; c < 3; ++c) write<DEFAULT>(to[c], sums[c]);
 }
 
 // y[j] = x[j] first step^j for each row; row i takes entry i % rows of first and step. Rows of x and of y begin at
@@ -274,11 +340,11 @@ template <class T> __global__ void __launch_bounds__(256) multiply_eval(const Le
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x, n = p.n;
     if (e >= p.entries) return;
     const u64 row = quotient(e, n), j = e - row * n, leaf = j / p.leaf_size, k = j % p.leaf_size;
-    const u64 row_a = p.dense ? row : p.layout.row(0, row, p.limbs);
-    const u64 row_b = p.dense ? row : p.layout.row(1, row, p.limbs);
+    u64 rows[2] = {row, row};
+    if (!p.dense) p.layout.rows(row, p.limbs, rows);
     const u64 limb = rest(row, p.limbs);
     const Modulus &m = p.moduli[limb];
-    const T *u = p.a + row_a * n + leaf * p.leaf_size, *v = p.b + row_b * n + leaf * p.leaf_size;
+    const T *u = p.a + rows[0] * n + leaf * p.leaf_size, *v = p.b + rows[1] * n + leaf * p.leaf_size;
     u64 low = 0, high = 0;
     for (u64 i = 0; i < p.leaf_size; ++i) {
         const u64 product = mul_mod(m, u[i], v[(k + p.leaf_size - i) % p.leaf_size]);

@@ -15,13 +15,29 @@ template <int OPERANDS> struct LayoutOf {
     u64 step[OPERANDS][MAX_AXES];  // by operand and axis: rows from one index to the next, 0 where it broadcasts
 
     PG_DEVICE u64 row(int operand, u64 row, u32 limbs) const {
-        u64 at = rest(row, limbs), batch = quotient(row, limbs);
+        u64 at = rest(row, limbs);
+        visit(quotient(row, limbs), [&](int axis, u64 i) { at += i * step[operand][axis]; });
+        return at;
+    }
+    // The rows of the first COUNT operands. The batch index is divided once for all of them.
+    template <int COUNT> PG_DEVICE void rows(u64 row, u32 limbs, u64 (&at)[COUNT]) const {
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) at[k] = rest(row, limbs);
+        visit(quotient(row, limbs), [&](int axis, u64 i) {
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) at[k] += i * step[k][axis];
+        });
+    }
+
+  private:
+    // Calls add(axis, index), from the innermost axis on, until the indices of all axes that are left are 0.
+    template <class Add> PG_DEVICE void visit(u64 batch, const Add &add) const {
 #pragma unroll
         for (int axis = MAX_AXES - 1; axis >= 0; --axis) {
-            at += batch % shape[axis] * step[operand][axis];
-            batch /= shape[axis];
+            if (!batch) return;
+            add(axis, rest(batch, shape[axis]));
+            batch = quotient(batch, shape[axis]);
         }
-        return at;
     }
 };
 using Layout = LayoutOf<3>;

@@ -1262,8 +1262,9 @@ def limbs_in(ring: Ring, *operands: Any) -> Any:
     for i, x in enumerate(operands):
         if not isinstance(x, Poly):
             continue
-        if first is not None and x is operands[0]:  # one object stays one, which records know
-            found[i] = found[0]
+        earlier = next((j for j in range(i) if operands[j] is x), None)
+        if earlier is not None:  # one object stays one, which records know
+            found[i] = found[earlier]
             continue
         found[i] = made = Poly._make(ring, *limbs_of(x, plan))
         if first is None:

@@ -139,9 +139,16 @@ def entrywise_launches() -> Iterator[Launch]:
             ("add", "sub", "neg", "mul", "mul_add"), (1, ALIGNMENT // basis.dtype.itemsize)
         ):
             yield pointwise.pointwise_launch(basis, op, width, 64, **values)  # type: ignore[arg-type]
-        values = blank(pointwise.COMBINE, "entries limbs terms")
-        for terms, width in product((2, 4, 8), (1, ALIGNMENT // basis.dtype.itemsize)):
-            yield pointwise.combine_launch(basis, terms, width, 64, **values)
+        kinds = (basis,)
+        if basis.dtype == np.uint64:
+            kinds = basis, basis_of((last_below(62),)), basis_of((GOLDILOCKS,))
+        widths = 1, ALIGNMENT // basis.dtype.itemsize
+        values = blank(pointwise.COMBINE, "n entries limbs terms")
+        for moduli, terms, width, n in product(kinds, (2, 4, 8), widths, (64, 1 << 14)):
+            yield pointwise.combine_launch(moduli, terms, width, n, n=n, **values)
+        values = blank(pointwise.TENSOR, "entries limbs component") | {"component": bytes(24)}
+        for moduli, width, is_square in product(kinds, widths, (False, True)):
+            yield pointwise.tensor_launch(moduli, is_square, width, 64, **values)
         values = blank(pointwise.REORDER, "entries limbs")
         for kernel, flag, width in product(
             ("permute", "mul_monomial"), (False, True), (1, ALIGNMENT // basis.dtype.itemsize)
@@ -151,11 +158,6 @@ def entrywise_launches() -> Iterator[Launch]:
         values = blank(pointwise.FILL_POWERS, "entries limbs")
         yield pointwise.fill_powers_launch(basis, 64, **values)
         values = blank(pointwise.SCALE, "n entries limbs")
-        kinds = (
-            (basis, basis_of((last_below(62),)), basis_of((GOLDILOCKS,)))
-            if basis.dtype == np.uint64
-            else (basis,)
-        )
         for moduli, n in product(kinds, (64, 1 << 14)):
             for width in (1, ALIGNMENT // basis.dtype.itemsize):
                 yield pointwise.scale_launch(moduli, width, n, n=n, **values)

@@ -233,6 +233,30 @@ def test_products_of_ciphertexts(device: str, limbs: int) -> None:
             assert lattice.multiply(more_a, more_b, key, ring=Q) == lattice.multiply(a, b, key)
 
 
+@on("cpu", "reference", *CARDS)
+@pytest.mark.parametrize("domain", ["coef", "eval"])
+def test_inner_products_of_ciphertexts(device: str, domain: str) -> None:
+    Q, key = T[:3], KEYS[2].to()
+    whole, factor, last = Q.join(P), P.modulus, Q.moduli[-1]
+    batches = ((2,), (3, 2), (2, 1, 2), (1, 3, 2), (2, 3, 2))
+    a, b, c, d, more = (values(T[:4], batch, i).to() for i, batch in enumerate(batches))
+    for pairs in ([(a, b)], [(a, b), (b, b)], [(a, b), (c, d), (b, a), (c, c)]):
+        parts = [tensor(ints(x.restrict(Q)), ints(y.restrict(Q))) for x, y in pairs]
+        total = sum(parts[1:], parts[0])
+        squared = centred(total[..., 2, :], Q.modulus)
+        expected = sums(squared, key, Q) + factor * total[..., :2, :]
+        moved: dict[int, pg.Poly] = {}  # of one object one
+        for x in (a, b, c, d):
+            moved[id(x)] = x.ntt() if domain == "eval" else x
+        xs, ys = ([moved[id(pair[i])] for pair in pairs] for i in range(2))
+        is_value(lattice.inner_product(xs, ys, key, ring=Q), rounded(expected, whole.modulus, factor), Q)
+        if expected.shape[:-1] == batches[-1]:
+            added = more.ntt() if domain == "eval" else more
+            found = lattice.inner_product(xs, ys, key, ring=Q, add=added, rescale=1)
+            low = rounded(expected + factor * ints(more.restrict(Q)), whole.modulus, factor * last)
+            is_value(found, low, Q[:-1])
+
+
 # ---- matrices times slots ----
 
 
@@ -476,6 +500,11 @@ def without(g: int) -> dict[int, SwitchKey]:
         (lambda: lattice.multiply(C4, C4, KEYS[2], add=C4.ntt()), pg.errors.DomainError, "add: in 'eval'"),
         (lambda: lattice.multiply(C4, C4, KEYS[2], add=T.zeros(3)), pg.ParameterError, "add: batch shape"),
         (lambda: lattice.multiply(C4, C4, KEYS[2], rescale=4), pg.ParameterError, "rescale: 4"),
+        (lambda: lattice.inner_product([], [], KEYS[2]), pg.ParameterError, "a: an empty sequence"),
+        (lambda: lattice.inner_product(C4, [C4], KEYS[2]), pg.ParameterError, "a: Poly. Give a list"),
+        (lambda: lattice.inner_product([C4], 7, KEYS[2]), pg.ParameterError, "b: int. Give a list"),
+        (lambda: lattice.inner_product([C4, C4], [C4], KEYS[2]), pg.ParameterError, "2 and 1 ciphertexts"),
+        (lambda: lattice.inner_product([C4, 7], [C4, C4], KEYS[2]), pg.RingMismatch, "a: int"),
         (lambda: hoist(7, special=P, limbs_per_digit=2), pg.RingMismatch, "x: int"),
         (lambda: hoist(C4, special=7, limbs_per_digit=2), pg.ParameterError, "special: int, must be a Ring"),
         (

@@ -606,6 +606,27 @@ def relinearised() -> list[Case]:
     ]
 
 
+def summed_products() -> list[Case]:
+    """Cases of inner_product: pairs of different batch shapes, and of one object."""
+
+    def f(a: Poly, b: Poly, c: Poly, key: Poly, special: Ring, **options: Any) -> Poly:
+        return lattice.inner_product([a, b, c], [c, b, c], as_key(key, 2, special), **options)
+
+    def given(name: str, domain: str) -> list[Draw]:
+        Q = of(name, 0, 3)
+        operands = [poly(Q, batch, domain) for batch in ((3, 2), (2,), (3, 2))]
+        return [*operands, poly(of(name), (2, 2), "eval"), of(name, 3)]
+
+    def fewer(a: Poly, b: Poly, c: Poly, key: Poly, special: Ring, R: Ring) -> Poly:
+        return f(a, b, c, key, special, ring=R, rescale=1)
+
+    one = CHAINS[1]
+    return [
+        *(case(f"{R}, {d}", f, *given(R, d)) for R in CHAINS for d in BOTH),
+        case("fewer limbs", fewer, *given(one, "eval"), of(one, 0, 2)),
+    ]
+
+
 def rotated_once() -> list[Case]:
     """Cases of rotate, by ordinary keys and by turned ones."""
 
@@ -1227,6 +1248,7 @@ VERBS: dict[str, list[Case]] = {
             of(CHAINS[1], 0, 3),
         ),
     ],
+    "lattice.inner_product": summed_products(),
     "lattice.multiply": relinearised(),
     "lattice.rotate": rotated_once(),
     "lattice.rotate_many": rotated(),

@@ -454,6 +454,40 @@ class Backend(Arithmetic):
         for conversion in conversions:
             self.convert(conversion, x, None, out)
 
+    def tensor(
+        self, basis: Basis, x: Array, y: Array, more: Array | None, pair: Array, square: Array, adds: bool
+    ) -> None:
+        """Products of evaluated ciphertexts: pair = (x_0 y_0, x_0 y_1 + x_1 y_0) + more, square = x_1 y_1.
+
+        x, y, more, pair: (*batch, 2, rows, n). square: (*batch, rows, n). Batch axes of x, y and more
+        broadcast to those of the results. Operands may have any strides between components and items; items
+        of the results, which are no operands, are dense and evenly spaced. adds: the products are added to
+        what the results hold, and `more` is None.
+        """
+        (x0, x1), (y0, y1) = ((v[..., 0, :, :], v[..., 1, :, :]) for v in (x, y))
+        held = pair if adds else more
+        first = second = None
+        if held is not None:
+            first, second = held[..., 0, :, :], held[..., 1, :, :]
+        mixed = self.empty(square.shape, square.dtype)
+
+        def write(place: Array, op: Op, a: Array, b: Array, c: Array | None = None) -> None:
+            made = place if place.flags.c_contiguous else self.empty(place.shape, place.dtype)
+            self.pointwise(basis, op, a, b, c, made)
+            if made is not place:
+                self.copy(made, place)
+
+        def multiply(place: Array, a: Array, b: Array, c: Array | None) -> None:
+            write(place, "mul" if c is None else "mul_add", a, b, c)
+
+        multiply(pair[..., 0, :, :], x0, y0, first)
+        multiply(square, x1, y1, square if adds else None)
+        multiply(mixed, x0, y1, second)
+        if x is y and second is None:
+            write(pair[..., 1, :, :], "add", mixed, mixed)
+        else:
+            multiply(pair[..., 1, :, :], x1, y0, mixed)
+
     def digit_product(
         self,
         plan: DigitProduct,

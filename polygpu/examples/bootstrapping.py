@@ -76,13 +76,14 @@ class Parameters:
     degree: int = 31  # of the Chebyshev series
     doublings: int = 3
     arcsine: int = 0  # 3 or 5: the degree of a correction after the sine
+    giant: int = 2  # the cost of a giant step in baby steps; more makes larger keys and less work
     log_slots: int | None = None  # of different slots; all of N/2 by default
     real: bool = False  # slots are real numbers: half of EvalMod
 
     def __post_init__(self) -> None:
         """Check that there is such a bootstrap."""
         least = {"log_n": 2, "levels": 0, "doublings": 0}
-        ones = ("stc", "cts", "size", "weight", "sparse_weight", "bound", "degree")
+        ones = ("stc", "cts", "size", "weight", "sparse_weight", "bound", "degree", "giant")
         for name, smallest in (least | dict.fromkeys(ones, 1)).items():
             if getattr(self, name) < smallest:
                 raise pg.ParameterError(f"{name}: {getattr(self, name)}, must be at least {smallest}")
@@ -257,6 +258,18 @@ def grouped(layers: Sequence[Diagonals], count: int, slots: int) -> list[Diagona
     return result
 
 
+def baby_steps(diagonals: Diagonals, half: int, giant: int) -> int:
+    """Return the `baby` of a matrix with the least work, where a giant step costs `giant` baby steps.
+
+    Both multiply by a key; a giant step also divides and decomposes.
+    """
+
+    def work(baby: int) -> int:
+        return len({k % baby for k in diagonals}) + giant * len({k // baby for k in diagonals})
+
+    return min((1 << i for i in range(half.bit_length())), key=work)
+
+
 def sine_series(p: Parameters) -> Array:
     """Return Chebyshev coefficients of cos(2 pi (K x - 1/4) / 2^doublings), fitted where K x can lie.
 
@@ -343,13 +356,13 @@ class Bootstrapper:
         self, matrices: Sequence[Diagonals], limbs: int, factor: float, gain: float
     ) -> list[lattice.LinearTransform]:
         """Return encoded matrices from `limbs` limbs downwards, which multiply slots and scale as given."""
+        p, found = self.p, []
         share, gain = factor ** (1 / len(matrices)), gain ** (1 / len(matrices))
-        found = []
         for i, matrix in enumerate(matrices):
-            ring = self.p.ring[: limbs - i]
+            ring = p.ring[: limbs - i]
             rows = {k: share * d for k, d in matrix.items()}
-            scale = ring.moduli[-1] * gain
-            found.append(lattice.LinearTransform(rows, ring=ring, special=self.p.special, scale=scale))
+            baby, scale = baby_steps(rows, p.n // 2, p.giant), ring.moduli[-1] * gain
+            found.append(lattice.LinearTransform(rows, ring=ring, special=p.special, scale=scale, baby=baby))
         return found
 
     @property

@@ -157,6 +157,13 @@ def transform(
     return Ciphertext(value, c.scale * float(matrix.scale / matrix.ring.moduli[-1]))
 
 
+class Sum(NamedTuple):
+    """A sum of products x y, not relinearised, and of a ciphertext, modulo the ring of that one."""
+
+    products: list[tuple[pg.Poly, pg.Poly]]
+    rest: pg.Poly
+
+
 @dataclass(frozen=True, eq=False)
 class Arithmetic:
     """Sums and products of ciphertexts modulo the first limbs of a ring Q.
@@ -168,13 +175,14 @@ class Arithmetic:
     ring: pg.Ring
     relin: lattice.SwitchKey
 
-    def rescaled(self, value: pg.Poly, scale: float) -> Ciphertext:
-        """Return sums of products (*batch, 2 or 3), relinearised and divided by their last prime."""
-        if value.shape[-1] == 2:
-            return rescale(Ciphertext(value, scale))
-        kept, square = value[..., :2], value[..., 2]
-        result = lattice.key_switch(square, self.relin, add=kept, rescale=1)
-        return Ciphertext(result, scale / value.ring.moduli[-1])
+    def rescaled(self, total: Sum, scale: float) -> Ciphertext:
+        """Return a sum, relinearised and divided by its last prime; `scale` is that before."""
+        ring = total.rest.ring
+        if not total.products:
+            return rescale(Ciphertext(total.rest, scale))
+        a, b = zip(*total.products, strict=True)
+        value = lattice.inner_product(a, b, self.relin, add=total.rest, rescale=1, ring=ring)
+        return Ciphertext(value, scale / ring.moduli[-1])
 
     def product(self, x: Ciphertext, y: Ciphertext) -> Ciphertext:
         """Return x y, relinearised and rescaled."""
@@ -211,7 +219,8 @@ class Arithmetic:
 
     def plus(self, x: Ciphertext, constant: float) -> Ciphertext:
         """Return x plus a real constant."""
-        return Ciphertext(lattice.add_constant(x.value, round(constant * x.scale)), x.scale)
+        added = np.array([round(constant * x.scale), 0], object)
+        return Ciphertext(pg.combine([1], [x.value], constant=added), x.scale)
 
     # ---- polynomials ----
 
@@ -302,12 +311,12 @@ class _Series:
                 self.steps[i] = self.arithmetic.doubled_product(a, b, minus)
         return self.steps[i]
 
-    def evaluate(self, c: Array, limbs: int, scale: float) -> pg.Poly:
-        """Return the series modulo the first limbs and of a scale, (*batch, 2), or 3 if not relinearised."""
+    def evaluate(self, c: Array, limbs: int, scale: float) -> Sum:
+        """Return the series modulo the first limbs and of a scale, not relinearised."""
         c = c[: max(1, len(np.trim_zeros(c, "b")))]
         degree, own, ring = len(c) - 1, self.arithmetic, self.arithmetic.ring[:limbs]
         if degree < self.baby and (degree == 0 or self.steps[degree].limbs >= limbs):
-            return self._combination(c, ring, scale)
+            return Sum([], self._combination(c, ring, scale))
         j = 1 << (degree.bit_length() - 1)
         rest, quotient = c[:j].copy(), c[j:].copy()
         if self.is_chebyshev:  # T_i = 2 T_j T_(i - j) - T_(2 j - i)
@@ -316,11 +325,8 @@ class _Series:
         step = self.steps[j]
         inner = scale / step.scale * own.ring.moduli[limbs]
         high = own.rescaled(self.evaluate(quotient, limbs + 1, inner), inner)
-        total = lattice.tensor(high.value, step.value, ring=ring)
         low = self.evaluate(rest, limbs, scale)
-        place = total[..., : low.shape[-1]]
-        total[..., : low.shape[-1]] = place + low
-        return total
+        return low._replace(products=[(high.value, step.value), *low.products])
 
     def _combination(self, c: Array, ring: pg.Ring, scale: float) -> pg.Poly:
         """Return c_0 + c_1 b_1 + ...: constants are integers, c_i times the scale over that of b_i."""

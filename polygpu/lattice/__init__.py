@@ -19,7 +19,7 @@ from .gadget import (
 )
 from .keys import SwitchKey, rotation_keys, switch_key
 from .lwe import decompose_integers, extract
-from .products import add_constant, multiply, tensor
+from .products import add_constant, inner_product, multiply, tensor
 from .security import max_log_q
 from .switch import Hoisted, hoist, key_switch, rotate, rotate_many
 from .transform import LinearTransform, transform
@@ -38,6 +38,7 @@ __all__ = [
     "extract",
     "gadget",
     "hoist",
+    "inner_product",
     "key_switch",
     "max_log_q",
     "multiply",

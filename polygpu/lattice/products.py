@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,7 @@ def tensor(a: Poly, b: Poly, *, ring: Ring | None = None) -> Poly:
     >>> pg.lattice.tensor(a, b).to_bigints()[:, 0].tolist()
     [3, 10, 8]
     """
-    ring, x, y, is_evaluated = _checked_operands(a, b, ring)
+    ring, (x,), (y,), is_evaluated = _checked_operands([a], [b], ring)
     found = Poly._make(ring, ops.tensor(ring._plan.basis, x, y), "eval")
     return found if is_evaluated else found.intt()
 
@@ -129,42 +130,103 @@ def multiply(
     >>> round(int(phase.to_bigints()[0]) / (2**80 / Q.moduli[-1]))
     9
     """
+    return inner_product([a], [b], relin, add=add, rescale=rescale, ring=ring)
+
+
+def inner_product(
+    a: Sequence[Poly],
+    b: Sequence[Poly],
+    relin: SwitchKey,
+    *,
+    add: Poly | None = None,
+    rescale: int = 0,
+    ring: Ring | None = None,
+) -> Poly:
+    """Multiply pairs of ciphertexts and add the products, with one relinearisation and one division.
+
+    The result is, bit for bit, key_switch(t[..., 2], relin, add=t[..., :2] + add, rescale=rescale) where t is
+    the sum of tensor(a[i], b[i]). `multiply` is the case of one pair.
+
+    Args:
+        a: ciphertexts, each (*batch, 2), at least one.
+        b: as many ciphertexts of the same ring and device; all batch axes broadcast.
+        relin: a key of `switch_key` that switches from s^2 to s.
+        add: ciphertexts in the result's shape and domain to add before the division. Its ring is the
+            operands', or has more limbs.
+        rescale: how many limbs at the end of the ring are divided away.
+        ring: the ring of the products, if operands have more limbs than it.
+
+    Returns:
+        A value of the operands' ring without the last `rescale` limbs, (*batch, 2): in coefficients if all
+        operands are, else evaluated.
+
+    Raises:
+        ParameterError: no SwitchKey, no operands, not as many of both, operands or `add` of other shapes, or
+            rescale outside its range.
+        DomainError: `add` in another domain than the result. All else as tensor and key_switch.
+
+    Cost: that of tensor for each pair, and of one key_switch.
+    Source: Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux 2020/1203, section 5.
+
+    >>> import polygpu as pg
+    >>> T = pg.Ring(8, pg.ntt_primes(8, bits=40, count=4))
+    >>> Q, P, s = T[:3], T[3:], T.ternary(seed=1)
+    >>> relin = pg.lattice.switch_key(s, s * s, ring=Q, special=P, limbs_per_digit=1)
+    >>> mask = Q.random(seed=2)
+    >>> x, y = (pg.stack([m * 2**40 - mask * s.restrict(Q), mask]) for m in (3, 5))
+    >>> d = pg.lattice.inner_product([x, y], [x, y], relin, rescale=1)
+    >>> phase = d[0] + d[1] * s.restrict(d.ring)
+    >>> round(int(phase.to_bigints()[0]) / (2**80 / Q.moduli[-1]))
+    34
+    """
     relin = checked_key(relin, "relin")
-    ring, x, y, is_evaluated = _checked_operands(a, b, ring)
+    ring, xs, ys, is_evaluated = _checked_operands(a, b, ring)
     switch, target = relin._switch(ring), without_last(ring, rescale, "rescale", least=0)
-    check_one_device(a, relin.value)
+    check_one_device(a[0], relin.value)
     more = None
     if add is not None:
-        batch = np.broadcast_shapes(x.shape[:-3], y.shape[:-3])
+        batch = np.broadcast_shapes(*(x.shape[:-3] for x in (*xs, *ys)))
         domain = "eval" if is_evaluated else "coef"
         more = ntt(checked_addend(ring, domain, (*batch, 2), add))._data
-    value = ops.multiply(ring._plan, x, y, relin.value, switch, more, target._plan)
+    value = ops.inner_product(ring._plan, xs, ys, relin.value, switch, more, target._plan)
     return as_poly(target, value if is_evaluated else intt(value, value._data), None)
 
 
-def _checked_operands(a: Poly, b: Poly, ring: Ring | None) -> tuple[Ring, Any, Any, bool]:
-    """Return the ring of a product, evaluated operands as arrays, and whether one was evaluated before."""
-    a, b = checked_poly(a, "a"), checked_poly(b, "b")
-    for name, x in (("a", a), ("b", b)):
-        if x.shape[-1:] != (2,):
-            raise ParameterError(
-                f"{name}: batch shape {x.shape}; the last axis must be of length 2, a ciphertext's components"
-            )
+def _checked_operands(
+    a: Sequence[Poly], b: Sequence[Poly], ring: Ring | None
+) -> tuple[Ring, tuple[Any, ...], tuple[Any, ...], bool]:
+    """Return the ring of products, evaluated operands as arrays, and whether one was evaluated before."""
+    for name, operands in (("a", a), ("b", b)):
+        if isinstance(operands, Poly) or not isinstance(operands, Sequence) or not operands:
+            kind = "an empty sequence" if isinstance(operands, Sequence) else type(operands).__name__
+            raise ParameterError(f"{name}: {kind}. Give a list of ciphertexts, at least one.")
+        for x in operands:
+            if checked_poly(x, name).shape[-1:] != (2,):
+                raise ParameterError(
+                    f"{name}: batch shape {x.shape}; the last axis must be of length 2, a ciphertext's "
+                    "components"
+                )
+    if len(a) != len(b):
+        raise ParameterError(f"a, b: {len(a)} and {len(b)} ciphertexts. Give as many of both.")
+    given = [*a, *b]
     if ring is not None:
-        a, b = limbs_in(ring, a, b)
-    elif b is not a:
-        b = a._operand(b)
-    if a._plan.leaf_size != 1:
+        given = limbs_in(ring, *given)
+    else:
+        given = [given[0], *(x if x is given[0] else given[0]._operand(x) for x in given[1:])]
+    ring = given[0].ring
+    if ring._plan.leaf_size != 1:
         raise NotNTTFriendly(
-            f"tensor: {a.ring!r} has no complete transform; ntt_primes gives moduli that have one"
+            f"tensor: {ring!r} has no complete transform; ntt_primes gives moduli that have one"
         )
     try:
-        np.broadcast_shapes(a.shape, b.shape)
+        np.broadcast_shapes(*(x.shape for x in given))
     except ValueError:
-        raise ParameterError(f"batch shapes {a.shape} and {b.shape} do not broadcast") from None
-    is_evaluated = "eval" in (a.domain, b.domain)
-    x = _evaluated(a)
-    return a.ring, x, x if b is a else _evaluated(b), is_evaluated
+        shapes = " and ".join(str(x.shape) for x in given)
+        raise ParameterError(f"batch shapes {shapes} do not broadcast") from None
+    is_evaluated = any(x.domain == "eval" for x in given)
+    made: dict[int, Any] = {}  # of one object once, so that records see that it is one
+    arrays = tuple(made[id(x)] if id(x) in made else made.setdefault(id(x), _evaluated(x)) for x in given)
+    return ring, arrays[: len(a)], arrays[len(a) :], is_evaluated
 
 
 def _evaluated(a: Poly) -> Any:

@@ -29,10 +29,11 @@ class CudaBackend(Context, Backend):
         integers.to_float64,
         integers.norm,
     )
-    take, combine, pointwise, scale_by_powers, automorphism, mul_monomial = (
+    take, combine, pointwise, tensor, scale_by_powers, automorphism, mul_monomial = (
         pointwise.take,
         pointwise.combine,
         pointwise.pointwise,
+        pointwise.tensor,
         pointwise.scale_by_powers,
         pointwise.automorphism,
         pointwise.mul_monomial,

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import prod
+from operator import or_
 from typing import Any
+
+import numpy as np
 
 from ..._core.exact.primes import GOLDILOCKS
 from ..._core.plans.basis import Basis
 from ..._core.quotient import Quotient
-from .. import Arithmetic, Array, Op
+from .. import Arithmetic, Array, Backend, Op
 from .copies import fitted
 from .launch import (
     ALIGNMENT,
     LAYOUT,
     MAX_AXES,
     POINTER,
+    THREADS,
     U32,
     U64,
     Context,
@@ -55,6 +60,16 @@ COMBINE = Struct(
     ("limbs terms adds has_constant dense", U32),
     ("layout", layout_struct(COMBINE_TERMS + 1)),
 )
+TENSOR = Struct(
+    _FILE,
+    "TensorParameters<u64>",
+    ("x y more pair square moduli", POINTER),
+    ("n entries", U64),
+    ("component", (U64, 3)),
+    ("pair_rows square_rows", U64),
+    ("limbs adds has_more", U32),
+    ("layout", LAYOUT),
+)
 FILL_POWERS = Struct(
     _FILE,
     "FillPowersParameters<u64>",
@@ -85,11 +100,32 @@ def pointwise_launch(basis: Basis, op: Op, width: int, entries: int, **values: A
     return entrywise(_FILE, f"pointwise<{ctype(basis)}, {_OPS[op]}, {width}>", entries // width, parameters)
 
 
-def combine_launch(basis: Basis, terms: int, width: int, entries: int, **values: Any) -> Launch:
-    """Sums of multiples of operands; entries: of one sum; width: neighbouring entries a thread."""
-    parameters = COMBINE(entries=entries, limbs=basis.rows, terms=terms, **values)
+def _moduli(basis: Basis) -> str:
+    """What the moduli of a launch have in common, a constant of the file."""
+    if max(basis.moduli).bit_length() <= 62:
+        return "SHORT"
+    return "ONLY_GOLDILOCKS" if set(basis.moduli) == {GOLDILOCKS} else "ANY"
+
+
+def _chunks(n: int, width: int, most: int) -> int:
+    """Chunks of a row that a thread takes: `most` where rows are long enough, else one."""
+    return most if n % (THREADS * width * most) == 0 else 1
+
+
+def combine_launch(basis: Basis, terms: int, width: int, entries: int, *, n: int, **values: Any) -> Launch:
+    """Sums of multiples of operands; entries: of one sum; width: neighbouring entries of a chunk."""
+    parameters = COMBINE(entries=entries, limbs=basis.rows, terms=terms, n=n, **values)
     held = next(size for size in (2, 4, COMBINE_TERMS) if terms <= size)
-    return entrywise(_FILE, f"combine<{ctype(basis)}, {held}, {width}>", entries // width, parameters)
+    chunks = _chunks(n, width, COMBINE_TERMS // held)
+    kernel = f"combine<{ctype(basis)}, {held}, {width}, {chunks}, {_moduli(basis)}>"
+    return entrywise(_FILE, kernel, entries // (width * chunks), parameters)
+
+
+def tensor_launch(basis: Basis, is_square: bool, width: int, entries: int, **values: Any) -> Launch:
+    """Products of ciphertexts; entries: of one component; width: neighbouring entries a thread."""
+    parameters = TENSOR(entries=entries, limbs=basis.rows, **values)
+    kernel = f"tensor<{ctype(basis)}, {cbool(is_square)}, {width}, {_moduli(basis)}>"
+    return entrywise(_FILE, kernel, entries // width, parameters)
 
 
 def fill_powers_launch(basis: Basis, entries: int, **values: int) -> Launch:
@@ -100,14 +136,9 @@ def fill_powers_launch(basis: Basis, entries: int, **values: int) -> Launch:
 
 def scale_launch(basis: Basis, width: int, entries: int, *, n: int, **values: int) -> Launch:
     """Products with these powers; width: neighbours of a chunk; long rows: several chunks a thread."""
-    chunks = _CHUNKS if n % (256 * width * _CHUNKS) == 0 else 1
-    moduli = "ANY"
-    if max(basis.moduli).bit_length() <= 62:
-        moduli = "SHORT"
-    elif set(basis.moduli) == {GOLDILOCKS}:
-        moduli = "ONLY_GOLDILOCKS"
+    chunks = _chunks(n, width, _CHUNKS)
     parameters = SCALE(entries=entries, limbs=basis.rows, n=n, **values)
-    kernel = f"scale_by_powers<{ctype(basis)}, {width}, {chunks}, {moduli}>"
+    kernel = f"scale_by_powers<{ctype(basis)}, {width}, {chunks}, {_moduli(basis)}>"
     return entrywise(_FILE, kernel, entries // (width * chunks), parameters)
 
 
@@ -247,6 +278,54 @@ def combine(
 
     key = "combine", width, out.shape, factors.shape, shapes, steps, constant is None, step
     gpu.run(basis.handles, key, recipe, *given, factors, out)
+
+
+def tensor(
+    gpu: Context,
+    basis: Basis,
+    x: Array,
+    y: Array,
+    more: Array | None,
+    pair: Array,
+    square: Array,
+    adds: bool,
+) -> None:
+    if not square.size:
+        return
+    if square.ndim - 2 > MAX_AXES:
+        Backend.tensor(gpu, basis, x, y, more, pair, square, adds)  # type: ignore[arg-type]
+        return
+    operands = [x, y, x if more is None else more]
+    given = [*operands, pair, square]
+    n, size = square.shape[-1], square.itemsize
+    row = n * size
+    width = _width(basis, n, reduce(or_, map(gpu.address, given)) % ALIGNMENT == 0)
+    shapes = tuple((*v.shape[:-3], *v.shape[-2:]) for v in operands)
+    steps = tuple(tuple(stride // row for stride in v.strides[:-3]) for v in operands)
+    component = tuple(v.strides[-3] // row for v in operands)
+    items = tuple(v.strides[-axes] // row if v.ndim >= axes else 0 for v, axes in ((pair, 4), (square, 3)))
+
+    def recipe() -> Recipe:
+        moduli = gpu.moduli_of(basis)
+        made = Recipe(len(given), moduli)
+        where = dict.fromkeys(("x", "y", "more", "pair", "square"), 0) | {"moduli": gpu.address(moduli.value)}
+        where |= {"pair_rows": items[0], "square_rows": items[1], "n": n}
+        launch = tensor_launch(
+            basis,
+            x is y,
+            width,
+            square.size,
+            component=np.array(component, np.uint64).tobytes(),
+            layout=layout_table(square.shape, shapes, steps, 3),
+            adds=adds,
+            has_more=more is not None,
+            **where,
+        )
+        made.launch(launch, *range(len(given)))
+        return made
+
+    key = "tensor", width, square.shape, shapes, steps, component, items, adds, more is None, x is y
+    gpu.run(basis.handles, key, recipe, *given)
 
 
 def scale_by_powers(gpu: Context, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
