@@ -340,11 +340,11 @@ template <class T> __global__ void __launch_bounds__(256) multiply_eval(const Le
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x, n = p.n;
     if (e >= p.entries) return;
     const u64 row = quotient(e, n), j = e - row * n, leaf = j / p.leaf_size, k = j % p.leaf_size;
-    u64 rows[2] = {row, row};
-    if (!p.dense) p.layout.rows(row, p.limbs, rows);
+    const u64 row_a = p.dense ? row : p.layout.row(0, row, p.limbs);
+    const u64 row_b = p.dense ? row : p.layout.row(1, row, p.limbs);
     const u64 limb = rest(row, p.limbs);
     const Modulus &m = p.moduli[limb];
-    const T *u = p.a + rows[0] * n + leaf * p.leaf_size, *v = p.b + rows[1] * n + leaf * p.leaf_size;
+    const T *u = p.a + row_a * n + leaf * p.leaf_size, *v = p.b + row_b * n + leaf * p.leaf_size;
     u64 low = 0, high = 0;
     for (u64 i = 0; i < p.leaf_size; ++i) {
         const u64 product = mul_mod(m, u[i], v[(k + p.leaf_size - i) % p.leaf_size]);
