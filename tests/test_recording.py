@@ -329,6 +329,22 @@ def test_a_domain_that_changes_in_the_second_run(device: str) -> None:
 
 
 @on(*CARDS)
+def test_tables_of_the_first_run_live_until_the_second(device: str) -> None:
+    """Transforms of some limbs, of more rings than plans are remembered without a user."""
+    whole = Ring(16, pg.ntt_primes(16, bits=45, count=16))
+    rings = [whole[:count] for count in range(4, 17)]
+
+    def compute(x: Poly) -> list[Poly]:
+        return [x.restrict(ring).mod_down(ring[:-2]) for ring in rings]
+
+    (a, *_), (x, *_) = pairs(whole)
+    found = pg.capture(compute, x.ntt(out=x))()
+    with pg.device("cpu"):
+        for got, expected in zip(found, compute(a.ntt()), strict=True):
+            equals(got, expected)
+
+
+@on(*CARDS)
 def test_random_values_in_a_recording(device: str) -> None:
     (a, *_), (x, *_) = pairs()
     for draw in (

@@ -15,7 +15,7 @@ from ..memory import check_memory
 from ..quotient import Quotient
 from ..reporting import Work
 from .basis import Basis, Handles, basis_of
-from .cache import cached
+from .cache import cached, keep
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CACHE_BLOCK_BYTES = 1 << 15
 
 _LONG_WIDE = 1 << 13  # points from which on a table of Python ints takes some 10 ms, and shows its progress
+_PARTS = 64  # transforms of some of its limbs that a plan keeps
 MAX_SKIPPED_LAYERS = 3  # leaves of an incomplete transform have at most 2^3 coefficients
 
 
@@ -111,6 +112,7 @@ class NttPlan:
     tables: tuple[PrimeTables, ...]  # of each limb
     done: int = 0  # levels of the tables' tree that were done before this part
     is_open: bool = False  # whether another part follows below the leaves
+    parts: dict[tuple[int, ...], NttPlan] = field(default_factory=dict, repr=False)  # by limbs (part_of)
     handles: Handles = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -158,6 +160,8 @@ def part_of(plan: NttPlan, limbs: tuple[int, ...]) -> NttPlan:
     """The transform of some limbs, in any order and number, of residues stored as the plan's."""
     if limbs == tuple(range(len(plan.tables))):
         return plan
+    if (known := plan.parts.get(limbs)) is not None:
+        return known
     chosen = tuple(plan.tables[i] for i in limbs)
 
     def build() -> NttPlan:
@@ -165,7 +169,7 @@ def part_of(plan: NttPlan, limbs: tuple[int, ...]) -> NttPlan:
         return NttPlan(basis, plan.quotient, plan.leaf_size, chosen)
 
     tables = ((t.modulus, t.root, t.dtype) for t in chosen)
-    return cached(("ntt", plan.quotient, plan.leaf_size, *tables), build)
+    return keep(plan.parts, limbs, cached(("ntt", plan.quotient, plan.leaf_size, *tables), build), _PARTS)
 
 
 def prime_tables(
