@@ -23,7 +23,18 @@ from typing import Any
 
 from polygpu._bench import bench
 
-from . import bootstrap, calls, conversions, distributed, lattice, peers, roofline, verbs, ways_in
+from . import (
+    bootstrap,
+    calls,
+    conversions,
+    distributed,
+    lattice,
+    peers,
+    retrieval,
+    roofline,
+    verbs,
+    ways_in,
+)
 from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
 from .studies import STUDIES, fft64, fourstep, gemm, ntt64, ntt256, transpose
@@ -357,6 +368,7 @@ AnyKind = (
     | calls.CallKind
     | verbs.VerbKind
     | LineKind
+    | retrieval.ByteKind
     | peers.PeerKind
     | StudyKind
 )
@@ -392,6 +404,7 @@ KINDS: dict[str, AnyKind] = {
     **distributed.KINDS,
     **lattice.KINDS,
     **bootstrap.KINDS,
+    **retrieval.KINDS,
     **peers.KINDS,
     **fft64.KINDS,
     **fourstep.KINDS,

@@ -28,12 +28,6 @@ template <> struct ByteShift<u64> {  // q <= 2^62
 PG_DEVICE u32 join_bytes(const u32 (&w)[4]) {
     return __byte_perm(__byte_perm(w[0], w[1], 0x0040), __byte_perm(w[2], w[3], 0x0040), 0x5410);
 }
-PG_DEVICE void transpose_bytes(u32 (&w)[4]) {
-    u32 a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[0], w[1], 0x7362);
-    u32 c = __byte_perm(w[2], w[3], 0x5140), d = __byte_perm(w[2], w[3], 0x7362);
-    w[0] = __byte_perm(a, c, 0x5410), w[1] = __byte_perm(a, c, 0x7632);
-    w[2] = __byte_perm(b, d, 0x5410), w[3] = __byte_perm(b, d, 0x7632);
-}
 
 // The right operand's part of a stage. A thread's words become 16 bytes of depth, of one column of words.
 template <class Tile, class W> struct RightDigits {
@@ -86,17 +80,6 @@ template <class Tile, class W> struct RightDigits {
     }
 };
 
-// sum of x[j] 2^(8 j) modulo q, for 0 <= x[j] < 2^31
-template <class W> PG_DEVICE W compose_digits(const Modulus &m, const i32 *x);
-template <> PG_DEVICE u32 compose_digits<u32>(const Modulus &m, const i32 *x) {
-    return (u32)reduce(m, (u64)x[0] + ((u64)x[1] << 8) + ((u64)x[2] << 16) + ((u64)x[3] << 24));
-}
-template <> PG_DEVICE u64 compose_digits<u64>(const Modulus &m, const i32 *x) {
-    u64 low = (u64)x[0] + ((u64)x[1] << 8) + ((u64)x[2] << 16) + ((u64)x[3] << 24);
-    u64 right = (u64)x[4] + ((u64)x[5] << 8) + ((u64)x[6] << 16) + ((u64)x[7] << 24), sum = low + (right << 32);
-    return reduce(m, reduce(m, (right >> 32) + (sum < low)), sum);
-}
-
 // out = left right, or out += left right, for (batch, m, k) by (batch, k, n). W: u32 and q <= 2^31 or 2^32, or u64 and
 // q <= 2^62. k is at most 2^15 / sizeof(W), so that sums stay below 2^31.
 template <class W> struct DigitsParameters {
@@ -147,7 +130,8 @@ __global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64)) gemm
         fetch(stage + STAGES - 1);
         if (stage + 1 < stages) digits.store(rights + (stage + 1) % 2 * RIGHT, shift);
         read(stage + 2);
-        tile.multiply(sums, lefts + stage % STAGES * LEFT, rights + stage % 2 * RIGHT);
+        const Chunk *const left = lefts + stage % STAGES * LEFT;
+        tile.multiply(sums, [&](auto &a, int step) { tile.load_rows(a, left, step); }, rights + stage % 2 * RIGHT);
     }
     W *c = p.out + (u64)batch * p.m * p.n + (u64)first_row * p.n + first_column;
 #pragma unroll

@@ -33,15 +33,15 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
     PG_DEVICE int row_of(int i, int h) const { return row + 16 * i + 8 * h + lane / 4; }
     PG_DEVICE int column_of() const { return column + RUN * (lane % 4); }
 
-    // sums += left right, of one stage. Column c of fragment j is column RUN (c / 2) + 2 j + c % 2 of the warp.
-    PG_DEVICE void multiply(i32 (&sums)[DOWN][ACROSS][4], const Chunk *left, const Chunk *right) const {
-        const int left_row = row + lane % 16, left_chunk = lane / 16;
+    // sums += left right, of one stage. load(a, step) gets the left operand's fragments of 32 bytes of depth, from
+    // chunk `step` on. Column c of fragment j is column RUN (c / 2) + 2 j + c % 2 of the warp.
+    template <class Load>
+    PG_DEVICE void multiply(i32 (&sums)[DOWN][ACROSS][4], const Load &load, const Chunk *right) const {
         const int c = lane % 8, right_row = column + RUN * (c / 2) + c % 2 + lane / 16 * 2, right_chunk = lane / 8 % 2;
 #pragma unroll
         for (int step = 0; step < CHUNKS; step += 2) {
             u32 a[DOWN][4], b[ACROSS][2];
-#pragma unroll
-            for (int i = 0; i < DOWN; ++i) load_matrices<>(a[i], left + place(left_row + 16 * i, left_chunk + step));
+            load(a, step);
 #pragma unroll
             for (int j = 0; j < ACROSS; j += 2)
                 load_matrices<>(b[j], right + place(right_row + 2 * j, right_chunk + step));
@@ -51,19 +51,52 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
                 for (int j = 0; j < ACROSS; ++j) multiply_add<Byte>(sums[i][j], a[i], b[j]);
         }
     }
+    PG_DEVICE void load_rows(u32 (&a)[DOWN][4], const Chunk *left, int step) const {
+        const int left_row = row + lane % 16, left_chunk = lane / 16;
+#pragma unroll
+        for (int i = 0; i < DOWN; ++i) load_matrices<>(a[i], left + place(left_row + 16 * i, left_chunk + step));
+    }
 
     // Starts the copies of one stage of an operand with COUNT rows in this tile. `rows` of these and `bytes` of the
     // DEPTH bytes exist. Missing bytes are zeros. Missing rows repeat the last one; their sums are not used.
     template <int COUNT, int BYTES>
     static PG_DEVICE void fetch(Chunk *to, const unsigned char *from, u64 stride, int rows, int bytes) {
-        constexpr int PIECES = 16 / BYTES, TURNS = COUNT * CHUNKS * PIECES / THREADS;
+        fetch_chunks<COUNT, CHUNKS, BYTES>(to, from, stride, rows, bytes, place);
+    }
+
+  protected:
+    // The same for rows of LENGTH chunks, which lie where `at_place` says.
+    template <int COUNT, int LENGTH, int BYTES, class Place>
+    static PG_DEVICE void fetch_chunks(Chunk *to, const unsigned char *from, u64 stride, int rows, int bytes,
+                                       const Place &at_place) {
+        constexpr int PIECES = 16 / BYTES, TASKS = COUNT * LENGTH * PIECES, TURNS = TASKS / THREADS;
+        static_assert(TASKS % THREADS == 0, "threads copy as many pieces each");
 #pragma unroll(PIECES == 1 ? TURNS : 4)  // all places of small pieces would take more registers than there are
         for (int i = 0; i < TURNS; ++i) {
-            int at = i * THREADS + (int)threadIdx.x, piece = at % PIECES, chunk = at / PIECES % CHUNKS;
-            int r = at / PIECES / CHUNKS, first = 16 * chunk + BYTES * piece;
+            int at = i * THREADS + (int)threadIdx.x, piece = at % PIECES, chunk = at / PIECES % LENGTH;
+            int r = at / PIECES / LENGTH, first = 16 * chunk + BYTES * piece;
             int wanted = min(max(bytes - first, 0), BYTES);
             const unsigned char *source = from + (u64)min(r, rows - 1) * stride + (wanted ? first : 0);
-            copy_async<BYTES>((unsigned char *)(to + place(r, chunk)) + BYTES * piece, source, wanted);
+            copy_async<BYTES>((unsigned char *)(to + at_place(r, chunk)) + BYTES * piece, source, wanted);
         }
     }
 };
+
+// Four words of four bytes: byte j of word i becomes byte i of word j.
+PG_DEVICE void transpose_bytes(u32 (&w)[4]) {
+    u32 a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[0], w[1], 0x7362);
+    u32 c = __byte_perm(w[2], w[3], 0x5140), d = __byte_perm(w[2], w[3], 0x7362);
+    w[0] = __byte_perm(a, c, 0x5410), w[1] = __byte_perm(a, c, 0x7632);
+    w[2] = __byte_perm(b, d, 0x5410), w[3] = __byte_perm(b, d, 0x7632);
+}
+
+// sum of x[j] 2^(8 j) modulo q, for 0 <= x[j] < 2^31
+template <class W> PG_DEVICE W compose_digits(const Modulus &m, const i32 *x);
+template <> PG_DEVICE u32 compose_digits<u32>(const Modulus &m, const i32 *x) {
+    return (u32)reduce(m, (u64)x[0] + ((u64)x[1] << 8) + ((u64)x[2] << 16) + ((u64)x[3] << 24));
+}
+template <> PG_DEVICE u64 compose_digits<u64>(const Modulus &m, const i32 *x) {
+    u64 low = (u64)x[0] + ((u64)x[1] << 8) + ((u64)x[2] << 16) + ((u64)x[3] << 24);
+    u64 right = (u64)x[4] + ((u64)x[5] << 8) + ((u64)x[6] << 16) + ((u64)x[7] << 24), sum = low + (right << 32);
+    return reduce(m, reduce(m, (right >> 32) + (sum < low)), sum);
+}

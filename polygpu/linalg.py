@@ -14,7 +14,17 @@ from ._backends import Array, backend_of, is_device_array
 from ._core.checks import integer, shown, verifying
 from ._core.plans.basis import Basis, basis_of
 from ._core.reporting import Work
-from ._ops.arrays import as_integers, check_unmasked, contiguous, empty, holds_poly, in_dtype, overlap, spread
+from ._ops.arrays import (
+    as_integers,
+    check_unmasked,
+    contiguous,
+    copied,
+    empty,
+    holds_poly,
+    in_dtype,
+    overlap,
+    spread,
+)
 from ._ops.calls import device_of, record
 from ._ops.results import result
 from ._ops.verify import check_matrices
@@ -36,8 +46,9 @@ def matmul(A: Any, B: Any, *, q: int, out: Any = None) -> Any:
 
     Args:
         A: integers of any dtype, sign and size: an array of NumPy or CuPy, or nested lists. An unsigned array
-            of the result's dtype is read as it is. So is a matrix of int8, uint8, int16 or uint16 on the
-            CPU, row by row or transposed, also a memory-mapped one. Of any other array a copy is made first.
+            of the result's dtype is read as it is. So is a matrix of int8, uint8, int16 or uint16, row by row
+            or transposed, also a memory-mapped one; on a GPU if its rows, or its columns if these are dense,
+            begin at multiples of 4 bytes. Of any other array a copy is made first.
         B: as A, on its device; bytes are copied to words.
         q: any modulus from 2 to 2**64.
         out: C-contiguous array of the result's shape and dtype, on its device, to write into; may be A or B.
@@ -131,13 +142,16 @@ def _are_words(basis: Basis, A: Any, B: Any) -> bool:
 
 def _are_bytes(A: Any) -> bool:
     """Whether A is a matrix of integers of 1 or 2 bytes that is worth to be read as it is."""
-    if type(A) not in (np.ndarray, np.memmap) or A.dtype.kind not in "iu" or A.dtype.itemsize > 2:
+    if type(A) not in (np.ndarray, np.memmap) and not is_device_array(A):
         return False
-    return A.ndim == 2 and A.size >= _SMALL and backend_of(np.asarray(A)).multiplies_bytes
+    is_small = A.dtype.kind not in "iu" or A.dtype.itemsize > 2 or A.ndim != 2 or A.size < _SMALL
+    return not is_small and backend_of(np.asarray(A) if isinstance(A, np.ndarray) else A).multiplies_bytes
 
 
 def _bytes(A: Array) -> Array:
     """Return the matrix with dense rows or columns: A itself if it has them, else a copy."""
+    if is_device_array(A):
+        return A if A.itemsize in A.strides else copied(A)
     x = np.asarray(A)
     is_dense = x.itemsize in x.strides and x.flags.aligned and x.dtype.isnative
     return x if is_dense else np.array(x, x.dtype.newbyteorder("="), order="C")

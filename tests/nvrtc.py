@@ -46,7 +46,7 @@ from polygpu._backends.cuda import (
     transform,
 )
 from polygpu._backends.cuda.launch import ALIGNMENT, Launch, Struct
-from polygpu._backends.cuda.matmul_tiles import has_digits, points_tile, staged_tile
+from polygpu._backends.cuda.matmul_tiles import bytes_tile, has_digits, points_tile, staged_tile
 from polygpu._backends.cuda.tiles import Rows, fft_tile, split_passes
 from polygpu._backends.cuda.words import BY_SHIFTS, COMPLEX, WORDS, Card, Word, word_of
 from polygpu._core.exact.primes import GOLDILOCKS
@@ -395,6 +395,13 @@ def matmul_launches(card: Card) -> Iterator[Launch]:
 
 def _tensor_launches(basis: Basis, digits: bool, card: Card) -> Iterator[Launch]:
     """Both blocks; copies of 4, 8 and 16 bytes; more than 65535 blocks along each axis."""
+    for basis, size in product((basis_of((SMALL,)), basis_of((LARGE,))), (1, 2)):
+        yield matmul.cut_launch(basis, size, 64, 128, **blank(matmul.CUT, "n pitch"))
+        values = blank(matmul.BYTES, "m n k part")
+        for n, turned in product((1, 8, 16, 32, 64), (0, size)):
+            tile = bytes_tile(basis.dtype.itemsize, n, turned > 0, card)
+            for aligned in (4, 8, 16) if n == 1 else (16,):
+                yield matmul.bytes_launch(basis, tile, 128, n, 128, 128, aligned, turned, **values)
     values = blank(matmul.DIGITS, "m n")
     shapes = ((1, 64, 64), (1, 65, 64), (1 << 17, 1, 1), (1, 1 << 24, 1), (1, 1, 1 << 24))
     for (batch, m, n), aligned in product(shapes if digits else (), (4, 8, 16)):
@@ -566,6 +573,8 @@ SPILLED = {
     ("gadget_product", "Strict32"): 416,
     ("gadget_product", "Strict64"): 32,
     ("gadget_product", "Tight32"): 144,
+    ("gemm_bytes", "u32"): 64,  # before architecture 9.0
+    ("gemm_bytes", "u64"): 64,
     ("gemm_compose", "u64"): 32,
     ("gemm_digits", "u32"): 416,
     ("gemm_digits", "u64"): 432,

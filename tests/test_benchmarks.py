@@ -12,6 +12,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +38,7 @@ from benchmarks import (
     polynomials,
     products,
     report,
+    retrieval,
     verbs,
     ways_in,
 )
@@ -582,6 +584,24 @@ def test_ckks_bootstraps_are_measured_and_shown(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(bootstrap.LEAST_BITS, "wide", 40.0)
     with pytest.raises(harness.Unverified, match="bits of the worst slot"):
         next(bootstrap.cases("wide", 10, "cpu"))
+
+
+def test_products_of_bytes_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    monkeypatch.setattr(retrieval, "QUICK", (256, 512))
+    monkeypatch.setattr(retrieval, "MAPPED", 512)
+    monkeypatch.setattr(retrieval, "ROWS", 256)
+    assert retrieval.main(["--quick", "--results", str(tmp_path)]) == 0
+    text = report.rewrite("<!-- table: cpu-bytes -->\n<!-- end: cpu-bytes -->\n", harness.rows(tmp_path))
+    for cores, bits, vectors in product((1, 2), (32, 64), (1, 8, 32)):
+        assert f"| 0 MiB | {cores} | 2^{bits} | {vectors} | " in text
+    assert "| 80% of reading | " in text and "| 40 G products/s | " in text
+    left = np.ones((8, 16), np.uint8)
+    case = retrieval.product_case(left, left, 1, 2**64, {})
+    right = case.values(case.run())
+    assert case.verify(right) and not case.verify(right + np.uint64(1))
+    case = retrieval.reading_case(left, left, {})
+    assert case.verify(case.run()) and not case.verify(case.run() + np.uint64(1))
 
 
 def test_counted_transforms_of_a_key_switch() -> None:

@@ -370,6 +370,28 @@ def test_matrices_of_bytes_are_read_as_they_are(monkeypatch: pytest.MonkeyPatch)
     assert set(seen) == {"A", "B"}
 
 
+@on(*CARDS)
+@pytest.mark.parametrize("q", BYTE_MODULI)
+def test_matrices_of_bytes_on_a_card(q: int, device: str) -> None:
+    """Sizes around tiles, stages, parts of a row and the columns of a block; rows at any address."""
+    shapes = [(1, 4097, 1), (129, 132, 3), (4096, 1, 2), (33, 257, 9), (4, 2**15 + 130, 2), (130, 64, 70)]
+    for i, (m, k, n) in enumerate(shapes):
+        b = np.random.default_rng(i).integers(0, q, (k, n), dtype=np.uint64)
+        b[:: i % 2 + 1] = q - 1
+        b = b.astype(dtype_of(q))
+        for dtype in BYTES if i < 2 else BYTES[i % 4 :][:1]:
+            a = bytes_of(dtype, (m, k), i)
+            expected, right = exact(a, b, q), there(b)
+            check(matmul(there(a), right, q=q), expected, q)
+            check(matmul(there(a.T.copy()).T, right, q=q), expected, q)
+    a = bytes_of(np.dtype(np.int16), (70, 90), 3)
+    x, words = there(a), draw(q, (90, 2), 4).astype(dtype_of(q))
+    for cut in (np.s_[:, 1:], np.s_[1:], np.s_[::2, ::3], np.s_[::-1], np.s_[:, ::-1]):
+        for left, of_x in ((a[cut], x[cut]), (a[cut].T, x[cut].T)):
+            right = words[: left.shape[1]]
+            check(matmul(of_x, there(right), q=q), exact(left, right, q), q)
+
+
 @given(
     st.sampled_from(BYTE_MODULI) | st.integers(2, MAX_MODULUS),
     st.tuples(st.integers(1, 40), st.integers(1, 300), st.integers(1, 5)),

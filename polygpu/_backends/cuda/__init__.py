@@ -22,6 +22,7 @@ class CudaBackend(Context, Backend):
     convert, convert_all = rns.convert, rns.convert_all
     fft, convolve = fft.fft, fft.convolve
     matmul, matmul_points = matmul.matmul, matmul.matmul_points
+    multiplies_bytes = True
     reduce_integers, to_words, to_int64, to_float64, norm = (
         integers.reduce_integers,
         integers.to_words,

@@ -1,4 +1,4 @@
-"""Products of matrices: of integers modulo q in one of three ways, and of polynomials point by point."""
+"""Products of matrices: of integers modulo q in one of four ways, and of polynomials point by point."""
 
 from __future__ import annotations
 
@@ -27,14 +27,19 @@ from .launch import (
     entrywise,
 )
 from .matmul_tiles import (
+    BYTES_DEPTH,
+    BYTES_ROWS,
     DIGITS_EDGE,
     LOG_POINTS_THREADS,
     LONE_PRODUCT,
     MAX_INTEGER,
     MOST_NARROW,
     RESIDUE_DEPTH,
+    BytesTile,
     PointsTile,
     StagedTile,
+    bytes_part,
+    bytes_tile,
     coprimes,
     digits_rows,
     digits_shared,
@@ -90,6 +95,20 @@ DIGITS = Struct(
     ("left right out moduli", POINTER),
     ("left_stride left_step right_step", U64),
     ("m n k add", U32),
+)
+CUT = Struct(
+    "matmul_bytes.cu",
+    "CutParameters<u64>",
+    ("x out moduli", POINTER),
+    ("pitch", U64),
+    ("k n", U32),
+)
+BYTES = Struct(
+    "matmul_bytes.cu",
+    "BytesParameters<u64>",
+    ("left right sums out moduli", POINTER),
+    ("stride pitch half", U64),
+    ("m n k part flip", U32),
 )
 SPLIT = Struct(
     "matmul_tensor.cu",
@@ -162,6 +181,27 @@ def digits_launch(
     )
 
 
+def cut_launch(basis: Basis, size: int, n: int, pitch: int, **values: int) -> Launch:
+    """Digits of the words that a matrix of integers of `size` bytes multiplies; pitch: bytes of a row."""
+    parameters = CUT(n=n, pitch=pitch, **values)
+    return entrywise("matmul_bytes.cu", f"cut_words<{ctype(basis)}, {size}>", n * pitch // 16, parameters)
+
+
+# Eight parameters: the sizes of a product, and how its left operand lies in memory.
+def bytes_launch(
+    basis: Basis, tile: BytesTile, m: int, n: int, k: int, part: int, aligned: int, turned: int, **values: int
+) -> Launch:
+    """A matrix of bytes times digits, in parts of the depth; k: bytes of a row.
+
+    aligned: bytes that a copy may move at once. turned: 0, or the bytes of integers whose columns are dense.
+    """
+    grid = -(-m // BYTES_ROWS) * -(-n * basis.dtype.itemsize // tile.columns), -(-k // part)
+    shape = f"{tile.columns}, {tile.warp_rows}, {tile.warp_columns}, {tile.stages}"
+    kernel = f"gemm_bytes<{ctype(basis)}, {shape}, {aligned}, {turned}>"
+    parameters = BYTES(m=m, n=n, k=k, part=part, **values)
+    return Launch("matmul_bytes.cu", kernel, grid, tile.threads, parameters, tile.shared)
+
+
 def split_launch(
     basis: Basis, matrices: int, rows: int, depth: int, transposed: bool, **values: int
 ) -> Launch:
@@ -186,6 +226,9 @@ def matmul(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
     (batch, m, n), k, (q,), size = out.shape, a.shape[2], basis.moduli, basis.dtype.itemsize
     if not out.size or not k:
         copy(gpu, gpu.constant(np.zeros((), out.dtype)), out)
+        return
+    if a.itemsize <= 2:
+        by_bytes(gpu, basis, a, b, out)
         return
     if q > MAX_INTEGER:
         by_words(gpu, basis, a, b, out)
@@ -340,6 +383,60 @@ def by_digits(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> Non
         return made
 
     gpu.run(basis.handles, ("digits", aligned, a.shape, b.shape), recipe, a, b, out)
+
+
+def by_bytes(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
+    """For one matrix of integers of 1 or 2 bytes, (1, m, k), whose rows or columns are dense; any q."""
+    (_, m, n), k, size = out.shape, a.shape[2], a.itemsize
+    turned = size if a.strides[2] != size else 0
+    stride = a.strides[2 if turned else 1] if (k if turned else m) > 1 else ALIGNMENT
+    places = stride | gpu.address(a)
+    if places % 4 or stride < 0:  # copies move four bytes at least
+        x = a.swapaxes(1, 2) if turned else a
+        pitch = -(-x.shape[2] * size // ALIGNMENT) * ALIGNMENT // size
+        padded = gpu.empty((*x.shape[:2], pitch), a.dtype)[..., : x.shape[2]]
+        copy(gpu, x, padded)
+        by_bytes(gpu, basis, padded.swapaxes(1, 2) if turned else padded, b, out)
+        return
+    aligned = next(x for x in (16, 8, 4) if places % x == 0)
+    depth, word_bytes = k * size, out.itemsize
+    tile = bytes_tile(word_bytes, n, turned > 0, gpu.card)
+    part = bytes_part(m, depth, n, word_bytes, tile, gpu.card)
+    pitch, parts = -(-depth // BYTES_DEPTH) * BYTES_DEPTH, -(-depth // part)
+    digits = gpu.empty((n * word_bytes, pitch), np.dtype(np.uint8))
+    sums = _sums_of_parts(gpu, basis, b, part // size) if a.dtype.kind == "i" else out
+    partial = out if parts == 1 else gpu.empty((parts, m, n), out.dtype)
+
+    def recipe() -> Recipe:
+        moduli = gpu.moduli_of(basis)
+        made, where = Recipe(5, moduli), {"moduli": gpu.address(moduli.value)}
+        words = dict.fromkeys(("x", "out"), 0) | where
+        made.launch(cut_launch(basis, size, n, pitch, k=k, **words), 1, 2)
+        half = 1 << 8 * size - 1
+        values = dict.fromkeys(("left", "right", "sums", "out"), 0) | where
+        values |= {"stride": stride, "pitch": pitch, "half": half % basis.moduli[0]}
+        values |= {"flip": half * (0x01010101 if size == 1 else 0x00010001) if a.dtype.kind == "i" else 0}
+        launch = bytes_launch(basis, tile, m, n, depth, part, aligned, turned, **values)
+        made.launch(launch, 0, 2, 3, 4)
+        return made
+
+    key = "bytes", a.dtype, turned, stride, aligned, m, k, n
+    gpu.run(basis.handles, key, recipe, a, b, digits, sums, partial)
+    if parts > 1:
+        ones = filled(gpu, (1, 1, parts), out.dtype, 1)
+        matmul(gpu, basis, ones, partial.reshape(1, parts, m * n), out.reshape(1, 1, m * n))
+
+
+def _sums_of_parts(gpu: Context, basis: Basis, b: Array, part: int) -> Array:
+    """The sums of each column of (1, k, n) over parts of the rows: (parts, 1, n)."""
+    _, k, n = b.shape
+    parts = -(-k // part)
+    sums = gpu.empty((parts, 1, n), b.dtype)
+    ones = filled(gpu, (1, 1, min(k, part)), b.dtype, 1)
+    for i in range(parts):
+        rows = b[:, i * part : (i + 1) * part]
+        matmul(gpu, basis, ones[..., : rows.shape[1]], rows, sums[i : i + 1])
+    return sums
 
 
 def by_residues(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:

@@ -237,6 +237,55 @@ def has_digits(q: int, word_bytes: int) -> bool:
     return q <= 1 << (31 if word_bytes == 4 else 62) or (word_bytes == 4 and q == 1 << 32)
 
 
+# ---- of bytes, on tensor cores: cuda/matmul_bytes.cu ----
+
+BYTES_ROWS, BYTES_DEPTH = 128, 128  # rows of a block, and bytes of them in a stage
+BYTES_PART = 1 << 15  # bytes of a row whose products with digits stay below 2^31 together
+_LEAST_BYTES_PART = 1 << 10
+
+
+@dataclass(frozen=True)
+class BytesTile:
+    """How a product of a matrix of bytes is divided among blocks and their warps."""
+
+    columns: int  # of digits, of a block
+    warp_rows: int
+    warp_columns: int
+    stages: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * (BYTES_ROWS // self.warp_rows) * (self.columns // self.warp_columns)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+        return self.stages * (BYTES_ROWS + self.columns) * BYTES_DEPTH
+
+
+def bytes_tile(word_bytes: int, n: int, turned: bool, card: Card) -> BytesTile:
+    """The tile for n columns of words; turned: the columns of the matrix of bytes are dense."""
+    columns, most = 4 * word_bytes, 128 if turned else 256
+    while (
+        columns < min(most, n * word_bytes)
+        and 2 * (BYTES_ROWS + 2 * columns) * BYTES_DEPTH <= card.shared_bytes
+    ):
+        columns *= 2
+    warp_rows = 64 if columns >= 128 and not turned else 32
+    # Few columns: more bytes on the way. Many: two blocks on a multiprocessor.
+    most_stages = 8 if columns <= 32 else 4 if columns == 64 else 3
+    stages = min(most_stages, card.shared_bytes // ((BYTES_ROWS + columns) * BYTES_DEPTH))
+    return BytesTile(columns, warp_rows, min(64, columns), stages)
+
+
+def bytes_part(m: int, k: int, n: int, word_bytes: int, tile: BytesTile, card: Card) -> int:
+    """The bytes of a row, of k, whose sums a block takes: few enough to fill the card, and whole stages."""
+    blocks = -(-m // BYTES_ROWS) * -(-n * word_bytes // tile.columns)
+    parts = max(-(-k // BYTES_PART), min(k // _LEAST_BYTES_PART, card.multiprocessors // blocks))
+    return -(-k // (max(1, parts) * BYTES_DEPTH)) * BYTES_DEPTH
+
+
 # ---- which way ----
 
 Method = Literal["integer", "digits", "residues"]

@@ -1,0 +1,208 @@
+"""A matrix of bytes times words, which private retrieval computes for each query, beside reading the bytes.
+
+    python -m benchmarks.retrieval [--device cuda] [--quick] [--results DIR]
+
+The matrix is a square of 256 MiB in memory, or of 4 GiB in a memory-mapped file that is in memory already. It
+is multiplied by 1, 8 or 32 vectors modulo 2^32 and 2^64. Beside it all its bytes are read: on the CPU by the
+sum that NumPy makes of them as uint64 numbers on one core, on a GPU by a kernel that does nothing else.
+
+Some rows of each product are compared with sums in 64-bit integers before it is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polygpu import linalg
+from polygpu._backends import checked_device
+
+from .harness import RESULTS, ROOT, Case, CudaEvents, Row, Timer, measure, on_cores, record, release
+from .tables import Table, figure, power
+
+Array = NDArray[Any]
+PRODUCT, READING = "bytes times words", "bytes read"
+SIDES, QUICK, MAPPED = (2**14, 2**16), (2**10,), 2**16  # of the squares, and of one in a file
+QUERIES, MODULI = (1, 8, 32), (2**32, 2**64)
+SAMPLED = 8  # rows that are verified
+ROWS = 1 << 10  # of the file that are written together
+
+# By device, queries and bits of the modulus: what must be reached, at least. share: of the speed of reading.
+# G products/s: of a byte and a word. GB/s: of the matrix. TMAC/s: products of two bytes, on tensor cores.
+MUSTS = {
+    ("cpu", 1, 32): ("share", 0.8),
+    ("cpu", 1, 64): ("share", 0.5),
+    ("cpu", 32, 32): ("G products/s", 40),
+    ("gpu", 1, 32): ("GB/s", 2400),
+    ("gpu", 32, 32): ("share", 0.8),
+    ("gpu", 32, 64): ("TMAC/s", 495),  # half of an H100's rate
+}
+
+
+def product_case(left: Array, x: Any, queries: int, q: int, params: dict[str, int]) -> Case:
+    """The product of a matrix, on the host and where it is multiplied, with random words."""
+    dtype = np.dtype(np.uint32 if q == 2**32 else np.uint64)
+    rng = np.random.default_rng(queries)
+    words = rng.integers(0, q - 1, (left.shape[1], queries), dtype, endpoint=True)
+    rows = np.linspace(0, len(left) - 1, SAMPLED).astype(int)
+    parts = [
+        (words >> dtype.type(16 * i) & dtype.type(0xFFFF)).astype(np.uint64)
+        for i in range(dtype.itemsize // 2)
+    ]
+    expected = sum((left[rows].astype(np.uint64) @ part << np.uint64(16 * i)) for i, part in enumerate(parts))
+    right = words if isinstance(x, np.ndarray) else _on_card(words)
+
+    def verify(found: Array) -> bool:
+        return np.array_equal(found, expected.astype(dtype))
+
+    return Case(
+        PRODUCT,
+        "polygpu",
+        params | {"queries": queries, "bits": q.bit_length() - 1},
+        lambda: linalg.matmul(x, right, q=q),
+        verify,
+        left.size * queries,
+        lambda c: (c if isinstance(c, np.ndarray) else c.get())[rows],
+    )
+
+
+def reading_case(left: Array, x: Any, params: dict[str, int]) -> Case:
+    """All bytes of the matrix read once."""
+    if isinstance(x, np.ndarray):
+        words = x.view(np.uint64)
+
+        def is_sum(found: Array) -> bool:
+            low = sum(int((row & np.uint64(2**32 - 1)).sum()) for row in words)
+            high = sum(int((row >> np.uint64(32)).sum()) for row in words)
+            return int(found) == (low + (high << 32)) % 2**64
+
+        return Case(READING, "NumPy", params, lambda: words.sum(), is_sum, left.size)
+    import cupy
+
+    right = np.bitwise_xor.reduce(left.view(np.uint32), axis=None)
+    kernel = cupy.RawKernel((ROOT / "benchmarks" / "kernels" / "read.cu").read_text(), "read_all")
+    found = cupy.zeros(1, np.uint32)
+
+    def run() -> Any:
+        kernel((132 * 8,), (512,), (x, np.uint64(left.size // 16), found))
+        return found
+
+    def verify(_: Array) -> bool:
+        found[...] = 0
+        return bool(run().get()[0] == right)
+
+    return Case(READING, "polygpu", params, run, verify, left.size, lambda y: y.get())
+
+
+def _on_card(x: Array) -> Any:
+    import cupy
+
+    return cupy.asarray(x)
+
+
+def cases(left: Array, device: str, cores: int) -> Iterator[Case]:
+    """Products with a matrix of bytes, and its bytes read."""
+    params = {"mib": left.size >> 20} | ({"cores": cores} if device == "cpu" else {})
+    x = left if device == "cpu" else _on_card(left)
+    yield reading_case(left, x, params)
+    for q in MODULI:
+        for queries in QUERIES:
+            yield product_case(left, x, queries, q, params)
+
+
+def matrices(sides: Sequence[int]) -> Iterator[Array]:
+    """Random squares of bytes; the largest in a memory-mapped file."""
+    rng = np.random.default_rng(1)
+    for side in sides:
+        if side < MAPPED:
+            yield rng.integers(0, 256, (side, side), np.uint8)
+            continue
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "matrix.npy"
+            stored = np.lib.format.open_memmap(path, "w+", np.uint8, (side, side))
+            for rows in np.split(stored, side // ROWS):
+                rows[...] = rng.integers(0, 256, rows.shape, np.uint8)
+            stored.flush()
+            yield np.load(path, mmap_mode="r")
+
+
+# ---- the tables ----
+
+
+@dataclass(frozen=True)
+class ByteKind:
+    """Products of one device, each beside the reading of its matrix."""
+
+    device: str
+
+    def rows(self, rows: Iterable[Row]) -> list[Row]:
+        """Those of `rows` that the table shows."""
+        return [row for row in rows if row.op in (PRODUCT, READING) and row.machine["kind"] == self.device]
+
+    def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
+        """The table of the rows of one machine."""
+        own = self.rows(rows)
+        reading = {(row.params["mib"], row.params.get("cores")): row for row in own if row.op == READING}
+        found = {
+            tuple(int(row.params.get(name, 0)) for name in ("cores", "mib", "bits", "queries")): row
+            for row in own
+            if row.op == PRODUCT
+        }
+        body = tuple(self._line(found[key], reading) for key in sorted(found))
+        cores = ("cores",) if self.device == "cpu" else ()
+        speeds = "matrix, GB/s", "share of reading", "products, G/s"
+        header = "matrix", *cores, "q", "vectors", *speeds, "must", "holds"
+        yield Table("Matrix of bytes times words modulo q", header, body)
+
+    def _line(self, row: Row, reading: Any) -> tuple[str, ...]:
+        p = row.params
+        size, queries, bits = int(p["mib"]) << 20, int(p["queries"]), int(p["bits"])
+        beside = reading.get((p["mib"], p.get("cores")))
+        rates = {"GB/s": size / row.median, "G products/s": size * queries / row.median}
+        rates["TMAC/s"] = rates["G products/s"] * bits / 8 / 1000
+        if beside is not None:
+            rates["share"] = beside.median / row.median
+        must = MUSTS.get((self.device, queries, bits)) if p.get("cores", 1) == 1 else None
+        share = f"{rates['share']:.0%} of {figure(size / beside.median)}" if beside is not None else ""
+        wanted = holds = ""
+        if must is not None and must[0] in rates:
+            wanted = f"{must[1]:.0%} of reading" if must[0] == "share" else f"{must[1]:g} {must[0]}"
+            holds = "yes" if rates[must[0]] >= must[1] else "no"
+        matrix = f"{int(p['mib']) >> 10} GiB" if int(p["mib"]) >= 1024 else f"{p['mib']} MiB"
+        cores = (str(p["cores"]),) if self.device == "cpu" else ()
+        speeds = figure(rates["GB/s"]), share, figure(rates["G products/s"])
+        return (matrix, *cores, power(1 << bits), str(queries), *speeds, wanted, holds)
+
+
+KINDS = {"cpu-bytes": ByteKind("cpu"), "gpu-bytes": ByteKind("gpu")}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.retrieval", description=__doc__)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--quick", action="store_true", help="a matrix of 1 MiB")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
+    options = parser.parse_args(arguments)
+    device = checked_device(options.device)
+    timer: Timer | None = None if device == "cpu" else CudaEvents()
+    for left in matrices(QUICK if options.quick else SIDES):
+        for cores in (1, 2) if device == "cpu" else (1,):
+            with on_cores(cores):
+                for case in cases(left, device, cores):
+                    row = measure(case, timer)
+                    record(row, options.results)
+                    print(f"{case}: {figure(left.size / row.median)} GB/s", flush=True)
+        if device != "cpu":
+            release()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,176 @@
+// Exact products of a matrix of integers of 1 or 2 bytes and a matrix of words modulo q, on tensor cores (docs/math.md,
+// "Products of matrices"). The left matrix is read as it lies in memory, by rows or by columns. The words are cut into
+// bytes before: digits.
+#include "matmul_tensor.cuh"
+#include "ptx.cuh"
+
+// Digits of a matrix x (k, n). Row L j + d of the result holds digit d of the words of column j, where L is the number
+// of a word's bytes. For integers of two bytes the digits of a word x are followed by those of 2^8 x mod q, which the
+// integers' high bytes multiply. Rows are `pitch` bytes long, and end with zeros. A thread makes 16 bytes of each row
+// of a column. grid: n pitch / 16 / 256. block: 256.
+template <class W> struct CutParameters {
+    const W *x;
+    unsigned char *out;
+    const Modulus *moduli;
+    u64 pitch;
+    u32 k, n;
+};
+template <class W, int SIZE> __global__ void __launch_bounds__(256) cut_words(const CutParameters<W> p) {
+    constexpr int L = sizeof(W), WORDS = 16 / SIZE;
+    start_next(starts_early());
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x, chunk = e / p.n, column = e - chunk * p.n;
+    if (16 * chunk >= p.pitch) return;
+    const Modulus &m = *p.moduli;
+    await_previous();
+    u32 digits[L][4] = {};
+#pragma unroll
+    for (int i = 0; i < WORDS; ++i) {
+        const u64 at = chunk * WORDS + i;
+        const u64 x = at < p.k ? p.x[at * p.n + column] : 0, shifted = SIZE == 2 ? mul_mod(m, reduce(m, x), 256) : 0;
+#pragma unroll
+        for (int d = 0; d < L; ++d) {
+            digits[d][SIZE * i / 4] |= (u32)(x >> 8 * d & 255) << 8 * (SIZE * i % 4);
+            if (SIZE == 2) digits[d][i / 2] |= (u32)(shifted >> 8 * d & 255) << (8 * (2 * i % 4) + 8);
+        }
+    }
+#pragma unroll
+    for (int d = 0; d < L; ++d)
+        write<DEFAULT>((Chunk *)(p.out + (L * column + d) * p.pitch + 16 * chunk), pack<4>(digits[d]));
+}
+
+// How a block reads its part of the left matrix. SIZE = 0: rows are dense. Else columns are, of integers of SIZE bytes.
+template <class Tile, int SIZE> struct LeftBytes : Tile {
+    static constexpr int ROWS = Tile::ROWS, DOWN = Tile::DOWN;
+    static constexpr int LENGTH = SIZE * ROWS / 16, COUNT = Tile::DEPTH / SIZE;  // chunks of a column's part; columns
+    static_assert(DOWN % 2 == 0, "a lane takes four neighbouring rows");
+
+    // A lane reads rows 4 (lane / 4) to + 3 of 32, from columns of which the first is a multiple of 4 / SIZE.
+    static PG_DEVICE int place(int column, int chunk) {
+        return column * LENGTH + (chunk ^ column / (4 / SIZE) % 4 * 2);
+    }
+    PG_DEVICE int row_of(int i, int h) const {
+        return this->row + 32 * (i / 2) + 4 * (this->lane / 4) + 2 * (i % 2) + h;
+    }
+    PG_DEVICE void load(u32 (&a)[DOWN][4], const Chunk *left, int step) const {
+        const int first = this->row + this->lane / 4 * 4, depth = 16 * step + this->lane % 4 * 4;
+#pragma unroll
+        for (int pair = 0; pair < DOWN / 2; ++pair)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int byte = SIZE * (first + 32 * pair), column = (depth + 16 * half) / SIZE;
+                u32 w[4];
+                if constexpr (SIZE == 1) {
+#pragma unroll
+                    for (int i = 0; i < 4; ++i)
+                        w[i] = ((const u32 *)(left + place(column + i, byte / 16)))[byte % 16 / 4];
+                    transpose_bytes(w);
+                } else {
+                    using Two = Neighbours<u32, 2>;
+                    Two x[2];
+#pragma unroll
+                    for (int i = 0; i < 2; ++i)
+                        x[i] = ((const Two *)(left + place(column + i, byte / 16)))[byte % 16 / 8];
+#pragma unroll
+                    for (int i = 0; i < 4; ++i)
+                        w[i] = __byte_perm(x[0].values[i / 2], x[1].values[i / 2], i % 2 ? 0x7632 : 0x5410);
+                }
+#pragma unroll
+                for (int r = 0; r < 4; ++r) a[2 * pair + r / 2][2 * half + r % 2] = w[r];
+            }
+    }
+    // `rows` rows and `bytes` bytes of depth exist. Digits are zero where columns are missing.
+    template <int BYTES>
+    static PG_DEVICE void fetch(Chunk *to, const unsigned char *from, u64 stride, int rows, int bytes) {
+        Tile::template fetch_chunks<COUNT, LENGTH, BYTES>(to, from, stride, bytes / SIZE, SIZE * rows, place);
+    }
+};
+template <class Tile> struct LeftBytes<Tile, 0> : Tile {
+    PG_DEVICE void load(u32 (&a)[Tile::DOWN][4], const Chunk *left, int step) const { this->load_rows(a, left, step); }
+    template <int BYTES>
+    static PG_DEVICE void fetch(Chunk *to, const unsigned char *from, u64 stride, int rows, int bytes) {
+        Tile::template fetch<Tile::ROWS, BYTES>(to, from, stride, rows, bytes);
+    }
+};
+
+// Sums over parts of the depth: out[part] = left right, (parts, m, n). Parts have at most 2^15 bytes, so that sums of
+// products stay below 2^31. Signed integers have their sign bit flipped by `flip`, which adds `half`, their size;
+// `sums` has what that is multiplied by in each part and column.
+template <class W> struct BytesParameters {
+    const unsigned char *left, *right;
+    const W *sums;
+    W *out;
+    const Modulus *moduli;
+    u64 stride, pitch, half;  // bytes from one dense run of the left matrix to the next, and of digits
+    u32 m, n, k, part, flip;  // k, part: in bytes
+};
+template <class W, int COLUMNS, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BYTES, int SIZE>
+__global__ void __launch_bounds__(32 * (128 / WARP_ROWS) * (COLUMNS / WARP_COLUMNS))
+    gemm_bytes(const BytesParameters<W> p) {
+    constexpr int L = sizeof(W), ROWS = 128;
+    using Tile = LeftBytes<GemmTile<ROWS, COLUMNS, WARP_ROWS, WARP_COLUMNS, 128>, SIZE>;
+    constexpr int LEFT = ROWS * Tile::CHUNKS, RIGHT = COLUMNS * Tile::CHUNKS;
+    extern __shared__ Chunk memory[];
+    Chunk *const lefts = memory, *const rights = memory + STAGES * LEFT;
+    const Modulus &modulus = *p.moduli;
+    const Tile tile;
+    const u32 across = (L * p.n + COLUMNS - 1) / COLUMNS;
+    const u32 first_column = blockIdx.x % across * (COLUMNS / L), first_row = blockIdx.x / across * ROWS;
+    const u32 begin = blockIdx.y * p.part, depth = min(p.part, p.k - begin);
+    const int rows = (int)min(p.m - first_row, (u32)ROWS), columns = (int)min(p.n - first_column, (u32)(COLUMNS / L));
+    const int stages = (int)((depth + Tile::DEPTH - 1) / Tile::DEPTH);
+    const unsigned char *const left = SIZE
+                                          ? p.left + (u64)(begin / (SIZE ? SIZE : 1)) * p.stride + (u64)SIZE * first_row
+                                          : p.left + first_row * p.stride + begin;
+    const u64 step = SIZE ? (u64)(Tile::DEPTH / (SIZE ? SIZE : 1)) * p.stride : Tile::DEPTH;
+    const unsigned char *const right = p.right + (u64)L * first_column * p.pitch + begin;
+    start_next(starts_early());
+    await_previous();
+    const auto fetch = [&](int stage) {
+        if (stage < stages) {
+            const int at = stage % STAGES;
+            Tile::template fetch<BYTES>(lefts + at * LEFT, left + stage * step, p.stride, rows,
+                                        (int)depth - stage * Tile::DEPTH);
+            GemmTile<ROWS, COLUMNS, WARP_ROWS, WARP_COLUMNS, 128>::template fetch<COLUMNS, 16>(
+                rights + at * RIGHT, right + stage * Tile::DEPTH, p.pitch, L * columns, Tile::DEPTH);
+        }
+        end_copies();
+    };
+    i32 sums[Tile::DOWN][Tile::ACROSS][4] = {};
+#pragma unroll
+    for (int stage = 0; stage < STAGES - 1; ++stage) fetch(stage);
+    for (int stage = 0; stage < stages; ++stage) {
+        await_copies<STAGES - 2>();
+        __syncthreads();
+        fetch(stage + STAGES - 1);
+        const Chunk *const bytes = lefts + stage % STAGES * LEFT;
+        const auto load = [&](auto &a, int chunk) {
+            tile.load(a, bytes, chunk);
+#pragma unroll
+            for (int i = 0; i < Tile::DOWN; ++i)
+#pragma unroll
+                for (int j = 0; j < 4; ++j) a[i][j] ^= p.flip;
+        };
+        tile.multiply(sums, load, rights + stage % STAGES * RIGHT);
+    }
+    W *const out = p.out + ((u64)blockIdx.y * p.m + first_row) * p.n + first_column;
+#pragma unroll
+    for (int i = 0; i < Tile::DOWN; ++i) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int row = tile.row_of(i, h), column = tile.column_of() / L;
+#pragma unroll
+            for (int e = 0; e < Tile::RUN / L; ++e) {
+                i32 x[L];
+#pragma unroll
+                for (int j = 0; j < L; ++j) x[j] = sums[i][(L * e + j) / 2][2 * h + j % 2];
+                if (row >= rows || column + e >= columns) continue;
+                u64 value = compose_digits<W>(modulus, x);
+                if (p.flip) {
+                    const u64 sum = p.sums[(u64)blockIdx.y * p.n + first_column + column + e];
+                    value = sub_mod(modulus, value, mul_mod(modulus, sum, p.half));
+                }
+                out[(u64)row * p.n + column + e] = (W)value;
+            }
+        }
+    }
+}
