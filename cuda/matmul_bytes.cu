@@ -103,10 +103,10 @@ template <class W> struct BytesParameters {
     u64 stride, pitch, half;  // bytes from one dense run of the left matrix to the next, and of digits
     u32 m, n, k, part, flip;  // k, part: in bytes
 };
-template <class W, int COLUMNS, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BYTES, int SIZE>
-__global__ void __launch_bounds__(32 * (128 / WARP_ROWS) * (COLUMNS / WARP_COLUMNS))
+template <class W, int ROWS, int COLUMNS, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BYTES, int SIZE>
+__global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / WARP_COLUMNS))
     gemm_bytes(const BytesParameters<W> p) {
-    constexpr int L = sizeof(W), ROWS = 128;
+    constexpr int L = sizeof(W);
     using Tile = LeftBytes<GemmTile<ROWS, COLUMNS, WARP_ROWS, WARP_COLUMNS, 128>, SIZE>;
     constexpr int LEFT = ROWS * Tile::CHUNKS, RIGHT = COLUMNS * Tile::CHUNKS;
     extern __shared__ Chunk memory[];

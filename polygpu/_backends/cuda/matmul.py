@@ -28,7 +28,6 @@ from .launch import (
 )
 from .matmul_tiles import (
     BYTES_DEPTH,
-    BYTES_ROWS,
     DIGITS_EDGE,
     LOG_POINTS_THREADS,
     LONE_PRODUCT,
@@ -54,6 +53,7 @@ from .matmul_tiles import (
     staged_tile,
     weight_table,
 )
+from .pointwise import combine
 from .words import Card, sum_of_products
 
 _SUM_BYTES = 1 << 30  # of 32-bit sums modulo small numbers held at a time
@@ -195,8 +195,8 @@ def bytes_launch(
 
     aligned: bytes that a copy may move at once. turned: 0, or the bytes of integers whose columns are dense.
     """
-    grid = -(-m // BYTES_ROWS) * -(-n * basis.dtype.itemsize // tile.columns), -(-k // part)
-    shape = f"{tile.columns}, {tile.warp_rows}, {tile.warp_columns}, {tile.stages}"
+    grid = -(-m // tile.rows) * -(-n * basis.dtype.itemsize // tile.columns), -(-k // part)
+    shape = f"{tile.rows}, {tile.columns}, {tile.warp_rows}, {tile.warp_columns}, {tile.stages}"
     kernel = f"gemm_bytes<{ctype(basis)}, {shape}, {aligned}, {turned}>"
     parameters = BYTES(m=m, n=n, k=k, part=part, **values)
     return Launch("matmul_bytes.cu", kernel, grid, tile.threads, parameters, tile.shared)
@@ -423,8 +423,8 @@ def by_bytes(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None
     key = "bytes", a.dtype, turned, stride, aligned, m, k, n
     gpu.run(basis.handles, key, recipe, a, b, digits, sums, partial)
     if parts > 1:
-        ones = filled(gpu, (1, 1, parts), out.dtype, 1)
-        matmul(gpu, basis, ones, partial.reshape(1, parts, m * n), out.reshape(1, 1, m * n))
+        ones = gpu.constant(np.ones((parts, 1, 1), out.dtype))
+        combine(gpu, basis, list(partial.reshape(parts, 1, m * n)), ones, None, 1, out.reshape(1, m * n))
 
 
 def _sums_of_parts(gpu: Context, basis: Basis, b: Array, part: int) -> Array:

@@ -239,7 +239,7 @@ def has_digits(q: int, word_bytes: int) -> bool:
 
 # ---- of bytes, on tensor cores: cuda/matmul_bytes.cu ----
 
-BYTES_ROWS, BYTES_DEPTH = 128, 128  # rows of a block, and bytes of them in a stage
+BYTES_DEPTH = 128  # bytes of a row in a stage
 BYTES_PART = 1 << 15  # bytes of a row whose products with digits stay below 2^31 together
 _LEAST_BYTES_PART = 1 << 10
 
@@ -248,6 +248,7 @@ _LEAST_BYTES_PART = 1 << 10
 class BytesTile:
     """How a product of a matrix of bytes is divided among blocks and their warps."""
 
+    rows: int  # of a block
     columns: int  # of digits, of a block
     warp_rows: int
     warp_columns: int
@@ -256,33 +257,33 @@ class BytesTile:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 32 * (BYTES_ROWS // self.warp_rows) * (self.columns // self.warp_columns)
+        return 32 * (self.rows // self.warp_rows) * (self.columns // self.warp_columns)
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory of a block."""
-        return self.stages * (BYTES_ROWS + self.columns) * BYTES_DEPTH
+        return self.stages * (self.rows + self.columns) * BYTES_DEPTH
 
 
 def bytes_tile(word_bytes: int, n: int, turned: bool, card: Card) -> BytesTile:
     """The tile for n columns of words; turned: the columns of the matrix of bytes are dense."""
-    columns, most = 4 * word_bytes, 128 if turned else 256
-    while (
-        columns < min(most, n * word_bytes)
-        and 2 * (BYTES_ROWS + 2 * columns) * BYTES_DEPTH <= card.shared_bytes
-    ):
+    rows, columns, most = 128, 4 * word_bytes, 128 if turned else 256
+    while columns < min(most, n * word_bytes) and 2 * (rows + 2 * columns) * BYTES_DEPTH <= card.shared_bytes:
         columns *= 2
     warp_rows = 64 if columns >= 128 and not turned else 32
-    # Few columns: more bytes on the way. Many: two blocks on a multiprocessor.
-    most_stages = 8 if columns <= 32 else 4 if columns == 64 else 3
-    stages = min(most_stages, card.shared_bytes // ((BYTES_ROWS + columns) * BYTES_DEPTH))
-    return BytesTile(columns, warp_rows, min(64, columns), stages)
+    # Few columns: more bytes on the way. 128 of them: blocks of more rows, which read digits less often.
+    stages = 8 if columns <= 32 else 3 if columns == 256 else 4
+    if columns == 128 and not turned and stages * (256 + columns) * BYTES_DEPTH <= card.shared_bytes:
+        rows = 256
+    stages = min(stages, card.shared_bytes // ((rows + columns) * BYTES_DEPTH))
+    return BytesTile(rows, columns, warp_rows, min(64, columns), stages)
 
 
 def bytes_part(m: int, k: int, n: int, word_bytes: int, tile: BytesTile, card: Card) -> int:
     """The bytes of a row, of k, whose sums a block takes: few enough to fill the card, and whole stages."""
-    blocks = -(-m // BYTES_ROWS) * -(-n * word_bytes // tile.columns)
-    parts = max(-(-k // BYTES_PART), min(k // _LEAST_BYTES_PART, card.multiprocessors // blocks))
+    blocks = -(-m // tile.rows) * -(-n * word_bytes // tile.columns)
+    held = card.multiprocessors * min(2, card.shared_bytes // tile.shared)  # blocks that work at once
+    parts = max(-(-k // BYTES_PART), min(k // _LEAST_BYTES_PART, held // blocks))
     return -(-k // (max(1, parts) * BYTES_DEPTH)) * BYTES_DEPTH
 
 
