@@ -60,7 +60,7 @@ try:
 except ImportError as error:
     raise ImportError(f'polygpu.dask needs Dask and zarr ({error}): pip install "polygpu[dask]"') from error
 
-from . import functions
+from . import functions, linalg
 from ._backends import Array, backend, backend_for, host
 from ._core.checks import Domain, checked_batch, integer, sequence, shown
 from ._core.plans.four_step import FourStepPlan, plan_four_step
@@ -87,7 +87,7 @@ from .poly import Poly
 from .poly import _operator as operator_of_poly
 from .ring import Ring
 
-__all__ = ["BlockedPoly", "einsum", "equal", "from_array", "from_poly", "load", "random"]
+__all__ = ["BlockedPoly", "einsum", "equal", "from_array", "from_poly", "load", "matmul", "random"]
 
 _FORMAT = 1  # of the attributes of a .zarr: those of a ring in files.py, "domain" and "format"
 _WINDOW = 1 << 25  # bytes of a file that a worker maps at a time
@@ -936,6 +936,67 @@ def _diagonal(x: BlockedPoly, labels: list[Label]) -> BlockedPoly:
     return x._with(array)
 
 
+def matmul(A: Any, B: Any, *, q: int) -> Any:
+    """The product of a matrix of integers in blocks and a matrix modulo q, as polygpu.linalg.matmul.
+
+    The matrix stays where its blocks are made, such as in files that workers map; only B travels.
+
+    Args:
+        A: a dask.array of integers, (m, k).
+        B: (k,) or (k, n), an array of NumPy or of Dask.
+        q: any modulus from 2 to 2**64.
+
+    Returns:
+        A dask.array of residues, (m,) or (m, n), in blocks of as many rows as A's.
+
+    Raises:
+        ParameterError: A is no dask.array of two axes, shapes that do not fit, unknown lengths, or q outside
+            its range.
+        CoefficientError: A or B holds something other than integers.
+
+    Cost: none before it is computed; then a product for each block of A, and a sum of those of a row of
+    blocks.
+
+    >>> import dask.array
+    >>> A = dask.array.ones((4, 6), dtype="uint8", chunks=(2, 3))
+    >>> matmul(A, [1, 2, 3, 4, 5, 6], q=16).compute().tolist()
+    [5, 5, 5, 5]
+    """
+    modulus = integer(q, "q")
+    if not 2 <= modulus <= linalg.MAX_MODULUS:
+        raise ParameterError(f"q: {shown(modulus)} must be from 2 to 2**64")
+    if not isinstance(A, da.Array) or A.ndim != 2:
+        kind = f"of shape {A.shape}" if isinstance(A, da.Array) else type(A).__name__
+        raise ParameterError(f"A: {kind}. Give a dask.array of two axes; polygpu.linalg.matmul takes others")
+    right = B if isinstance(B, da.Array) else as_integers(B, "B")
+    for name, x in (("A", A), ("B", right)):
+        if x.dtype.kind not in "iuO":
+            raise CoefficientError(f"{name}: dtype {x.dtype} holds no integers")
+    if any(math.isnan(size) for size in (*A.shape, *right.shape)):
+        raise ParameterError("A, B: unknown lengths. Call compute_chunk_sizes() first")
+    if right.ndim not in (1, 2) or right.shape[0] != A.shape[1]:
+        raise ParameterError(
+            f"A, B: shapes {A.shape} and {right.shape}; the last axis of A must be as long as the first of B"
+        )
+    dtype = np.dtype(np.uint32 if modulus <= 1 << 32 else np.uint64)
+    columns = right[:, None] if right.ndim == 1 else right
+    parts = da.blockwise(
+        partial(_product_of_blocks, modulus),
+        "ikn",
+        A,
+        "ik",
+        da.asarray(columns).rechunk((A.chunks[1], -1)),
+        "kn",
+        adjust_chunks={"k": 1},
+        dtype=dtype,
+        meta=np.empty((0, 0, 0), dtype),
+    ).rechunk({1: -1})
+    total = parts.map_blocks(
+        partial(_sum_of_blocks, modulus), drop_axis=1, dtype=dtype, meta=np.empty((0, 0), dtype)
+    )
+    return total[:, 0] if right.ndim == 1 else total
+
+
 def equal(a: BlockedPoly | Poly | int, b: BlockedPoly | Poly | int) -> Any:
     """Whether two values are equal, polynomial by polynomial.
 
@@ -1666,6 +1727,20 @@ def _einsum_of_blocks(
     values = [_value(ring, x, domain, tail) for x, domain in zip(blocks, domains, strict=True)]
     found = _block(functions.einsum(subscripts, *values), blocks[0], tail)
     return found.reshape(*found.shape[:kept], *(1,) * summed, *found.shape[kept:])
+
+
+def _product_of_blocks(q: int, a: Array, b: Array) -> Array:
+    """The product of a block and the rows of a matrix that it meets, with an axis for the sum over blocks."""
+    compute = backend()
+    found = linalg.matmul(compute.from_host(np.asarray(a)), compute.from_host(np.ascontiguousarray(b)), q=q)
+    return compute.to_host(found)[:, None]
+
+
+def _sum_of_blocks(q: int, parts: Array) -> Array:
+    """The sum of residues (m, parts, n) over the parts."""
+    m, count, n = parts.shape
+    rows = parts.swapaxes(1, 2).reshape(m * n, count)
+    return np.asarray(linalg.matmul(rows, np.ones(count, parts.dtype), q=q).reshape(m, n))
 
 
 def _canonical(ring: Ring, tail: int, x: Array) -> Array:

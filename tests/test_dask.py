@@ -781,3 +781,59 @@ def test_a_worker_with_a_card_computes_there() -> None:
         same(kept, a * b)
         same((cut(a, 2) - 1).sum(1), (a - 1).sum(1))
         assert {"pointwise", "sum"} & launched()
+
+
+# ---- matrices of integers ----
+
+
+@pytest.mark.parametrize("q", [97, 2**32, 2**61 - 1, 2**64])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16, np.int64, np.uint64])
+@pytest.mark.parametrize("chunks", [(-1, -1), (7, -1), (-1, 64), (30, 50)], ids=str)
+def test_products_of_matrices(q: int, dtype: Any, chunks: Any) -> None:
+    info, rng = np.iinfo(dtype), np.random.default_rng(1)
+    a = rng.integers(info.min, info.max, (70, 130), dtype, endpoint=True)
+    a[:2], a[2:4] = info.min, info.max
+    A = da.from_array(a, chunks=chunks)
+    for shape in ((130,), (130, 1), (130, 5)):
+        b = rng.integers(0, q - 1, shape, np.uint64, endpoint=True)
+        b[:3] = q - 1
+        expected = a.astype(object) @ b.astype(object) % q
+        for B in (b, da.from_array(b, chunks=40)):
+            found = pd.matmul(A, B, q=q)
+            assert found.chunks[0] == A.chunks[0] and found.dtype == (np.uint32 if q <= 2**32 else np.uint64)
+            np.testing.assert_array_equal(found.compute(), expected)
+
+
+def test_a_matrix_in_files_of_workers(tmp_path: Any) -> None:
+    """Each worker maps the rows of its blocks; the matrix does not travel."""
+    a = np.random.default_rng(2).integers(0, 256, (400, 300), np.uint8)
+    np.save(tmp_path / "a.npy", a)
+    rows = [
+        da.from_delayed(dask.delayed(mapped)(str(tmp_path / "a.npy"), i, i + 100), (100, 300), np.uint8)
+        for i in range(0, 400, 100)
+    ]
+    b = np.arange(300, dtype=np.uint32)
+    with dask.config.set(scheduler="processes", num_workers=2):
+        found = pd.matmul(da.concatenate(rows), b, q=2**32).compute()
+    np.testing.assert_array_equal(found, a.astype(np.int64) @ b)
+
+
+def mapped(path: str, first: int, last: int) -> np.ndarray:
+    """Rows of a matrix in a file."""
+    return np.load(path, mmap_mode="r")[first:last]
+
+
+def test_matrices_that_cannot_be_multiplied() -> None:
+    A = da.ones((4, 6), dtype=np.uint8)
+    for a, b, q, error, text in (
+        (np.ones((4, 6), np.uint8), np.ones(6), 97, pg.ParameterError, "A: ndarray. Give a dask.array"),
+        (A[0], np.ones(6, int), 97, pg.ParameterError, r"A: of shape \(6,\)"),
+        (A, np.ones(5, int), 97, pg.ParameterError, "must be as long as"),
+        (A, np.ones((6, 2, 2), int), 97, pg.ParameterError, "must be as long as"),
+        (A, np.ones(6), 97, pg.errors.CoefficientError, "B: dtype float64"),
+        (A * 1.0, np.ones(6, int), 97, pg.errors.CoefficientError, "A: dtype float64"),
+        (A, np.ones(6, int), 1, pg.ParameterError, "q: 1 must be from 2"),
+        (A[A[:, 0] > 0], np.ones(6, int), 97, pg.ParameterError, "unknown lengths"),
+    ):
+        with pytest.raises(error, match=text):
+            pd.matmul(a, b, q=q)
