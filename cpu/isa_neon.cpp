@@ -1,4 +1,4 @@
-// NEON: 4 lanes of 32 bits, 2 lanes of 64 bits. Only rows of residues have kernels here.
+// NEON: 4 lanes of 32 bits, 2 lanes of 64 bits. Only rows of residues, and products of bytes, have kernels here.
 #include "make_isa.hpp"
 
 #if defined(__aarch64__) && defined(__ARM_NEON)
@@ -166,12 +166,42 @@ struct Lanes64 {
     }
 };
 
+// Bytes and digits are widened to 16 bits: the byte once for all vectors of a tile, and the digit once for all rows.
+struct ByteLanes {
+    using V = uint8x16_t;  // also the same bits as sums of 32 bits
+    static constexpr size_t WIDTH = 16, ROWS = 4;
+    static constexpr unsigned DIGIT_BITS = 8;
+    static PG_INLINE V splat(u64 x) { return vreinterpretq_u8_u64(vdupq_n_u64(x)); }
+    static PG_INLINE V load(const unsigned char *x) { return vld1q_u8(x); }
+    static PG_INLINE V load_first(const unsigned char *x, size_t count) {
+        unsigned char bytes[WIDTH] = {};
+        std::memcpy(bytes, x, count);
+        return load(bytes);
+    }
+    static PG_INLINE V flip(V x, V pattern) { return veorq_u8(x, pattern); }
+    static PG_INLINE V add_products(V sum, V bytes, V digits) {
+        const int8x16_t y = vreinterpretq_s8_u8(digits);
+        const int16x8_t x0 = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(bytes))), y0 = vmovl_s8(vget_low_s8(y));
+        const int16x8_t x1 = vreinterpretq_s16_u16(vmovl_high_u8(bytes)), y1 = vmovl_high_s8(y);
+        int32x4_t total = vreinterpretq_s32_u8(sum);
+        total = vmlal_high_s16(vmlal_s16(total, vget_low_s16(x0), vget_low_s16(y0)), x0, y0);
+        total = vmlal_high_s16(vmlal_s16(total, vget_low_s16(x1), vget_low_s16(y1)), x1, y1);
+        return vreinterpretq_u8_s32(total);
+    }
+    static PG_INLINE void sum(const V *x, int *y) {
+        int32x4_t z[4];
+        for (int i = 0; i < 4; ++i) z[i] = vreinterpretq_s32_u8(x[i]);
+        vst1q_s32(y, vpaddq_s32(vpaddq_s32(z[0], z[1]), vpaddq_s32(z[2], z[3])));
+    }
+};
+
 struct Neon : Lacking {
     static constexpr const char *NAME = "neon";
     static constexpr Costs COSTS = COSTS_PORTABLE;  // not measured
     using Q30 = Rows<Lazy<Lanes32>, ScalarLanes<u32>>;
     using Q31 = Rows<Tight<Lanes32>, ScalarLanes<u32>>;
     using Q60 = Rows<Lazy<Lanes64, 16>, ScalarLanes<u64>>;
+    using Bytes = ByteLanes;
 };
 
 }  // namespace

@@ -486,6 +486,33 @@ template <class T> void check_sums(u64 below, size_t count, size_t digits, size_
     }
 }
 
+// Rows of any bytes times digits at the ends of their range, at addresses of any kind.
+void check_bytes(size_t height, size_t length, size_t count, bool flips) {
+    const std::vector<const Isa *> with = isas_with(&Isa::bytes, &ByteKernels::add);
+    const size_t row_step = length + 3, vector_step = (length + 63) / 64 * 64;
+    std::vector<unsigned char> rows(height * row_step + 1);
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] = i % 5 ? (unsigned char)random_word() : 255;
+    for (const Isa *isa : with) {
+        const int half = 1 << (isa->bytes.digit_bits - 1);
+        std::vector<signed char> vectors(count * vector_step, 0);
+        std::vector<i64> sums(height * count, 7), expected = sums;
+        for (size_t v = 0; v < count; ++v)
+            for (size_t k = 0; k < length; ++k) {
+                const int digit = (k + v) % 3 ? -half : (int)(random_word() % (2 * half)) - half;
+                vectors[v * vector_step + k] = (signed char)digit;
+            }
+        for (size_t r = 0; r < height; ++r)
+            for (size_t v = 0; v < count; ++v)
+                for (size_t k = 0; k < length; ++k) {
+                    const int byte = rows[1 + r * row_step + k] ^ (flips && k % 2 ? 0x80 : 0);
+                    expected[r * count + v] += byte * vectors[v * vector_step + k];
+                }
+        isa->bytes.add({rows.data() + 1, (ptrdiff_t)row_step, height, length, flips ? 0x8000800080008000u : 0,
+                        vectors.data(), vector_step, count, sums.data()});
+        expect(sums == expected, isa, "products of bytes", height, length);
+    }
+}
+
 void plant_shift() {
     Modulus m = make_modulus(12289);
     m.bits = 80;
@@ -513,6 +540,9 @@ int main(int count, char **names) {
         check_reductions<u64>(18446744073709551557u, n), check_reductions<u64>(0, n);
     }
     check_draws();
+    for (size_t height : {1, 4, 5})
+        for (size_t length : {1, 15, 16, 63, 64, 65, 200, (int)BYTES_AT_ONCE})
+            for (size_t count : {1, 2, 3, 4, 5, 8}) check_bytes(height, length, count, count % 2);
     check_products<u32>({3, (u64)1 << 31, 4294967291, (u64)1 << 32});
     check_products<u64>({3, (u64)1 << 61, 4611686018427387847, 9223372036854775837u, 18446744073709551557u, 0});
     check_gemms<u32>({3, 2147483647, (u64)1 << 31, 4294967291, (u64)1 << 32});
