@@ -367,29 +367,38 @@ def test_transform_multiplies_slots(name: str) -> None:
     assert np.abs(pg.fft.to_slots(phase) - matrix @ v).max() < 2**-25
 
 
-def test_ten_thousand_random_cases() -> None:
+@on("cpu", "cuda")
+def test_ten_thousand_random_cases(device: str) -> None:
     """Each verb on 2500 ciphertexts in four chains, against Python ints."""
     rng = np.random.default_rng(1)
     for case, (bits, sizes) in enumerate([((30,) * 4, 2), ((49,) * 3, 1), ((60,) * 3, 3), ((31, 50, 30), 2)]):
         whole = chain(N, (*bits, *bits[:2]))
-        Q, special, s = whole[: len(bits)], whole[len(bits) :], whole.ternary(seed=case)
+        Q, special = whole[: len(bits)], whole[len(bits) :]
         of: dict[str, Any] = {"ring": Q, "special": special, "limbs_per_digit": sizes, "seed": case}
         elements = [pow(5, k, 2 * N) for k in range(1, 4)]
-        turned, plain = (rotation_keys(s, elements, turned=t, **of) for t in (True, False))
-        relin = switch_key(s, s * s, **of)
+        with pg.device("cpu"):
+            s = whole.ternary(seed=case)
+            turned, plain = (rotation_keys(s, elements, turned=t, **of) for t in (True, False))
+            relin = switch_key(s, s * s, **of)
         diagonals = {k: rng.normal(size=4) + 1j * rng.normal(size=4) for k in range(4)}
         M = LinearTransform(diagonals, ring=Q, special=special, scale=2**20, baby=2)
-        c = values(Q, (2500, 2), case)
+        c = values(Q, (2500, 2), case).to()
         numbers = ints(c)
-        is_value(lattice.transform(c, M, turned), slot_product(numbers, M, turned, Q, 0), Q)
+        here = [{g: key.to() for g, key in keys.items()} for keys in (turned, plain)]
+        own = relin.to()
+        is_value(lattice.transform(c, M, here[0]), slot_product(numbers, M, turned, Q, 0), Q)
         expected = sums(numbers[:, 0], relin, Q)
-        is_value(lattice.key_switch(c[:, 0], relin, divide=False), expected, whole)
+        is_value(lattice.key_switch(c[:, 0], own, divide=False), expected, whole)
         parts = tensor(numbers, numbers[::-1])
         is_value(lattice.tensor(c, c[::-1]), parts, Q)
         both = sums(centred(parts[:, 2], Q.modulus), relin, Q) + special.modulus * parts[:, :2]
-        is_value(lattice.multiply(c, c[::-1], relin), rounded(both, whole.modulus, special.modulus), Q)
-        for keys in (turned, plain):
-            found = lattice.rotate_many(c, keys.values(), divide=False)
+        is_value(lattice.multiply(c, c[::-1], own), rounded(both, whole.modulus, special.modulus), Q)
+        total = 2 * parts + tensor(numbers, numbers)
+        both = sums(centred(total[:, 2], Q.modulus), relin, Q) + special.modulus * total[:, :2]
+        found = lattice.inner_product([c, c, c[::-1]], [c, c[::-1], c], own)
+        is_value(found, rounded(both, whole.modulus, special.modulus), Q)
+        for keys, moved_keys in zip((turned, plain), here, strict=True):
+            found = lattice.rotate_many(c, moved_keys.values(), divide=False)
             for i, key in enumerate(keys.values()):
                 is_value(found[i], rotation(numbers, key, Q), whole)
 
