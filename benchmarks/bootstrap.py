@@ -8,14 +8,15 @@ each verb reads them, once; a copy moves as many, half of them read and half wri
 
 On the CPU two cores work. On a GPU the bootstrap is one CUDA graph, and so is each stage; a row of plain
 calls stands beside it. Results are decrypted before they are timed. On a GPU they are also compared with the
-CPU's.
+CPU's. Rows of another library are written by hand: it was built from its public sources and ran on the same
+card in the same run.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
@@ -33,8 +34,8 @@ from polygpu.examples.bootstrapping import PRESETS, Bootstrapper, Parameters, bi
 from polygpu.examples.ckks_arithmetic import Arithmetic, Ciphertext
 
 from .conversions import Params, is_transform, residues
-from .harness import RESULTS, Case, CudaEvents, Timer, Unverified, measure, on_cores, record, release
-from .tables import Line, LineKind, figure
+from .harness import RESULTS, Case, CudaEvents, Row, Timer, Unverified, measure, on_cores, record, release
+from .tables import Line, LineKind, Table, figure
 
 CORES = 2
 LEAST_BITS = {"precise": 21.0, "wide": 17.0}  # of the worst slot, which is more exact in smaller rings
@@ -258,10 +259,33 @@ def lines(device: str) -> tuple[Line, ...]:
     )
 
 
+@dataclass(frozen=True)
+class BesideKind:
+    """Whole bootstraps on a GPU beside those of other libraries in the same run."""
+
+    def rows(self, rows: Iterable[Row]) -> list[Row]:
+        """Those of `rows` that the table shows."""
+        return [row for row in rows if row.op == WHOLE and row.machine["kind"] == "gpu"]
+
+    def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
+        """The table of the rows of one machine, the fastest first."""
+        body = []
+        for row in sorted(self.rows(rows), key=lambda row: row.median):
+            p = row.params
+            left, worst = (text.split()[0] for text in str(p["left"]).split(", "))
+            primes = f"{p['limbs']} + {p['special']} of at most {p['bits']} bits"
+            body.append(
+                (f"{row.library}, {p['preset']}", primes, f"{figure(row.median / 1e6)} ms", worst, left)
+            )
+        header = "library and parameters", "primes", "time", "bits of the worst slot", "bits of log2 Q left"
+        yield Table("CKKS bootstrap, N = 2^16, 2^15 complex slots", header, tuple(body))
+
+
 MAIN = next(line for line in lines("cpu") if line.must and line.only["n"] == 2**16)
 KINDS = {
     "cpu-bootstrap": LineKind(f"CKKS bootstrapping on {CORES} cores", "cpu", lines("cpu")),
     "gpu-bootstrap": LineKind("CKKS bootstrapping in one CUDA graph", "gpu", lines("gpu")),
+    "gpu-bootstrap-summary": BesideKind(),
     "cpu-bootstrap-summary": LineKind(f"Programs on {CORES} cores", "cpu", (MAIN,)),
 }
 

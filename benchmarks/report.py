@@ -368,6 +368,7 @@ AnyKind = (
     | calls.CallKind
     | verbs.VerbKind
     | LineKind
+    | bootstrap.BesideKind
     | retrieval.ByteKind
     | peers.PeerKind
     | StudyKind

@@ -398,10 +398,10 @@ def _tensor_launches(basis: Basis, digits: bool, card: Card) -> Iterator[Launch]
     for basis, size in product((basis_of((SMALL,)), basis_of((LARGE,))), (1, 2)):
         yield matmul.cut_launch(basis, size, 64, 128, **blank(matmul.CUT, "n pitch"))
         values = blank(matmul.BYTES, "m n k part")
-        for n, turned in product((1, 8, 16, 32, 64), (0, size)):
-            tile = bytes_tile(basis.dtype.itemsize, n, turned > 0, card)
+        for m, n, turned in product((128, 1 << 16), (1, 8, 16, 32, 64), (0, size)):
+            tile = bytes_tile(basis.dtype.itemsize, m, n, turned > 0, card)
             for aligned in (4, 8, 16) if n == 1 else (16,):
-                yield matmul.bytes_launch(basis, tile, 128, n, 128, 128, aligned, turned, **values)
+                yield matmul.bytes_launch(basis, tile, m, n, 128, 128, aligned, turned, **values)
     values = blank(matmul.DIGITS, "m n")
     shapes = ((1, 64, 64), (1, 65, 64), (1 << 17, 1, 1), (1, 1 << 24, 1), (1, 1, 1 << 24))
     for (batch, m, n), aligned in product(shapes if digits else (), (4, 8, 16)):

@@ -400,7 +400,7 @@ def by_bytes(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None
         return
     aligned = next(x for x in (16, 8, 4) if places % x == 0)
     depth, word_bytes = k * size, out.itemsize
-    tile = bytes_tile(word_bytes, n, turned > 0, gpu.card)
+    tile = bytes_tile(word_bytes, m, n, turned > 0, gpu.card)
     part = bytes_part(m, depth, n, word_bytes, tile, gpu.card)
     pitch, parts = -(-depth // BYTES_DEPTH) * BYTES_DEPTH, -(-depth // part)
     digits = gpu.empty((n * word_bytes, pitch), np.dtype(np.uint8))

@@ -265,16 +265,16 @@ class BytesTile:
         return self.stages * (self.rows + self.columns) * BYTES_DEPTH
 
 
-def bytes_tile(word_bytes: int, n: int, turned: bool, card: Card) -> BytesTile:
-    """The tile for n columns of words; turned: the columns of the matrix of bytes are dense."""
+def bytes_tile(word_bytes: int, m: int, n: int, turned: bool, card: Card) -> BytesTile:
+    """The tile for m rows and n columns of words; turned: the columns of the matrix of bytes are dense."""
     rows, columns, most = 128, 4 * word_bytes, 128 if turned else 256
     while columns < min(most, n * word_bytes) and 2 * (rows + 2 * columns) * BYTES_DEPTH <= card.shared_bytes:
         columns *= 2
     warp_rows = 64 if columns >= 128 and not turned else 32
-    # Few columns: more bytes on the way. 128 of them: blocks of more rows, which read digits less often.
-    stages = 8 if columns <= 32 else 3 if columns == 256 else 4
-    if columns == 128 and not turned and stages * (256 + columns) * BYTES_DEPTH <= card.shared_bytes:
-        rows = 256
+    stages = 8 if columns <= 32 else 4 if columns == 64 else 3  # few columns: more bytes on the way
+    has_room = 4 * (256 + columns) * BYTES_DEPTH <= card.shared_bytes
+    if columns == 128 and not turned and has_room and m >= 256 * card.multiprocessors:
+        rows, stages = 256, 4  # blocks of more rows read digits less often
     stages = min(stages, card.shared_bytes // ((rows + columns) * BYTES_DEPTH))
     return BytesTile(rows, columns, warp_rows, min(64, columns), stages)
 
