@@ -93,8 +93,8 @@ template <class Tile> struct LeftBytes<Tile, 0> : Tile {
 };
 
 // Sums over parts of the depth: out[part] = left right, (parts, m, n). Parts have at most 2^15 bytes, so that sums of
-// products stay below 2^31. Signed integers have their sign bit flipped by `flip`, which adds `half`, their size;
-// `sums` has what that is multiplied by in each part and column.
+// products stay below 2^31. The sign bits of signed integers are flipped by `flip`, which adds `half` to each integer.
+// So `half` times the sum of the words, which `sums` has for each part and column, is subtracted.
 template <class W> struct BytesParameters {
     const unsigned char *left, *right;
     const W *sums;
@@ -107,7 +107,8 @@ template <class W, int ROWS, int COLUMNS, int WARP_ROWS, int WARP_COLUMNS, int S
 __global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / WARP_COLUMNS))
     gemm_bytes(const BytesParameters<W> p) {
     constexpr int L = sizeof(W);
-    using Tile = LeftBytes<GemmTile<ROWS, COLUMNS, WARP_ROWS, WARP_COLUMNS, 128>, SIZE>;
+    using Block = GemmTile<ROWS, COLUMNS, WARP_ROWS, WARP_COLUMNS, 128>;
+    using Tile = LeftBytes<Block, SIZE>;
     constexpr int LEFT = ROWS * Tile::CHUNKS, RIGHT = COLUMNS * Tile::CHUNKS;
     extern __shared__ Chunk memory[];
     Chunk *const lefts = memory, *const rights = memory + STAGES * LEFT;
@@ -130,8 +131,8 @@ __global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / WARP_COLU
             const int at = stage % STAGES;
             Tile::template fetch<BYTES>(lefts + at * LEFT, left + stage * step, p.stride, rows,
                                         (int)depth - stage * Tile::DEPTH);
-            GemmTile<ROWS, COLUMNS, WARP_ROWS, WARP_COLUMNS, 128>::template fetch<COLUMNS, 16>(
-                rights + at * RIGHT, right + stage * Tile::DEPTH, p.pitch, L * columns, Tile::DEPTH);
+            Block::template fetch<COLUMNS, 16>(rights + at * RIGHT, right + stage * Tile::DEPTH, p.pitch, L * columns,
+                                               Tile::DEPTH);
         }
         end_copies();
     };

@@ -241,7 +241,7 @@ def has_digits(q: int, word_bytes: int) -> bool:
 
 BYTES_DEPTH = 128  # bytes of a row in a stage
 BYTES_PART = 1 << 15  # bytes of a row whose products with digits stay below 2^31 together
-_LEAST_BYTES_PART = 1 << 10
+_LEAST_BYTES_PART = 1 << 10  # of a row that is divided only to fill the card
 
 
 @dataclass(frozen=True)
