@@ -160,6 +160,7 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
         "lattice.add_constant": lambda: lattice.add_constant(c, 3),
         "lattice.tensor": lambda: lattice.tensor(c, more),
         "lattice.multiply": lambda: lattice.multiply(c, more, relin, rescale=1),
+        "lattice.inner_product": lambda: lattice.inner_product([c, more], [more, c], relin, rescale=1),
         "lattice.hoist": lambda: lattice.hoist(c, special=P, limbs_per_digit=2).digits,
         "lattice.transform": lambda: lattice.transform(c, matrix, turned, rescale=1),
         "lattice.rotate": lambda: lattice.rotate(c, key),

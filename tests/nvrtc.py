@@ -391,10 +391,6 @@ def matmul_launches(card: Card) -> Iterator[Launch]:
         for columns, width in product(sizes, (1, chunk)):
             yield matmul.narrow_launch(basis, 1, 64, columns, 64, width, card, **values)
         yield from _tensor_launches(basis, has_digits(modulus, size), card)
-
-
-def _tensor_launches(basis: Basis, digits: bool, card: Card) -> Iterator[Launch]:
-    """Both blocks; copies of 4, 8 and 16 bytes; more than 65535 blocks along each axis."""
     for basis, size in product((basis_of((SMALL,)), basis_of((LARGE,))), (1, 2)):
         yield matmul.cut_launch(basis, size, 64, 128, **blank(matmul.CUT, "n pitch"))
         values = blank(matmul.BYTES, "m n k part")
@@ -402,6 +398,10 @@ def _tensor_launches(basis: Basis, digits: bool, card: Card) -> Iterator[Launch]
             tile = bytes_tile(basis.dtype.itemsize, m, n, turned > 0, card)
             for aligned in (4, 8, 16) if n == 1 else (16,):
                 yield matmul.bytes_launch(basis, tile, m, n, 128, 128, aligned, turned, **values)
+
+
+def _tensor_launches(basis: Basis, digits: bool, card: Card) -> Iterator[Launch]:
+    """Both blocks; copies of 4, 8 and 16 bytes; more than 65535 blocks along each axis."""
     values = blank(matmul.DIGITS, "m n")
     shapes = ((1, 64, 64), (1, 65, 64), (1 << 17, 1, 1), (1, 1 << 24, 1), (1, 1, 1 << 24))
     for (batch, m, n), aligned in product(shapes if digits else (), (4, 8, 16)):
