@@ -573,8 +573,8 @@ SPILLED = {
     ("gadget_product", "Strict32"): 416,
     ("gadget_product", "Strict64"): 32,
     ("gadget_product", "Tight32"): 144,
-    ("gemm_bytes", "u32"): 64,  # before architecture 9.0
-    ("gemm_bytes", "u64"): 64,
+    ("gemm_bytes", "u32"): 432,  # on architectures 10.0 and 12.0; 64 before 9.0
+    ("gemm_bytes", "u64"): 288,
     ("gemm_compose", "u64"): 32,
     ("gemm_digits", "u32"): 416,
     ("gemm_digits", "u64"): 432,
