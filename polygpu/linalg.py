@@ -144,8 +144,9 @@ def _are_bytes(A: Any) -> bool:
     """Whether A is a matrix of integers of 1 or 2 bytes that is worth to be read as it is."""
     if type(A) not in (np.ndarray, np.memmap) and not is_device_array(A):
         return False
-    is_small = A.dtype.kind not in "iu" or A.dtype.itemsize > 2 or A.ndim != 2 or A.size < _SMALL
-    return not is_small and backend_of(np.asarray(A) if isinstance(A, np.ndarray) else A).multiplies_bytes
+    if A.dtype.kind not in "iu" or A.dtype.itemsize > 2 or A.ndim != 2 or A.size < _SMALL:
+        return False
+    return backend_of(np.asarray(A) if isinstance(A, np.ndarray) else A).multiplies_bytes
 
 
 def _bytes(A: Array) -> Array:

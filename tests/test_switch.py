@@ -399,8 +399,19 @@ def test_ten_thousand_random_cases(device: str) -> None:
         is_value(found, rounded(both, whole.modulus, special.modulus), Q)
         for keys, moved_keys in zip((turned, plain), here, strict=True):
             found = lattice.rotate_many(c, moved_keys.values(), divide=False)
+            divided = lattice.rotate_many(c, moved_keys.values())
             for i, key in enumerate(keys.values()):
-                is_value(found[i], rotation(numbers, key, Q), whole)
+                right = rotation(numbers, key, Q)
+                is_value(found[i], right, whole)
+                is_value(divided[i], rounded(right, whole.modulus, special.modulus), Q)
+        added = expected + special.modulus * numbers
+        done = lattice.key_switch(c[:, 0], own, add=c)
+        is_value(done, rounded(added, whole.modulus, special.modulus), Q)
+        is_value(lattice.add_constant(c, 7), numbers + np.array([[7], [0]]) * (np.arange(N) == 0), Q)
+        is_value(pg.combine([3, -(2**70)], [c, c[::-1]]), 3 * numbers - 2**70 * numbers[::-1], Q)
+        fewer, low = Q[:-1], c.restrict(Q[:-1])
+        both = sums(ints(low)[:, 0], relin, fewer)
+        is_value(lattice.key_switch(low[:, 0], own, divide=False), both, fewer.join(special))
 
 
 def rotations_of(bits: int, size: int) -> list[np.ndarray[Any, Any]]:
