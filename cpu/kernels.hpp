@@ -109,6 +109,33 @@ template <class T> struct ProductKernels {
     size_t least_length;  // a shorter product goes to the portable kernels
 };
 
+// Products of digits with spectra modulo X^n + 1 and 2^w, w the bits of a word W, n = 2 points. Their rounding errors
+// are part of the result (docs/math.md, "Products in doubles").
+struct TorusRow {
+    const Complex *forward;  // as twiddles of ProductRow
+    const Complex *inverse;  // of make_tables()
+    const Complex *twist;
+    size_t points;
+    unsigned bits;  // of a digit; digit l, most significant first, is a field of x + offset, minus half
+    u64 offset, mask;
+    double half;
+};
+template <class W> struct TorusKernels {
+    size_t width;  // doubles of a vector, by which tables and spectra are laid out
+    // The fields of a level of X^e y - y, or of y
+    void (*fields)(const W *y, bool turns, size_t e, W *fields, unsigned level, const TorusRow &row);
+    void (*transform)(const W *fields, Complex *z, const TorusRow &row);  // of the digits
+    // sum = a column of the products of digits, (components, levels), with a matrix (components, levels, columns) whose
+    // terms are `step` numbers apart. It begins with the component whose number is that of the column.
+    void (*multiply)(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
+                     unsigned column, Complex *sum, const TorusRow &row);
+    void (*finish)(Complex *sum, W *y, bool adds, const TorusRow &row);  // y = the product, or y += it
+    void (*arrange)(const Complex *leaves, Complex *z, size_t points);   // from the order of leaves to that of spectra
+    // Twiddles of the inverse, at most 2 points, and factors of the results, `points`, which have the scale.
+    // roots: exp(2 pi i k / (4 points))
+    void (*make_tables)(const Complex *roots, size_t points, double scale, Complex *inverse, Complex *twist);
+};
+
 template <class T> struct MatrixView {
     T *data;
     ptrdiff_t row, column;  // strides, in entries; 0 repeats
@@ -220,6 +247,7 @@ struct IntegerKernels {
 // Kernels on residues that a word T stores, modulo any q of the word.
 template <class T> struct WordKernels {
     ProductKernels<T> product;
+    TorusKernels<T> torus;
     GemmKernels<T> gemm;
     EstimateKernels<T> estimate;
     void (*reduce_pairs)(const u64 *x, T *y, size_t n, const Modulus &m);  // of numbers of two words, low first

@@ -4,6 +4,7 @@
 #include "combine.hpp"
 #include "draw.hpp"
 #include "fft.hpp"
+#include "fft_torus.hpp"
 #include "gemm.hpp"
 #include "integers.hpp"
 #include "lanes_float64.hpp"
@@ -60,6 +61,7 @@ template <class Words32, class Words64, class R> struct Vectors : Lacking {
 
 template <class T, class R> constexpr WordKernels<T> make_words() {
     return {product_kernels<T, R>(),
+            torus_kernels<T, R>(),
             gemm_kernels<T, R>(),
             estimate_kernels<T>(),
             reduce_pairs<T, R>,

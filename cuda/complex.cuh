@@ -19,6 +19,15 @@ template <class R> PG_DEVICE Complex<R> operator*(Complex<R> x, R scale) { retur
 template <class R> PG_DEVICE Complex<R> swapped(Complex<R> x) { return {x.im, x.re}; }  // i times the conjugate
 template <class R> PG_DEVICE Complex<R> by_minus_i(Complex<R> x) { return {x.im, -x.re}; }
 
+// The integer nearest to x, modulo the range of T; |x| is below 2^(bits of T + 50).
+template <class T> PG_DEVICE T nearest_word(double x) {
+    constexpr double ONE = sizeof(T) == 4 ? 0x1p32 : 0x1p64;
+    const double rest = fma(-rint(x / ONE), ONE, x);
+    if constexpr (sizeof(T) == 4) return (T)__double2ll_rn(rest);
+    const double high = rint(rest * 0x1p-32), low = fma(-high, 0x1p32, rest);
+    return (T)((u64)__double2ll_rn(high) << 32) + (T)__double2ll_rn(low);
+}
+
 // The word (word.cuh) of transforms over the complex numbers. Rounding errors: docs/math.md, "Products by FFT". The
 // inverse does not multiply by 1 / points.
 struct Complex128 {

@@ -303,3 +303,20 @@ template <class T> __global__ void __launch_bounds__(256, 5) fft_compose(const F
     const u64 value = 2 * points == p.degree ? coefficient(j) : folded(p.quotient, m, p.degree, j, coefficient);
     p.y[(p.first_unit + unit) * p.degree + j] = (T)value;
 }
+
+// y (units, degree), modulo the range of T: sums x (units, points) times 1 / points, rounded. Their real and imaginary
+// parts are both halves of a row. grid: (units * degree) / 256 in x.
+template <class T> struct FftRoundParameters {
+    const Complex<double> *x;
+    T *y;
+    u64 degree, points, units;
+};
+template <class T> __global__ void __launch_bounds__(256) fft_round(const FftRoundParameters<T> p) {
+    start_next(starts_early());
+    await_previous();
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (e >= p.units * p.degree) return;
+    const u64 unit = quotient(e, p.degree), j = e - unit * p.degree;
+    const Complex<double> *const row = p.x + unit * p.points;
+    p.y[e] = nearest_word<T>((j < p.points ? row[j].re : row[j - p.points].im) * (1. / p.points));
+}

@@ -62,6 +62,74 @@ PG_DEVICE void prefetch_l2(const void *p, u32 bytes) {
 #endif
 }
 
+// A barrier of some warps of a block, `threads` together; id: 1 to 15.
+PG_DEVICE void synchronise_named(u32 id, u32 threads) {
+#ifdef PG_SIMULATOR
+    sim::sync_named(id, threads);
+#else
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+#endif
+}
+
+// Adds to a number in shared memory. Who sees the sum sees also what the other threads of the block did before they
+// added.
+PG_DEVICE u32 add_in_block(u32 *p, u32 value) {
+#ifdef PG_SIMULATOR
+    return sim::atomic_add_acq_rel(p, value);
+#else
+    u32 before;
+    asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "r"((u32)__cvta_generic_to_shared(p)), "r"(value)
+                 : "memory");
+    return before;
+#endif
+}
+
+// Copies from global to shared memory by one thread, on cards that have them (9.0). An mbarrier counts the bytes. Its
+// phases alternate, from 0 on; a phase ends when the copy that one thread has begun has arrived.
+PG_DEVICE void start_barrier(u64 *barrier) {
+#ifdef PG_SIMULATOR
+    sim::mbarrier_init((uint64_t *)barrier, 1);
+#elif __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"((u32)__cvta_generic_to_shared(barrier)) : "memory");
+#endif
+}
+PG_DEVICE void end_barrier_starts() {
+#ifdef PG_SIMULATOR
+    sim::fence_mbarrier_init();
+#elif __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+PG_DEVICE void copy_bulk(void *shared, const void *global, u32 bytes, u64 *barrier) {
+#ifdef PG_SIMULATOR
+    sim::mbarrier_arrive_expect_tx((uint64_t *)barrier, bytes);
+    sim::bulk_load(shared, global, bytes, (uint64_t *)barrier);
+#elif __CUDA_ARCH__ >= 900
+    const u32 counter = (u32)__cvta_generic_to_shared(barrier);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(counter), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     (u32)__cvta_generic_to_shared(shared)),
+                 "l"(global), "r"(bytes), "r"(counter)
+                 : "memory");
+#endif
+}
+PG_DEVICE void await_bulk(u64 *barrier, u32 phase) {
+#ifdef PG_SIMULATOR
+    sim::mbarrier_wait_parity((uint64_t *)barrier, phase);
+#elif __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "AGAIN_%=: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra AGAIN_%=;\n"
+        "}" ::"r"((u32)__cvta_generic_to_shared(barrier)),
+        "r"(phase)
+        : "memory");
+#endif
+}
+
 // x y + z w modulo 2^64, in one chain of multiply-adds: compilers compute both products and then add them.
 PG_DEVICE u64 sum_of_products(u64 x, u64 y, u64 z, u64 w) {
 #ifdef PG_SIMULATOR

@@ -43,6 +43,7 @@ from polygpu._backends.cuda import (
     pointwise,
     rns,
     sampling,
+    torus,
     transform,
 )
 from polygpu._backends.cuda.launch import ALIGNMENT, Launch, Struct
@@ -56,6 +57,7 @@ from polygpu._core.plans.ntt import NttPlan
 from polygpu._core.plans.product import AuxiliaryPlan, FftProductPlan, plan_fft_sums
 from polygpu._core.plans.rns import Conversion, Residues
 from polygpu._core.plans.sampling import TERNARY, binomial, gaussian, tuniform
+from polygpu._core.plans.torus import plan_torus
 from polygpu._core.quotient import Quotient
 
 # A card of each architecture: what one block may hold in shared memory, the L2 cache, the multiprocessors.
@@ -219,6 +221,18 @@ def gadget_launches(card: Card) -> Iterator[Launch]:
                 yield lattice.gadget_launch(gadget, word, tile, components, rotates, items, **values)
 
 
+def torus_launches(card: Card) -> Iterator[Launch]:
+    """Blind rotations in doubles: of few ciphertexts and of many, of each size."""
+    values = blank(torus.TORUS, "first last items bits offset")
+    sizes = ((2, 1), (2, 2), (2, 3), (3, 1), (5, 1), (5, 3))
+    for log_n, (k, levels), items in product(range(9, 13), sizes, (1, 1 << 12)):
+        for bits, q in ((7, 1 << 32), (9, 1 << 64)):
+            plan = plan_torus(Quotient("negacyclic", 1 << log_n), q, k * levels, bits, levels)
+            made = torus.rotation_of(plan, levels, items, card)
+            if made:
+                yield torus.rotation_launch(plan, made, items, **values)
+
+
 def convert_launches(card: Card) -> Iterator[Launch]:
     """Conversions from few rows and from many, of narrow and wide words: in every way, and scaled."""
     for bits, rows in product((30, 32, 50, 60, 62, 64), (1, 3, 8, 24)):
@@ -343,6 +357,11 @@ def fft_product_launches(card: Card, transforms: tuple[tuple[int, int], ...]) ->
             sizes = "degree points units limbs count width sums quotient"
             yield multiply.fft_split_launch(plan, 1, digits, **blank(multiply.FFT_SPLIT, sizes))
             yield multiply.fft_compose_launch(plan, 1, **blank(multiply.FFT_COMPOSE, sizes))
+            if modulus == LARGE and digits == 1 and plan.points == degree // 2:
+                for q in (1 << 32, 1 << 64):
+                    rounded = plan_torus(quotient, q, 2, 7, 1)
+                    named = blank(multiply.FFT_ROUND, "degree points units")
+                    yield multiply.fft_round_launch(rounded, 1, **named)
             sums, named = (
                 plan_fft_sums(quotient, modulus, 4, 4),
                 "points entries terms columns",
@@ -422,6 +441,7 @@ def kernels_of(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tup
         *entrywise_launches(),
         *copy_launches(),
         *gadget_launches(card),
+        *torus_launches(card),
         *convert_launches(card),
         *listed_launches(card),
         *sampling_launches(),
@@ -633,6 +653,8 @@ SPILLED = {
     ("rotated_sums", "Lazy60"): 8,  # on architecture 7.5
     ("rotated_sums", "Lazy64"): 8,
     ("rotated_sums", "Strict64"): 8,
+    ("torus_rotation", "u32"): 224,  # several levels or more than two components, of 16 values a thread
+    ("torus_rotation", "u64"): 224,
     ("start_rows", "Lazy60"): 32,
     ("start_rows", "Lazy64"): 32,
     ("start_rows", "Strict64"): 64,

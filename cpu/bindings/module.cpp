@@ -27,6 +27,7 @@
 #include "sampling.hpp"
 #include "tables.hpp"
 #include "threads.hpp"
+#include "torus.hpp"
 #include "transform.hpp"
 
 namespace nb = nanobind;
@@ -184,6 +185,12 @@ NB_MODULE(_cpu, module) {
         .def("prepare", &GadgetProduct::prepare, nb::arg("x"), nb::arg("out"))
         .def("multiply", &GadgetProduct::multiply, nb::arg("ggsw"), nb::arg("c"), nb::arg("out"))
         .def("rotate", &GadgetProduct::rotate, nb::arg("ggsws"), nb::arg("c"), nb::arg("exponents"), nb::arg("out"));
+    nb::class_<TorusProduct>(module, "TorusProduct")
+        .def(nb::init<unsigned, unsigned, unsigned, const Lasting<Numbers> &, const Lasting<Numbers> &>(),
+             nb::arg("modulus_bits"), nb::arg("bits"), nb::arg("levels"), nb::arg("twiddles"), nb::arg("roots"))
+        .def("arrange", &TorusProduct::arrange, nb::arg("leaves"), nb::arg("out"))
+        .def("multiply", &TorusProduct::multiply, nb::arg("ggsw"), nb::arg("c"), nb::arg("out"))
+        .def("rotate", &TorusProduct::rotate, nb::arg("ggsws"), nb::arg("c"), nb::arg("exponents"), nb::arg("out"));
     nb::class_<Auxiliary>(module, "Auxiliary")
         .def(nb::init<const Basis &, const Transform &, size_t, Quotient>(), nb::keep_alive<1, 2>(),
              nb::keep_alive<1, 3>(),

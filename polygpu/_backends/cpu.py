@@ -24,6 +24,7 @@ from .._core.plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, 
 from .._core.plans.rns import Conversion, Residues
 from .._core.plans.sampling import Sampler
 from .._core.plans.switch import DigitProduct, RotatedSums
+from .._core.plans.torus import TorusPlan
 from .._core.processors import available_processors
 from .._core.quotient import Quotient
 from .._core.reporting import Work, counted
@@ -509,21 +510,39 @@ class CpuBackend(HostBackend):
             native = keep(known, multiplier, native, _ORDERS)
         return native
 
-    def _native_gadget(self, gadget: Gadget) -> _cpu.GadgetProduct:
+    def _native_gadget(self, gadget: Gadget) -> _cpu.GadgetProduct | _cpu.TorusProduct:
+        """The core's object of products with a gadget's digits."""
+        if isinstance(gadget.product, TorusPlan):
+            return self._native_torus(gadget.product)
         native: _cpu.GadgetProduct | None = gadget.handles.get("cpu")
         if native is None:
-            plans = gadget.transform, gadget.product
-            transform, product = (None if plan is None else self._native(plan) for plan in plans)
+            transform = None if gadget.transform is None else self._native(gadget.transform)
+            product = None if gadget.product is None else self._native(gadget.product)
             basis = self._native_basis(gadget.basis)
             native = _cpu.GadgetProduct(basis, transform, product, gadget.bits, gadget.levels)
             gadget.handles["cpu"] = native
         return native
 
+    @staticmethod
+    def _native_torus(plan: TorusPlan) -> _cpu.TorusProduct:
+        native: _cpu.TorusProduct | None = plan.handles.get("cpu")
+        if native is None:
+            sizes = plan.modulus_bits, plan.bits, plan.levels
+            native = plan.handles["cpu"] = _cpu.TorusProduct(*sizes, plan.twiddles, plan.roots)
+        return native
+
     def decompose(self, gadget: Gadget, x: Array, out: Array) -> None:
-        self._do(self._native_gadget(gadget).decompose, x, out)
+        native = self._native_gadget(gadget)
+        assert isinstance(native, _cpu.GadgetProduct)
+        self._do(native.decompose, x, out)
 
     def prepare(self, gadget: Gadget, matrices: Array, out: Array) -> None:
-        self._do(self._native_gadget(gadget).prepare, matrices, out)
+        native = self._native_gadget(gadget)
+        if isinstance(native, _cpu.TorusProduct):
+            assert isinstance(gadget.product, TorusPlan)
+            self._do(native.arrange, gadget.product.spectra(matrices[..., 0, :]), out)
+        else:
+            self._do(native.prepare, matrices, out)
 
     def gadget_product(self, gadget: Gadget, ggsw: Array, c: Array, out: Array) -> None:
         self._do(self._native_gadget(gadget).multiply, ggsw, c, out)

@@ -15,6 +15,7 @@ from .._core.plans.cache import cached
 from .._core.plans.gadget import Gadget
 from .._core.plans.ntt import NttPlan
 from .._core.plans.product import FftSumPlan
+from .._core.plans.torus import ProductError, TorusPlan, plan_torus
 from .._core.reporting import LONG, Work, counted, reporting
 from .._core.ring_plan import RingPlan
 from .._core.value import V, Value
@@ -30,6 +31,8 @@ from .pointwise import neg, pointwise
 from .results import check_apart, result_array, result_shape
 from .transform import intt, ntt, to_domain
 
+Precision = Literal["exact", "double"]
+
 
 class Matrices(NamedTuple):
     """GGSW ciphertexts of batch shape (k, levels, k), or (count, k, levels, k); prepared: see prepare()."""
@@ -37,9 +40,12 @@ class Matrices(NamedTuple):
     data: Array
     domain: Domain | Literal["prepared"]
     shape: tuple[int, ...]
+    precision: Precision = "exact"
 
 
-def gadget_of(ring: RingPlan, bits: object, levels: object, components: int = 0) -> Gadget:
+def gadget_of(
+    ring: RingPlan, bits: object, levels: object, components: int = 0, precision: Precision = "exact"
+) -> Gadget:
     """Return the plan of digits modulo a ring's one modulus; with components > 0, of products too."""
     if len(ring.moduli) != 1 or ring.basis.wide:
         raise ParameterError(
@@ -48,6 +54,9 @@ def gadget_of(ring: RingPlan, bits: object, levels: object, components: int = 0)
     b, count = _checked_digits(ring.basis.moduli[0], bits, levels)
     if not components:
         return _plan(ring.basis, None, b, count)
+    if precision == "double":
+        torus = plan_torus(ring.quotient, ring.basis.moduli[0], components * count, b, count)
+        return _plan(ring.basis, None, b, count, torus)
     way, sums = way_of_gadget(ring, components * count, b)
     return _plan(ring.basis, ring.transform if way == "transform" else None, b, count, sums)
 
@@ -63,7 +72,11 @@ def _checked_digits(q: int, bits: object, levels: object) -> tuple[int, int]:
 
 
 def _plan(
-    basis: Basis, transform: NttPlan | None, bits: int, levels: int, product: FftSumPlan | None = None
+    basis: Basis,
+    transform: NttPlan | None,
+    bits: int,
+    levels: int,
+    product: FftSumPlan | TorusPlan | None = None,
 ) -> Gadget:
     key = "gadget", basis, transform, bits, levels, product
     return cached(key, lambda: Gadget(basis, transform, bits, levels, product))
@@ -96,19 +109,25 @@ def _checked_product(matrices: Matrices, c: Value, bits: object, count: int) -> 
             f"{name}: batch shape {matrices.shape}, of ciphertexts {c._batch}; the first must be "
             f"{axes}, and the last axis of the second k, the components, at least one"
         )
-    plan = gadget_of(c._plan, bits, shape[1], components=k)
+    plan = gadget_of(c._plan, bits, shape[1], k, matrices.precision)
     if plan.transform is not None and matrices.domain != "eval":
         raise ParameterError(f"{name}: in coefficients; keep it evaluated, as {name}.ntt()")
     return plan
 
 
-def prepare(matrices: Value, bits: object) -> Array | None:
-    """Return matrices (..., k, levels, k) as products by FFT take them, or None for other products."""
+def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array | None, ProductError]:
+    """Return matrices (..., k, levels, k) as products by FFT take them, or None for other products.
+
+    With it comes the error of a product.
+    """
+    if precision not in ("exact", "double"):
+        raise ParameterError(f"precision: {shown(precision)} must be 'exact' or 'double'")
     batch = matrices._batch
     if len(batch) not in (3, 4) or not batch[-3] == batch[-1] > 0:
         raise ParameterError(f"ggsw: batch shape {batch}, must be (k, levels, k) or (count, k, levels, k)")
-    plan = gadget_of(matrices._plan, bits, batch[-2], components=batch[-3])
-    return None if plan.product is None else _prepared(plan, matrices)
+    plan = gadget_of(matrices._plan, bits, batch[-2], batch[-3], precision)
+    error = plan.product.error if isinstance(plan.product, TorusPlan) else ProductError(0.0, 0.0)
+    return None if plan.product is None else _prepared(plan, matrices), error
 
 
 def _prepared(plan: Gadget, matrices: Value) -> Array:

@@ -13,7 +13,9 @@ from ..._core.plans.basis import basis_of
 from ..._core.plans.gadget import Gadget
 from ..._core.plans.rns import runs_of
 from ..._core.plans.switch import DigitProduct, RotatedSums
+from ..._core.plans.torus import TorusPlan
 from .. import Array
+from . import torus
 from .device import Shared
 from .launch import (
     ALIGNMENT,
@@ -426,7 +428,10 @@ def decompose(gpu: Context, gadget: Gadget, x: Array, out: Array) -> None:
 
 def prepare(gpu: Context, gadget: Gadget, matrices: Array, out: Array) -> None:
     assert gadget.product is not None
-    prepare_by_fft(gpu, gadget.product, matrices, out)
+    if isinstance(gadget.product, TorusPlan):
+        torus.prepare(gpu, gadget, matrices, out)
+    else:
+        prepare_by_fft(gpu, gadget.product, matrices, out)
 
 
 def gadget_product(gpu: Context, gadget: Gadget, ggsw: Array, c: Array, out: Array) -> None:
@@ -456,6 +461,8 @@ def gadget_rotation(
     if gadget.transform is not None and _by_one_kernel(gpu, gadget, ggsws, c, exponents, out):
         return
     powers = _here(gpu, exponents.reshape(-1, exponents.shape[-1]))
+    if isinstance(gadget.product, TorusPlan) and torus.rotate(gpu, gadget, ggsws, c, powers, out):
+        return
     moved = gpu.empty(out.shape, out.dtype)
     # As items of k rows
     rows = [x.reshape(-1, *x.shape[-3::2]) for x in (c, out, moved)]

@@ -11,6 +11,7 @@ import numpy as np
 from ..._core.plans.basis import Basis
 from ..._core.plans.ntt import NttPlan, TransformSize
 from ..._core.plans.product import AuxiliaryPlan, AuxiliarySize, FftPlan, FftProductPlan, FftSumPlan, Plan
+from ..._core.plans.torus import TorusPlan
 from ...errors import ParameterError
 from .. import Array
 from .copies import copied, copy, fitted, repeated
@@ -100,6 +101,9 @@ FFT_MATRIX = Struct(
     ("x matrix y", POINTER),
     ("points entries", U64),
     ("terms columns", U32),
+)
+FFT_ROUND = Struct(
+    "fft_product.cu", "FftRoundParameters<u64>", ("x y", POINTER), ("degree points units", U64)
 )
 FFT_COMPOSE = Struct(
     "fft_product.cu",
@@ -195,7 +199,7 @@ def fft_multiply_launch(plan: FftProductPlan, units: int, **values: int) -> Laun
     return entrywise("fft_product.cu", "fft_multiply", units * plan.points, FFT_MULTIPLY(**sizes, **values))
 
 
-def fft_matrix_launch(plan: FftSumPlan, items: int, components: int, **values: int) -> Launch:
+def fft_matrix_launch(plan: FftSumPlan | TorusPlan, items: int, components: int, **values: int) -> Launch:
     """Products of rows of spectra with a matrix."""
     columns = components * plan.sums
     entries = items * columns * plan.points
@@ -209,6 +213,12 @@ def fft_compose_launch(plan: FftProductPlan | FftSumPlan, units: int, **values: 
     sizes |= {"width": plan.width, "sums": plan.sums, "quotient": plan.quotient.number}
     kernel = f"fft_compose<{ctype(plan.basis)}>"
     return entrywise("fft_product.cu", kernel, units * plan.degree, FFT_COMPOSE(**sizes, **values))
+
+
+def fft_round_launch(plan: TorusPlan, units: int, **values: int) -> Launch:
+    """The launch that rounds sums of products modulo 2^32 or 2^64."""
+    parameters = FFT_ROUND(degree=plan.degree, points=plan.points, units=units, **values)
+    return entrywise("fft_product.cu", f"fft_round<{ctype(plan.basis)}>", units * plan.degree, parameters)
 
 
 def arrange_launch(passed: Pass, **values: int) -> Launch:
@@ -414,7 +424,7 @@ def prepare_by_fft(gpu: Context, plan: FftSumPlan, matrices: Array, out: Array) 
     gpu.run(plan.handles, ("prepare", units), recipe, matrices, out)
 
 
-def sum_by_fft(gpu: Context, plan: FftSumPlan, x: Array, matrix: Array, out: Array) -> None:
+def sum_by_fft(gpu: Context, plan: FftSumPlan | TorusPlan, x: Array, matrix: Array, out: Array) -> None:
     """Products of small polynomials, (items, terms, 1, n), with a prepared matrix: (items, k, 1, n).
 
     Items are taken so many at a time that their spectra fit _CHUNK_BYTES.
@@ -451,10 +461,19 @@ def _split_digits(
 
 
 def _compose_sums(
-    gpu: Context, recipe: Recipe, plan: FftProductPlan | FftSumPlan, units: int, x: int, y: int, **where: Any
+    gpu: Context,
+    recipe: Recipe,
+    plan: FftProductPlan | FftSumPlan | TorusPlan,
+    units: int,
+    x: int,
+    y: int,
+    **where: Any,
 ) -> None:
     """Write to y the residues of units of sums x; x is overwritten."""
     _add_fft(gpu, recipe, plan, units * plan.sums, x, "inverse")
+    if isinstance(plan, TorusPlan):
+        recipe.launch(fft_round_launch(plan, units, x=0, y=0), x, y)
+        return
     where |= {"x": 0, "y": 0, "moduli": _moduli_for(gpu, recipe, plan)}
     recipe.launch(fft_compose_launch(plan, units, **where), x, y)
 

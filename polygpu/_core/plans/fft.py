@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,16 +12,19 @@ if TYPE_CHECKING:
 _PI = np.longdouble("3.14159265358979323846264338327950288")
 
 
-def unit_roots(k: NDArray[np.int64], order: int) -> NDArray[np.complex128]:
+def unit_roots(
+    k: NDArray[np.int64], order: int, dtype: type[np.complexfloating[Any, Any]] = np.complex128
+) -> NDArray[Any]:
     """exp(2 pi i k / order) for a power of two `order` of at least 8, with relative error below 1.01 * 2^-53.
 
-    Angles are at most pi/4. Extended precision has at least 11 bits more, for errors of its cosine and sine.
+    Angles are at most pi/4. Extended precision has at least 11 bits more, for errors of its cosine and sine;
+    clongdouble keeps them.
     """
     octant, rest = np.divmod(k % order, order // 8)
     angle = 2 * _PI / order * np.where(octant % 2, order // 8 - rest, rest)
     c, s = np.cos(angle), np.sin(angle)
     swapped = (octant + 1) % 4 >= 2
-    roots = np.empty(k.shape, np.complex128)
+    roots = np.empty(k.shape, dtype)
     roots.real = np.where(swapped, s, c) * np.where((octant + 2) % 8 >= 4, -1, 1)
     roots.imag = np.where(swapped, c, s) * np.where(octant >= 4, -1, 1)
     return roots

@@ -8,6 +8,7 @@ from ..quotient import Quotient
 from .basis import Basis, Handles
 from .ntt import NttPlan
 from .product import FftSumPlan
+from .torus import TorusPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +23,7 @@ class Gadget:
     transform: NttPlan | None  # for products; complete
     bits: int
     levels: int
-    product: FftSumPlan | None = None  # for products where there is no transform
+    product: FftSumPlan | TorusPlan | None = None  # for products where there is no transform
     handles: Handles = field(default_factory=dict, repr=False)
 
     @property

@@ -112,6 +112,11 @@ inline long long __double_as_longlong(double a) { return sim::bits_as<long long>
 inline double __longlong_as_double(long long a) { return sim::bits_as<double>(a); }
 inline unsigned __float_as_uint(float a) { return sim::bits_as<unsigned>(a); }
 inline float __uint_as_float(unsigned a) { return sim::bits_as<float>(a); }
+inline int __double2hiint(double a) {
+    uint64_t bits;
+    __builtin_memcpy(&bits, &a, sizeof bits);
+    return int(bits >> 32);
+}
 inline double __hiloint2double(int high, int low) {
     return sim::bits_as<double>(uint64_t(uint32_t(high)) << 32 | uint32_t(low));
 }

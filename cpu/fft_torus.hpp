@@ -1,0 +1,244 @@
+// Products of digits with spectra modulo 2^w by complex transforms of n/2 points, rounded (kernels.hpp, TorusRow;
+// docs/math.md, "Products in doubles").
+//
+// The forward transform is that of fft_product.hpp. The inverse one takes the same passes backwards, but multiplies
+// before it adds, x + w y and x - w y, so that both directions have the same six FMAs a butterfly; what is missing is
+// one factor for each coefficient, the twist.
+#pragma once
+#include "fft_product.hpp"
+
+namespace pg {
+namespace {
+
+template <class W, class R> struct FftTorusRow {
+    using V = typename R::V;
+    using I = typename R::I;
+    using Words = typename R::Words;
+    using Lanes = ComplexLanes<R>;
+    using Butterfly = ComplexButterfly<R>;
+    using Value = typename Lanes::V;
+    static constexpr size_t WIDTH = R::WIDTH;
+
+    const TorusRow &row;
+    const size_t points;
+
+    explicit FftTorusRow(const TorusRow &r) : row(r), points(r.points) {}
+
+    // Twiddles and numbers of scratch memory are laid out alike: WIDTH real parts, then WIDTH imaginary parts.
+    static PG_INLINE Value load(const Complex *x) { return Lanes::load(x); }
+    // One stage of the inverse; TURNED: w is multiplied by -i.
+    template <bool TURNED = false> static PG_INLINE void inverse(Value &x, Value &y, const Value &w) {
+        Value s;
+        if constexpr (TURNED) {
+            s = {R::fma(y.im, w.re, R::fma(y.re, w.im, x.re)), R::fma(y.im, w.im, R::fnma(y.re, w.re, x.im))};
+        } else {
+            s = Lanes::mul_add(y, w, x);
+        }
+        const V two = R::splat(2);
+        y = {R::fms(two, x.re, s.re), R::fms(two, x.im, s.im)};
+        x = s;
+    }
+
+    // ---- tables ----
+
+    // Which power of exp(-2 pi i / (2 half)) the butterflies of a stage use: 0 ... half - 1, of which passes read the
+    // first half where the others are -i times these. Writes them to `to`, and returns where the next ones go.
+    static Complex *write(Complex *to, size_t half, size_t first, const Complex *roots, size_t order) {
+        double *const parts = &to->re;
+        for (size_t i = 0; i < WIDTH; ++i) {
+            const size_t k = (first + i) % half * (order / (2 * half));
+            const Complex root = roots[k ? order - k : 0];
+            parts[i] = root.re, parts[WIDTH + i] = root.im;
+        }
+        return to + WIDTH;
+    }
+    // roots: exp(2 pi i k / order), k = 0 ... order - 1, order = 4 points
+    static void make_tables(const Complex *roots, size_t points, double scale, Complex *inverse, Complex *twist) {
+        const size_t order = 4 * points;
+        size_t half = 1;
+        for (; half <= WIDTH; half *= 2) inverse = write(inverse, half, 0, roots, order);
+        if (is_wide(points)) inverse = write(inverse, half, 0, roots, order), half *= 2;
+        for (; half < points; half *= 4)
+            for (size_t j = 0; j < half; j += WIDTH) {
+                inverse = write(inverse, half, j, roots, order);
+                inverse = write(inverse, 2 * half, j, roots, order);
+            }
+        for (size_t j = 0; j < points; ++j) {
+            double *const parts = &twist[j / WIDTH * WIDTH].re + j % WIDTH;
+            const Complex root = roots[j ? order - j : 0];
+            parts[0] = root.re * scale, parts[WIDTH] = root.im * scale;
+        }
+    }
+    // Whether the last stages of the forward transform are one more than the pairs of vectors have (Ntt::forward).
+    static bool is_wide(size_t points) {
+        size_t length = points;
+        while (length >= 8 * WIDTH) length /= 4;
+        return length > 2 * WIDTH;
+    }
+
+    // From the order of leaves to that of the forward transform: of 2 WIDTH neighbours first the even ones.
+    static void arrange(const Complex *leaves, Complex *z, size_t points) {
+        for (size_t j = 0; j < points; j += 2 * WIDTH)
+            for (size_t i = 0; i < 2 * WIDTH; ++i) {
+                double *const parts = &z[j + i % 2 * WIDTH].re + i / 2;
+                parts[0] = leaves[j + i].re, parts[WIDTH] = leaves[j + i].im;
+            }
+    }
+
+    // ---- forward ----
+
+    // z = the spectrum of digits, which are the fields minus half of the base.
+    void transform(const W *fields, Complex *z) const {
+        const V lift = R::splat(4503599627370496.0 + row.half);  // 2^52
+        const I exponent = Words::splat(0x4330000000000000);
+        const auto number = [&](const W *x) __attribute__((always_inline)) {
+            return R::sub(R::value(Words::add(R::load_words(x), exponent)), lift);
+        };
+        for (size_t j = 0; j < points; j += WIDTH) {
+            R::store(&z[j].re, number(fields + j));
+            R::store(&z[j].re + WIDTH, number(fields + j + points));
+        }
+        const Complex *const w = row.forward;
+        const Row<Complex> r{nullptr, {w, w}, {w, w}, points, 1, points, nullptr};
+        Ntt<Butterfly, false>(r, {}).template forward<false>(z, z, points, 1);
+    }
+
+    // ---- products ----
+
+    // sum = the products of `terms` digits with spectra of a column, whose entries are `step` numbers apart. Terms are
+    // taken from `first` on, and then from 0 on, `together` at a time: so every column begins with its own component.
+    void multiply(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
+                  unsigned column, Complex *sum) const {
+        for (size_t j = 0; j < points; j += WIDTH) {
+            Value total{R::splat(0), R::splat(0)};
+            for (unsigned level = 0; level < levels; ++level)
+                for (unsigned i = 0; i < components; ++i) {
+                    const unsigned from = column + i < components ? column + i : column + i - components;
+                    const size_t term = from * levels + level;
+                    total = Lanes::mul_add(load(digits + term * points + j), load(matrix + term * step + j), total);
+                }
+            Lanes::store(sum + j, total);
+        }
+    }
+
+    // ---- inverse ----
+
+    template <size_t G, size_t K> static PG_INLINE void granules(Value (&u)[K], Value (&v)[K], const Complex *&w) {
+        if constexpr (G < WIDTH) {
+            const Value t = load(w);
+            w += WIDTH;
+            for (size_t k = 0; k < K; ++k) {
+                inverse(u[k], v[k], t);
+                Lanes::template exchange<G, true>(u[k], v[k]);
+            }
+            granules<2 * G>(u, v, w);
+        }
+    }
+    template <bool WIDE, size_t K> const Complex *tail(Complex *z) const {
+        const Complex *w = row.inverse;
+        for (size_t j = 0; j < points; j += 2 * K * WIDTH) {
+            w = row.inverse;
+            Value u[K], v[K];
+            for (size_t k = 0; k < K; ++k) u[k] = load(z + j + 2 * k * WIDTH), v[k] = load(z + j + (2 * k + 1) * WIDTH);
+            granules<1>(u, v, w);
+            const Value t = load(w);
+            w += WIDTH;
+            for (size_t k = 0; k < K; ++k) inverse(u[k], v[k], t);
+            if constexpr (WIDE) {
+                const Value t2 = load(w);
+                w += WIDTH;
+                for (size_t k = 0; k < K; k += 2) inverse(u[k], u[k + 1], t2), inverse<true>(v[k], v[k + 1], t2);
+            }
+            for (size_t k = 0; k < K; ++k)
+                Lanes::store(z + j + 2 * k * WIDTH, u[k]), Lanes::store(z + j + (2 * k + 1) * WIDTH, v[k]);
+        }
+        return w;
+    }
+    void passes(Complex *z) const {
+        const bool wide = is_wide(points);
+        const Complex *w = wide ? tail<true, 2>(z) : tail<false, 1>(z);
+        for (size_t half = (wide ? 4 : 2) * WIDTH; half < points; half *= 4) {
+            for (size_t at = 0; at < points; at += 4 * half) {
+                const Complex *t = w;
+                for (size_t j = at; j < at + half; j += WIDTH, t += 2 * WIDTH) {
+                    const Value w1 = load(t), w2 = load(t + WIDTH);
+                    Value v[4];
+                    for (size_t i = 0; i < 4; ++i) v[i] = load(z + j + i * half);
+                    inverse(v[0], v[1], w1), inverse(v[2], v[3], w1);
+                    inverse(v[0], v[2], w2), inverse<true>(v[1], v[3], w2);
+                    for (size_t i = 0; i < 4; ++i) Lanes::store(z + j + i * half, v[i]);
+                }
+            }
+            w += 2 * half;
+        }
+    }
+
+    // The integer nearest to x, modulo 2^w. |x| is below 2^(w + 50).
+    static PG_INLINE I nearest(V x) {
+        constexpr double ONE = sizeof(W) == 4 ? 4294967296.0 : 18446744073709551616.0;
+        const V rounding = R::splat(ROUNDING);
+        const auto whole = [&](V y, double unit) __attribute__((always_inline)) {  // y / unit, rounded
+            return R::sub(R::fma(y, R::splat(1 / unit), rounding), rounding);
+        };
+        V rest = R::fnma(whole(x, ONE), R::splat(ONE), x);  // in [-2^(w - 1), 2^(w - 1)]
+        if constexpr (sizeof(W) == 4) return R::bits(R::add(rest, rounding));
+        else {
+            const V high = whole(rest, 4294967296.0);
+            rest = R::fnma(high, R::splat(4294967296.0), rest);
+            const I low = Words::sub(R::bits(R::add(rest, rounding)), Words::splat(ROUNDING_BITS));
+            return Words::add(R::left(R::bits(R::add(high, rounding)), 32), low);
+        }
+    }
+    // y = the product whose spectrum is z, or y + it; z is overwritten.
+    void finish(Complex *z, W *y, bool adds) const {
+        passes(z);
+        const auto put = [&](W *to, V x) __attribute__((always_inline)) {
+            const I value = nearest(x);
+            R::store_words(to, adds ? Words::add(value, R::load_words(to)) : value);
+        };
+        for (size_t j = 0; j < points; j += WIDTH) {
+            const Value x = Lanes::mul(load(z + j), load(row.twist + j));
+            put(y + j, x.re), put(y + j + points, x.im);
+        }
+    }
+};
+
+// fields[j] = (x_j + offset) >> shift & mask for x = X^e y - y, or x = y without `turns`, modulo X^n + 1 and 2^w.
+template <class W> void torus_fields(const W *y, bool turns, size_t e, W *fields, unsigned level, const TorusRow &row) {
+    const size_t n = 2 * row.points;
+    const W offset = (W)row.offset, mask = (W)row.mask;
+    const unsigned shift = 8 * sizeof(W) - row.bits * (level + 1);
+    if (!turns) {
+        for (size_t j = 0; j < n; ++j) fields[j] = (W)((W)(y[j] + offset) >> shift) & mask;
+        return;
+    }
+    const size_t k = e % n;
+    const W first = e < n ? (W)0 - 1 : (W)1, second = e < n ? (W)1 : (W)0 - 1;  // signs below k, and from k on
+    const W *const low = y + n - k, *const high = y - k;
+    for (size_t j = 0; j < k; ++j) fields[j] = (W)((W)(first * low[j] - y[j] + offset) >> shift) & mask;
+    for (size_t j = k; j < n; ++j) fields[j] = (W)((W)(second * high[j] - y[j] + offset) >> shift) & mask;
+}
+
+template <class W, class R> void torus_transform(const W *fields, Complex *z, const TorusRow &row) {
+    FftTorusRow<W, R>(row).transform(fields, z);
+}
+template <class R>
+void torus_multiply(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
+                    unsigned column, Complex *sum, const TorusRow &row) {
+    FftTorusRow<u64, R>(row).multiply(digits, matrix, step, levels, components, column, sum);
+}
+template <class W, class R> void torus_finish(Complex *z, W *y, bool adds, const TorusRow &row) {
+    FftTorusRow<W, R>(row).finish(z, y, adds);
+}
+template <class W, class R> constexpr TorusKernels<W> torus_kernels() {
+    return {R::WIDTH,
+            torus_fields<W>,
+            torus_transform<W, R>,
+            torus_multiply<R>,
+            torus_finish<W, R>,
+            FftTorusRow<W, R>::arrange,
+            FftTorusRow<W, R>::make_tables};
+}
+
+}  // namespace
+}  // namespace pg

@@ -1,0 +1,163 @@
+#include "torus.hpp"
+
+#include <complex>
+#include <cstring>
+
+#include "dispatch.hpp"
+#include "threads.hpp"
+
+namespace pg {
+namespace {
+constexpr size_t TOGETHER = 8;  // ciphertexts that use a matrix while it is in the cache
+
+size_t components_of(const Out &out) { return out.ndim() >= 3 ? out.shape(out.ndim() - 3) : 0; }
+}  // namespace
+
+TorusProduct::TorusProduct(unsigned modulus_bits, unsigned bits, unsigned levels, const Lasting<Numbers> &twiddles,
+                           const Lasting<Numbers> &roots)
+    : modulus_bits_(modulus_bits),
+      bits_(bits),
+      levels_(levels),
+      points_(twiddles.array.size()),
+      forward_(twiddles.memory),
+      roots_(roots.memory) {
+    require(modulus_bits == 32 || modulus_bits == 64, "TorusProduct: modulo 2^32 or 2^64");
+    require(bits >= 1 && bits <= 31 && levels >= 1 && levels <= modulus_bits && bits * levels <= modulus_bits,
+            "TorusProduct: wrong digits");
+    require(twiddles.array.hold<std::complex<double>>() && roots.array.hold<std::complex<double>>() && points_ >= 16 &&
+                (points_ & (points_ - 1)) == 0 && roots.array.size() == 4 * points_,
+            "TorusProduct: tables of a power of two of points, 16 or more");
+}
+
+const TorusProduct::Tables &TorusProduct::tables() const {
+    const TorusKernels<u64> &kernels = word_kernels<u64>().torus;
+    Tables &own = tables_[__builtin_ctzll(kernels.width)];
+    std::call_once(own.made, [&] {
+        const Complex *const roots = (const Complex *)roots_.get();
+        const double scale = 1 / (double)points_;
+        own.inverse.resize(2 * points_), own.twist.resize(points_), own.halved_twist.resize(points_);
+        kernels.make_tables(roots, points_, scale, own.inverse.data(), own.twist.data());
+        kernels.make_tables(roots, points_, scale / 4294967296.0, own.inverse.data(), own.halved_twist.data());
+    });
+    return own;
+}
+
+void TorusProduct::arrange(const Numbers &leaves, const Out &out) const {
+    require(leaves.hold<std::complex<double>>() && out.hold<std::complex<double>>() && last(leaves) == points_ &&
+                last(out) == points_ && out.size() == leaves.size(),
+            "arrange: wrong dtype or shape");
+    const Complex *const x = (const Complex *)leaves.data();
+    Complex *const z = (Complex *)out.data();
+    const auto kernel = word_kernels<u64>().torus.arrange;
+    for_each_row(out.size() / points_, seconds_pointwise(4 * points_),
+                 [&](size_t i, const Worker &) { kernel(x + i * points_, z + i * points_, points_); });
+}
+
+// halved: whether words hold the high halves of residues
+template <class W> TorusRow TorusProduct::row(bool halved) const {
+    const unsigned rest = 8 * sizeof(W) - bits_ * levels_;
+    u64 offset = rest ? 1ull << (rest - 1) : 0;  // to the nearest
+    for (unsigned i = 0; i < levels_; ++i) offset += 1ull << (rest + bits_ * i + bits_ - 1);
+    const u64 half = 1ull << (bits_ - 1);
+    const Tables &own = tables();
+    const Complex *const twist = (halved ? own.halved_twist : own.twist).data();
+    return {
+        (const Complex *)forward_.get(), own.inverse.data(), twist, points_, bits_, offset, 2 * half - 1, (double)half};
+}
+
+template <class W> size_t TorusProduct::scratch(size_t components) const {
+    return (components * levels_ + 1) * points_ * sizeof(Complex) + 2 * points_ * sizeof(W);
+}
+
+// out = G c; turns: out += G (X^e out - out)
+template <class W>
+void TorusProduct::product(const Complex *matrix, const W *c, bool turns, size_t e, W *out, size_t components,
+                           void *room, const TorusRow &row) const {
+    const TorusKernels<W> &kernels = word_kernels<W>().torus;
+    const size_t n = 2 * points_;
+    Complex *const digits = (Complex *)room, *const sum = digits + components * levels_ * points_;
+    W *const fields = (W *)(sum + points_);
+    for (size_t i = 0; i < components; ++i)
+        for (unsigned level = 0; level < levels_; ++level) {
+            kernels.fields(c + i * n, turns, e, fields, level, row);
+            kernels.transform(fields, digits + (i * levels_ + level) * points_, row);
+        }
+    for (size_t j = 0; j < components; ++j) {
+        kernels.multiply(digits, matrix + j * points_, components * points_, levels_, (unsigned)components, (unsigned)j,
+                         sum, row);
+        kernels.finish(sum, out + j * n, turns, row);
+    }
+}
+
+template <class W> void TorusProduct::multiply_words(const Numbers &ggsw, const Array &c, const Out &out) const {
+    W *const y = result_of<W>(out, 1);
+    const size_t k = components_of(out), n = 2 * points_, size = k * n;
+    require(k && last(out) == n && c && c.itemsize() == sizeof(W) && c.size() == out.size() && last(c) == n &&
+                ggsw.hold<std::complex<double>>() && ggsw.size() == k * levels_ * k * points_,
+            "multiply: wrong dtype or shape");
+    const W *const x = (const W *)c.data();
+    const TorusRow r = row<W>(false);
+    for_each_row(out.size() / size, (double)(k * (levels_ + 1)) * seconds_fft((double)n),
+                 [&](size_t i, const Worker &worker) {
+                     product((const Complex *)ggsw.data(), x + i * size, false, 0, y + i * size, k,
+                             worker.scratch(scratch<W>(k)), r);
+                 });
+}
+
+template <class T, class W>
+void TorusProduct::rotate_words(const Numbers &ggsws, const Array &c, const Numbers &exponents, const Out &out) const {
+    T *const y = result_of<T>(out, 1);
+    const size_t k = components_of(out), n = 2 * points_, size = k * n;
+    require(exponents.ndim() >= 1 && exponents.hold<i64>() && last(exponents) >= 1, "rotate: exponents of int64");
+    const size_t count = last(exponents) - 1, step = k * levels_ * k * points_;
+    require(k && last(out) == n && c && c.itemsize() == sizeof(T) && c.size() == out.size() && last(c) == n &&
+                ggsws.hold<std::complex<double>>() && ggsws.size() == count * step,
+            "rotate: wrong dtype or shape");
+    const size_t items = out.size() / size;
+    require(exponents.size() == items * (count + 1), "rotate: exponents of another shape");
+    const i64 *const powers = (const i64 *)exponents.data();
+    for (size_t i = 0; i < exponents.size(); ++i)
+        require(powers[i] >= 0 && (u64)powers[i] < 2 * n, "rotate: exponents below the order of X");
+    constexpr unsigned SHIFT = 8 * (sizeof(T) - sizeof(W));
+    constexpr T HALF = SHIFT ? (T)1 << (SHIFT - 1) : 0;
+    const T *const x = (const T *)c.data();
+    const Complex *const matrices = (const Complex *)ggsws.data();
+    const TorusRow r = row<W>(SHIFT != 0);
+    // Few ciphertexts are divided evenly among the threads.
+    const size_t together = std::min(TOGETHER, std::max<size_t>(1, items / num_threads()));
+    const double seconds = (double)(count + 1) * (double)(k * (levels_ + 1)) * seconds_fft((double)n);
+    for_each_row((items + together - 1) / together, (double)together * seconds, [&](size_t at, const Worker &worker) {
+        const size_t first = at * together, some = std::min(together, items - first);
+        char *const room = (char *)worker.scratch(scratch<W>(k) + some * size * sizeof(W));
+        W *const sums = (W *)(room + scratch<W>(k));
+        const i64 *const e = powers + first * (count + 1);
+        for (size_t i = 0; i < some * k; ++i) {
+            const size_t turn = (size_t)e[i / k * (count + 1)];
+            const T *const from = x + (first * k + i) * n;
+            for (size_t j = 0; j < n; ++j) {  // X^turn times it
+                const size_t to = (j + turn) % (2 * n);
+                const W value = (W)((T)(from[j] + HALF) >> SHIFT);
+                sums[i * n + to % n] = to < n ? value : (W)0 - value;
+            }
+        }
+        for (size_t i = 0; i < count && !stopped(worker.stop); ++i)
+            for (size_t item = 0; item < some; ++item) {
+                const size_t turn = (size_t)e[item * (count + 1) + i + 1];
+                W *const sum = sums + item * size;
+                if (turn) product(matrices + i * step, sum, true, turn, sum, k, room, r);
+            }
+        for (size_t i = 0; i < some * size; ++i) y[first * size + i] = (T)sums[i] << SHIFT;
+    });
+}
+
+void TorusProduct::multiply(const Numbers &ggsw, const Array &c, const Out &out) const {
+    if (modulus_bits_ == 32) multiply_words<u32>(ggsw, c, out);
+    else multiply_words<u64>(ggsw, c, out);
+}
+void TorusProduct::rotate(const Numbers &ggsws, const Array &c, const Numbers &exponents, const Out &out) const {
+    if (modulus_bits_ == 32) rotate_words<u32, u32>(ggsws, c, exponents, out);
+    else if (bits_ * levels_ < 32) rotate_words<u64, u32>(ggsws, c, exponents, out);
+    else rotate_words<u64, u64>(ggsws, c, exponents, out);
+}
+
+}  // namespace pg

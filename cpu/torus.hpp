@@ -1,0 +1,51 @@
+// Products of ciphertexts with gadget ciphertexts modulo 2^32 or 2^64, in doubles, with rounding errors
+// (polygpu/_core/plans/torus.py).
+#pragma once
+#include <mutex>
+#include <vector>
+
+#include "array.hpp"
+#include "kernels.hpp"
+
+namespace pg {
+
+class TorusProduct {
+  public:
+    // Modulo X^(2 points) + 1 and 2^modulus_bits. twiddles: `points`, as of FftProduct; roots: exp(2 pi i k / (4
+    // points)).
+    TorusProduct(unsigned modulus_bits, unsigned bits, unsigned levels, const Lasting<Numbers> &twiddles,
+                 const Lasting<Numbers> &roots);
+
+    // Spectra (*batch, points) in the order of leaves, to the order of the transform.
+    void arrange(const Numbers &leaves, const Out &out) const;
+    // out = G c, c and out (*batch, k, 1, n), G (k, levels, k, 1, points)
+    void multiply(const Numbers &ggsw, const Array &c, const Out &out) const;
+    // out = c times X to the power of e_0 + sum of e_i s_i, for exponents e (*batch, 1 + count) below 2n and bits s_i,
+    // which the matrices ggsws (count, ...) hide. Modulo 2^64, digits of less than 32 bits together are taken from
+    // words of 32 bits, the high halves of residues.
+    void rotate(const Numbers &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
+
+  private:
+    template <class W> TorusRow row(bool halved) const;
+    template <class W>
+    void product(const Complex *matrix, const W *c, bool turns, size_t e, W *out, size_t components, void *room,
+                 const TorusRow &row) const;
+    template <class W> size_t scratch(size_t components) const;
+    template <class W> void multiply_words(const Numbers &ggsw, const Array &c, const Out &out) const;
+    template <class T, class W>
+    void rotate_words(const Numbers &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
+
+    // Twiddles of the inverse, and factors of results in words of all bits or of the high half.
+    struct Tables {
+        std::once_flag made;
+        std::vector<Complex> inverse, twist, halved_twist;
+    };
+    const Tables &tables() const;  // for the vectors of the instruction set in use
+
+    unsigned modulus_bits_, bits_, levels_;
+    size_t points_;
+    Memory forward_, roots_;
+    mutable Tables tables_[4];  // by log2 of the doubles of a vector
+};
+
+}  // namespace pg

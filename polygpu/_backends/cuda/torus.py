@@ -1,0 +1,218 @@
+"""Products with ciphertexts modulo 2^32 and 2^64 in doubles, and blind rotation in one kernel."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._core.plans.fft import unit_roots
+from ..._core.plans.gadget import Gadget
+from ..._core.plans.permutation import bit_reversal
+from ..._core.plans.torus import TorusPlan
+from .. import Array
+from .copies import copy
+from .device import Shared
+from .launch import POINTER, U32, U64, Context, Launch, Recipe, Struct, cbool, ctype
+from .sources import constant
+from .tiles import Pass
+from .words import Card
+
+_FILE = "torus.cu"
+KEY_ROWS, KEY_PARTS = (constant(_FILE, name) for name in ("KEY_ROWS", "KEY_PARTS"))
+_MOST_COMPONENTS, _MOST_LEVELS = 5, 3
+_LOG_POINTS = range(8, 12)
+_HAS_BULK_COPIES = (9, 0)  # the least compute capability that has them
+_BARRIERS = 15  # of a block, one for each ciphertext
+TORUS = Struct(
+    _FILE,
+    "TorusParameters<u64>",
+    ("x key y exponents tables", POINTER),
+    ("first last", (U64, 32)),
+    ("items count bits offset", U32),
+)
+
+
+class Rotation(NamedTuple):
+    """A kernel for ciphertexts of k components: its transforms, and how many ciphertexts share a block."""
+
+    passed: Pass
+    k: int
+    levels: int
+    items: int
+    is_staged: bool  # the key of a step is fetched into shared memory ahead
+
+    @property
+    def lanes(self) -> int:
+        """Threads of a component."""
+        return 1 << self.passed.log_length - self.passed.log_values
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.lanes * self.k * self.items
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory (struct Torus)."""
+        points, rows = 1 << self.passed.log_length, self.k * self.items
+        is_paired = self.k == 2 and self.lanes == 32 and self.passed.log_values == 5 and self.levels == 1
+        room = 2 * 16 * 17 if is_paired else points + self.lanes
+        key = self.levels * self.k**2 * points if self.is_staged else 0
+        rounds = 2 * (-(-self.passed.log_length // self.passed.log_values) - 1)
+        tables = 0 if self.passed.log_values == 3 else (rounds + 1) * points // 2 + 1
+        held = 2 * points + (16 if is_paired else 0)
+        return 16 * (key + tables + rows * room) + 4 * rows * held + (12 * KEY_PARTS if self.is_staged else 0)
+
+
+def rotation_of(plan: TorusPlan, levels: int, items: int, card: Card) -> Rotation | None:
+    """The kernel that rotates so many ciphertexts; None where none serves.
+
+    Few ciphertexts take many threads each. Many share a block, and with it the key. By measurement
+    (docs/experiments.md).
+    """
+    log_points, k = plan.points.bit_length() - 1, plan.terms // levels
+    if log_points not in _LOG_POINTS or not 2 <= k <= _MOST_COMPONENTS or levels > _MOST_LEVELS:
+        return None
+    if plan.unit == 1 and plan.modulus_bits == 64:
+        return None
+    few = items <= card.multiprocessors
+    for log_values in (3, 4, 5) if few else (5, 4, 3):
+        lanes = 1 << log_points - log_values
+        is_simple = k == 2 and levels == 1
+        most = 512 if log_values == 4 and is_simple else 256  # threads, for their registers
+        if lanes < 32 or (log_values == 5 and not is_simple):
+            continue
+        for count in range(1 if few else min(_BARRIERS, most // (lanes * k)), 0, -1):
+            for is_staged in (True, False):
+                made = Rotation(Pass(0, log_points, 0, 1, log_values), k, levels, count, is_staged)
+                can_stage = card.capability >= _HAS_BULK_COPIES or not is_staged
+                if can_stage and made.shared <= card.shared_bytes and made.threads <= most:
+                    return made
+    return None
+
+
+def rotation_launch(plan: TorusPlan, made: Rotation, items: int, **values: object) -> Launch:
+    """The launch that rotates so many ciphertexts."""
+    forward, inverse = _constants(made)
+    rest = 32 - plan.bits * made.levels
+    offset = 1 << rest >> 1
+    if made.levels > 1:  # as fields, which have half of the base more
+        offset += sum(1 << rest + plan.bits * i + plan.bits - 1 for i in range(made.levels))
+    parameters = TORUS(
+        first=forward.tobytes(),
+        last=inverse.tobytes(),
+        items=items,
+        bits=plan.bits,
+        offset=offset % (1 << 32),
+        **values,
+    )
+    sizes = f"{made.k}, {made.levels}, {made.items}, {cbool(made.is_staged)}"
+    kernel = f"torus_rotation<{ctype(plan.basis)}, {made.passed.shape}, {sizes}>"
+    grid = -(-items // made.items), 1
+    return Launch(_FILE, kernel, grid, made.threads, parameters, made.shared)
+
+
+# ---- tables ----
+
+
+def _rounds(made: Rotation) -> list[tuple[int, int]]:
+    """The start and the radix of each round of a transform (tile.cuh, Shape)."""
+    length, values = made.passed.log_length, made.passed.log_values
+    first = length - (-(-length // values) - 1) * values
+    return [(0, first), *((start, values) for start in range(first, length, values))]
+
+
+def _forward_twiddles(start: int, radix: int) -> NDArray[np.complex128]:
+    """Twiddles (2^(radix - 1), 2^start) of entries 1, 2, 4, 6, ... of the nodes of a stage (tile.cuh)."""
+    entry = np.array([1, *range(2, 1 << radix, 2)], np.int64)[:, None]
+    stage = np.array([int(e).bit_length() - 1 for e in entry[:, 0]])[:, None]
+    log = start + stage
+    place = (np.arange(1 << start) << stage) + entry - (1 << stage)  # among the nodes of its stage
+    # Node 2^s + r has the root of order 2^(s + 3) to the power of 1 + 4 r', r' being r with s bits reversed.
+    most = start + radix - 1
+    power = 1 + 4 * (bit_reversal(1 << most)[place] >> most - log)
+    return unit_roots(power << most - log, 1 << most + 3)
+
+
+def _inverse_twiddles(radix: int, log_h: int) -> NDArray[np.complex128]:
+    """Twiddles (2^(radix - 1), 2^log_h) of an inverse round whose values are 2^log_h apart."""
+    rows = [(0, 0), *((stage, k) for stage in range(1, radix) for k in range(1 << stage - 1))]
+    order = 1 << max(3, radix + log_h)
+    stage, k = np.array(rows, np.int64).T[..., None]
+    return unit_roots(-((k << log_h) + np.arange(1 << log_h)) * (order >> stage + 1 + log_h), order)
+
+
+def _constants(made: Rotation) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
+    """The twiddles of the first forward round and of the first inverse one, 16 each."""
+    rounds, both = _rounds(made), np.zeros((2, 16), np.complex128)
+    first, last = _forward_twiddles(*rounds[0]), _inverse_twiddles(rounds[-1][1], 0)
+    both[0, : len(first)], both[1, : len(last)] = first[:, 0], last[:, 0]
+    return both[0], both[1]
+
+
+def _tables(gpu: Context, plan: TorusPlan, made: Rotation) -> Shared:
+    """TorusParameters::tables."""
+
+    def make() -> tuple[Array, tuple[()]]:
+        points, length, lanes = plan.points, made.passed.log_length, np.arange(made.lanes)
+        parts: list[NDArray[Any]] = []
+        for start, radix in _rounds(made)[1:]:
+            parts.append(_forward_twiddles(start, radix)[:, lanes >> length - start - radix])
+        for start, radix in _rounds(made)[-2::-1]:
+            log_h = length - start - radix
+            table = _inverse_twiddles(radix, log_h)
+            for group in range(1 << made.passed.log_values - radix):
+                parts.append(table[:, lanes + made.lanes * group & (1 << log_h) - 1])
+        scale = 1 / points / (2.0**32 if plan.unit > 1 else 1.0)
+        parts.append(unit_roots(-np.arange(points // 2 + 1, dtype=np.int64), 4 * points) * scale)
+        return gpu.from_host(np.concatenate([x.ravel() for x in parts])), ()
+
+    return gpu.kept(plan.handles, f"torus tables {made.passed.log_values}", make)
+
+
+# ---- operations ----
+
+
+def prepare(gpu: Context, gadget: Gadget, matrices: Array, out: Array) -> None:
+    """The spectra of matrices: those of a bootstrapping key as rotations read them, if a kernel serves."""
+    plan = gadget.product
+    assert isinstance(plan, TorusPlan)
+    spectra = plan.spectra(gpu.to_host(matrices)[..., 0, :])
+    if spectra.ndim == 5 and rotation_of(plan, gadget.levels, 1, gpu.card) is not None:
+        spectra = _arranged(spectra)
+    copy(gpu, gpu.from_host(np.ascontiguousarray(spectra).reshape(out.shape)), out)
+
+
+def _arranged(spectra: NDArray[np.complex128]) -> NDArray[np.complex128]:
+    """Spectra (count, k, levels, k, points) as TorusParameters::key has them."""
+    count, k, levels, _, points = spectra.shape
+    groups = np.arange(points // KEY_ROWS)
+    rows = np.empty((count, KEY_ROWS, levels, k, k, points // KEY_ROWS), np.complex128)
+    rows[..., groups ^ (groups >> 3 & 3)] = spectra.reshape(
+        count, k, levels, k, points // KEY_ROWS, KEY_ROWS
+    ).transpose(0, 5, 2, 1, 3, 4)
+    return rows
+
+
+def rotate(gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> bool:
+    """Rotate by one kernel; False, with nothing done, where none serves."""
+    plan = gadget.product
+    assert isinstance(plan, TorusPlan)
+    items, count = prod(c.shape[:-3]), exponents.shape[-1] - 1
+    made = rotation_of(plan, gadget.levels, items, gpu.card)
+    if made is None:
+        return False
+
+    def recipe() -> Recipe:
+        tables = _tables(gpu, plan, made)
+        where = dict.fromkeys(("x", "key", "y", "exponents"), 0)
+        where |= {"tables": gpu.address(tables.value), "count": count}
+        recipe = Recipe(4, tables)
+        recipe.launch(rotation_launch(plan, made, items, **where), 0, 1, 2, 3)
+        return recipe
+
+    gpu.run(plan.handles, ("rotate", items, count), recipe, c, ggsws, out, exponents)
+    return True

@@ -1,0 +1,227 @@
+"""Products in doubles modulo 2^32 and 2^64: errors below their proven bound, and near their model."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from devices import CARDS, backend, on
+
+import polygpu as pg
+from polygpu import Poly, Ring, _cpu, lattice
+from polygpu._backends.cuda import torus
+from polygpu._backends.cuda.tiles import Pass
+
+# n, bits of the modulus, bits and levels of digits, components
+SHAPES = [
+    (32, 64, 23, 1, 2),
+    (64, 32, 7, 3, 2),
+    (64, 64, 11, 3, 2),  # digits of 33 bits together: words of 64 bits
+    (128, 64, 31, 1, 1),
+    (512, 64, 23, 1, 5),
+    (1024, 32, 7, 3, 2),
+    (1024, 64, 10, 2, 3),
+    (2048, 64, 23, 1, 2),
+]
+FUSED = [shape for shape in SHAPES if shape[0] >= 512]  # that one kernel serves
+
+
+def centred(x: Poly, y: Poly) -> np.ndarray[Any, Any]:
+    """x - y as floats, of residues nearest to 0."""
+    return np.asarray((x.cpu() - y.cpu()).to_float64())
+
+
+def key_of(shape: tuple[int, int, int, int, int], count: int = 0, seed: int = 1) -> Poly:
+    n, modulus_bits, _, levels, k = shape
+    return Ring(n, 2**modulus_bits).random((count, k, levels, k) if count else (k, levels, k), seed=seed)
+
+
+def doubled(key: Poly, bits: int) -> lattice.Prepared:
+    made = lattice.prepare(key, bits=bits, precision="double")
+    assert isinstance(made, lattice.Prepared)
+    return made
+
+
+@on("cpu", "reference", *CARDS)
+@pytest.mark.parametrize("shape", SHAPES[:4])
+def test_the_largest_digits_and_keys(device: str, shape: tuple[int, int, int, int, int]) -> None:
+    """All digits are -B/2 and all residues q/2: sums are as large as they can be, and known."""
+    n, modulus_bits, bits, levels, k = shape
+    R, q, half = Ring(n, 2**modulus_bits), 2**modulus_bits, -(1 << bits - 1)
+    largest = sum(half * g for g in lattice.gadget(R, bits=bits, levels=levels)) % q
+    c = R(np.full((1, k, n), largest, object))
+    for residue in (q // 2, q // 2 - 1, q // 2 + 1):
+        prepared = doubled(R(np.full((k, levels, k, n), residue, object)), bits)
+        signed = residue if residue < q // 2 else residue - q
+        row = [k * levels * half * signed * (2 * i + 2 - n) % q for i in range(n)]
+        found = lattice.external_product(prepared, c, bits=bits)
+        error = centred(found, R([[row] * k]))
+        assert np.abs(error).max() <= prepared.error.bound
+        # A product with a constant moves no coefficient, so that rounding alone is left.
+        one = np.zeros((k, levels, k, n), object)
+        one[..., 0] = residue
+        constant = doubled(R(one), bits)
+        found = lattice.external_product(constant, c, bits=bits)
+        assert np.abs(centred(found, R(np.full((1, k, n), k * levels * half * signed)))).max() <= (
+            constant.error.bound
+        )
+
+
+@on("cpu")
+@pytest.mark.parametrize(
+    "shape", [(512, 64, 23, 1, 5), (1024, 32, 15, 2, 2), (1024, 64, 11, 2, 2), (2048, 64, 23, 1, 2)]
+)
+def test_the_standard_deviation_of_a_million_coefficients(
+    device: str, shape: tuple[int, int, int, int, int]
+) -> None:
+    n, modulus_bits, bits, _, k = shape
+    key, R, count = key_of(shape, 1), Ring(n, 2**modulus_bits), -(-1_000_000 // (n * k))
+    prepared, none = doubled(key, bits), np.zeros((count, 1), int)
+    c = lattice.blind_rotate(R.random((count, k), seed=2), doubled(key[:0], bits), none, bits=bits)
+    exponents = np.concatenate([none, np.random.default_rng(3).integers(1, 2 * n, (count, 1))], axis=1)
+    found = lattice.blind_rotate(c, prepared, exponents, bits=bits)
+    error = centred(found, lattice.blind_rotate(c, key, exponents, bits=bits))
+    assert np.sqrt(np.mean(error**2)) == pytest.approx(prepared.error.std, rel=0.1)
+    assert np.abs(error).max() < prepared.error.bound
+    assert abs(np.mean(error)) < 4 * prepared.error.std / math.sqrt(error.size) + 1
+
+
+@on("cpu", "reference", *CARDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_each_step_of_a_rotation(device: str, shape: tuple[int, int, int, int, int]) -> None:
+    """A rotation is its steps one after the other, and each step is near the exact one."""
+    n, modulus_bits, bits, levels, k = shape
+    if device == "reference" and n > 64:
+        pytest.skip("takes minutes")
+    R, steps, items = Ring(n, 2**modulus_bits), 3, 3
+    unit = 2**32 if modulus_bits == 64 and bits * levels < 32 else 1
+    key, c = key_of(shape, steps), R.random((items, k), seed=2)
+    exponents = np.random.default_rng(3).integers(-n, 3 * n, (items, 1 + steps))
+    exponents[0, 1], exponents[1, 2] = 0, n
+    whole = lattice.blind_rotate(c, doubled(key, bits), exponents, bits=bits)
+    none = np.zeros((items, 1), int)
+    state = lattice.blind_rotate(c, doubled(key[:0], bits), exponents[:, :1], bits=bits)
+    rounding = centred(state, c.mul_monomial(exponents[:, :1]))
+    assert np.abs(rounding).max() <= unit // 2
+    for i in range(steps):
+        own, powers = key[i : i + 1], np.concatenate([none, exponents[:, i + 1 : i + 2]], axis=1)
+        after = lattice.blind_rotate(state, doubled(own, bits), powers, bits=bits)
+        exact = lattice.blind_rotate(state, own, powers, bits=bits)
+        assert np.abs(centred(after, exact)).max() <= doubled(own, bits).error.bound
+        state = after
+    assert state.cpu() == whole.cpu()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_any_batch_split_and_number_of_threads(shape: tuple[int, int, int, int, int]) -> None:
+    n, modulus_bits, bits, _, k = shape
+    prepared, c = doubled(key_of(shape, 3), bits), Ring(n, 2**modulus_bits).random((11, k), seed=2)
+    exponents = np.random.default_rng(3).integers(0, 2 * n, (11, 4))
+    before = _cpu.num_threads()
+    try:
+        found = []
+        for threads in (1, 2, 3):
+            _cpu.set_num_threads(threads)
+            found.append(lattice.blind_rotate(c, prepared, exponents, bits=bits))
+        one = [lattice.blind_rotate(c[i], prepared, exponents[i], bits=bits) for i in range(11)]
+    finally:
+        _cpu.set_num_threads(before)
+    assert all(x == found[0] for x in (*found, pg.stack(one)))
+
+
+def test_instruction_sets_that_fuse_give_the_same_bits() -> None:
+    shape, before, found = (256, 64, 20, 1, 2), _cpu.isa(), {}
+    key, c = key_of(shape, 2), Ring(256, 2**64).random((3, 2), seed=2)
+    try:
+        for isa in _cpu.supported_isas():
+            _cpu.set_isa(isa)
+            found[isa] = lattice.blind_rotate(c, doubled(key, 20), [[1, 5, 300]] * 3, bits=20)
+    finally:
+        _cpu.set_isa(before)
+    fused = [x for isa, x in found.items() if isa != "portable"]
+    assert all(x == fused[0] for x in fused)
+
+
+@on(*CARDS)
+@pytest.mark.parametrize("shape", FUSED)
+@pytest.mark.parametrize("items", [1, 3])
+def test_a_kernel_gives_the_bits_of_a_core(
+    device: str, shape: tuple[int, int, int, int, int], items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kernel that may serve: few and many threads, with and without the key in shared memory."""
+    n, modulus_bits, bits, levels, k = shape
+    key, c = key_of(shape, 2).cpu(), Ring(n, 2**modulus_bits).random((items, k), seed=2).cpu()
+    exponents, log_points = np.random.default_rng(3).integers(0, 2 * n, (items, 3)), n.bit_length() - 2
+    with pg.device("cpu"):
+        expected = lattice.blind_rotate(c, doubled(key, bits), exponents, bits=bits)
+    kernels = [
+        torus.Rotation(Pass(0, log_points, 0, 1, log_values), k, levels, together, is_staged)
+        for log_values, together, is_staged in ((3, 1, True), (4, 2, False), (5, 2, True), (5, 1, False))
+        if 32 << log_values <= n // 2 and (log_values < 5 or (k == 2 and levels == 1))
+    ]
+    for made in kernels:
+        monkeypatch.setattr(torus, "rotation_of", lambda *_, made=made: made)
+        card = backend().card
+        if made.shared > card.shared_bytes or made.threads > 512:
+            continue
+        assert card.capability >= (9, 0)
+        found = lattice.blind_rotate(c.to(device), doubled(key.to(device), bits), exponents, bits=bits)
+        assert found.cpu() == expected, made
+        R = c.ring  # forget the record, which has the kernel
+        R._plan.calls.clear()
+        torus_plans(R, bits, levels, k).handles.clear()
+
+
+def torus_plans(R: Ring, bits: int, levels: int, k: int) -> Any:
+    from polygpu._ops.gadget import gadget_of
+
+    return gadget_of(R._plan, bits, levels, k, "double").product
+
+
+@on("cpu", *CARDS)
+def test_products_that_are_exact(device: str) -> None:
+    R = Ring(32, 2**32)
+    key, c = R.random((2, 1, 2), seed=1), R.random((5, 2), seed=2)
+    prepared = doubled(key, 2)
+    assert prepared.error == (0, 0) and prepared.precision == "double"
+    found = lattice.external_product(prepared, c, bits=2)
+    assert found.cpu() == lattice.external_product(key, c, bits=2).cpu()
+    assert lattice.prepare(key, bits=2).error == (0, 0)  # type: ignore[union-attr]
+
+
+@on("cpu", *CARDS)
+def test_a_choice_by_a_hidden_bit(device: str) -> None:
+    R = Ring(64, 2**64)
+    weights = lattice.gadget(R, bits=20, levels=2)
+    one = R([[[[w], [0]] for w in weights], [[[0], [w]] for w in weights]])  # hides 1, no noise
+    c0, c1 = R.random((3, 2), seed=1), R.random((3, 2), seed=2)
+    prepared = doubled(one, 20)
+    error = centred(lattice.cmux(prepared, c0, c1, bits=20), c1)
+    assert np.abs(error).max() <= 2**64 / 2**41 + 2**18 + prepared.error.bound
+
+
+def test_refused() -> None:
+    R, prime, cyclic = Ring(32, 2**64), Ring(32, 12289), Ring(32, 2**64, kind="cyclic")
+    wrong: list[tuple[Any, str]] = [
+        (lambda: lattice.prepare(prime.zeros((2, 1, 2)), bits=4, precision="double"), "serves 2\\*\\*32"),
+        (lambda: lattice.prepare(cyclic.zeros((2, 1, 2)), bits=4, precision="double"), "needs X\\*\\*n"),
+        (
+            lambda: lattice.prepare(Ring(16, 2**64).zeros((2, 1, 2)), bits=4, precision="double"),
+            "needs X\\*\\*n",
+        ),
+        (
+            lambda: lattice.prepare(Ring(48, 2**32).zeros((2, 1, 2)), bits=4, precision="double"),
+            "needs X\\*\\*n",
+        ),
+        (lambda: lattice.prepare(R.zeros((2, 1, 2)), bits=32, precision="double"), "at most 31"),
+        (lambda: lattice.prepare(R.zeros((2, 1, 2)), bits=4, precision="float"), "'exact' or 'double'"),  # type: ignore[arg-type]
+        (
+            lambda: lattice.external_product(doubled(R.zeros((2, 1, 2)), 4), R.zeros((1, 2)), bits=5),
+            "digits of 4 bits",
+        ),
+    ]
+    for call, text in wrong:
+        with pytest.raises(pg.ParameterError, match=text):
+            call()
