@@ -55,6 +55,29 @@ template <class T> __global__ void __launch_bounds__(256) decompose(const Decomp
     for (u32 i = 0; i < p.digits.levels; ++i) y[i * p.n] = p.digits.digit(packed, i);
 }
 
+// The digits y (rows, n, levels) of entries x (rows, n), whose rows are `stride` apart, as signed integers Y. A thread
+// takes one entry. grid: entries / 256 in x. block: 256 threads.
+template <class T, class Y> struct SmallDigitsParameters {
+    const T *x;
+    Y *y;
+    u64 n, stride, entries;
+    Digits digits;
+};
+template <class T, class Y> __global__ void __launch_bounds__(256) small_digits(const SmallDigitsParameters<T, Y> p) {
+    start_next(starts_early());
+    await_previous();
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (e >= p.entries) return;
+    const u64 row = quotient(e, p.n), j = e - row * p.n;
+    const T packed = p.digits.packed(p.x[row * p.stride + j]);
+    const T q = (T)p.digits.q;
+    Y *const y = p.y + e * p.digits.levels;
+    for (u32 i = 0; i < p.digits.levels; ++i) {
+        const T digit = p.digits.digit(packed, i);
+        y[i] = (Y)(digit > (T)(q - 1) / 2 ? digit - q : digit);
+    }
+}
+
 // Products of ciphertexts (items, K, n) in coefficients, of one modulus, with evaluated matrices (count, K, levels, K,
 // n), by complete transforms of one tile. ROTATES: with exponents (items, 1 + count), of any size,
 //     y = X^e_0 x, then y += matrix_i (X^e_i y - y) for i = 1 ... count;

@@ -1172,6 +1172,35 @@ VERBS: dict[str, list[Case]] = {
             lattice.extract, each(0, 31), rings=["2^32", "2^64"], domains=["coef"], batches=CIPHERTEXTS
         ),
     ],
+    "lattice.lwe_switch": [
+        case(
+            name,
+            named(lattice.lwe_switch, "q", "bits", "levels"),
+            integers((3, 9), dtype, 0, min(q, 2**63)),
+            integers((8 * levels, 5), dtype, 0, min(q, 2**63)),
+            each(q),
+            each(bits),
+            each(levels),
+        )
+        for name, dtype, q, bits, levels in (
+            ("bytes", np.uint64, 2**64, 4, 4),
+            ("pairs of bytes", np.uint32, 2**32, 9, 2),
+            ("words", np.uint64, 2**64, 20, 3),
+            ("an odd modulus", np.uint32, 12289, 3, 4),
+        )
+    ],
+    "lattice.lwe_modulus_switch": [
+        case(
+            f"{name}, {mean}",
+            named(lattice.lwe_modulus_switch, "q", "to", "centered_mean"),
+            integers((3, 9), dtype, 0, min(q, 2**63)),
+            each(q),
+            each(4096),
+            each(mean),
+        )
+        for name, dtype, q in (("2^64", np.uint64, 2**64), ("an odd modulus", np.uint32, 12289))
+        for mean in (False, True)
+    ],
     "lattice.prepare": [
         *with_values(
             named(lattice.prepare, "bits"),
@@ -1299,8 +1328,8 @@ _REASONS = {
         Poly.inverse Poly.to_int64 zk.interpolate
     """,
     "draws random values": """
-        Ring.binomial Ring.gaussian Ring.random Ring.ternary Ring.tuniform lattice.rotation_keys
-        lattice.switch_key
+        Ring.binomial Ring.gaussian Ring.random Ring.ternary Ring.tuniform lattice.ggsw
+        lattice.lwe_switch_key lattice.multi_bit_key lattice.rotation_keys lattice.switch_key
     """,
     "is made from host values": """
         Ring.__call__ Ring.from_floats Ring.from_residues Ring.from_slots Ring.monomial Ring.ones Ring.zeros

@@ -10,7 +10,7 @@ import numpy as np
 from .. import _cpu
 from .._backends import Array, Backend, backend_of
 from .._core.checks import Domain, integer, shown
-from .._core.plans.basis import Basis, basis_of
+from .._core.plans.basis import Basis
 from .._core.plans.cache import cached
 from .._core.plans.gadget import Gadget
 from .._core.plans.ntt import NttPlan
@@ -21,13 +21,12 @@ from .._core.ring_plan import RingPlan
 from .._core.value import V, Value
 from .._core.ways import way_of_gadget
 from ..errors import ParameterError
-from .arrays import as_integers, broadcasts, contiguous, empty, in_dtype, spread
+from .arrays import broadcasts, contiguous, empty, spread
 from .batch import ROWS
 from .calls import repeated
 from .einsum import matmul
-from .integers import from_integers
 from .permutation import exponents_of, mul_monomial
-from .pointwise import neg, pointwise
+from .pointwise import pointwise
 from .results import check_apart, result_array, result_shape
 from .transform import intt, ntt, to_domain
 
@@ -59,6 +58,11 @@ def gadget_of(
         return _plan(ring.basis, None, b, count, torus)
     way, sums = way_of_gadget(ring, components * count, b)
     return _plan(ring.basis, ring.transform if way == "transform" else None, b, count, sums)
+
+
+def digits_plan(basis: Basis, bits: object, levels: object) -> Gadget:
+    """Return the plan of digits modulo one q of at most 2^64."""
+    return _plan(basis, None, *_checked_digits(basis.moduli[0], bits, levels))
 
 
 def _checked_digits(q: int, bits: object, levels: object) -> tuple[int, int]:
@@ -238,46 +242,3 @@ def _checked_exponents(
             f"exponents: batch shape {powers.shape[:-1]} does not broadcast to the ciphertexts' {batch}"
         )
     return contiguous(spread(powers, (*batch, count + 1)))
-
-
-@repeated
-def extract(c: Value, index: object, *, out: None = None) -> Array:
-    """Return the LWE vectors of one coefficient of the phase: (*batch, 1 + (k - 1) n), the body first.
-
-    Coefficient i of a s is the sum over j of a_(i - j) s_j. For j > i that is a_(n + i - j) X^n, X^n = ±1.
-    """
-    ring, i = c._plan, integer(index, "i")
-    if not 0 <= i < ring.n:
-        raise ParameterError(f"i: {shown(i)} must be in [0, {ring.n}), the number of a coefficient")
-    if len(ring.moduli) != 1 or ring.basis.wide:
-        raise ParameterError(f"{ring!r}: LWE vectors are of one modulus of at most 2**64")
-    if not c._batch or c._batch[-1] < 2:
-        raise ParameterError(f"c: batch shape {c._batch}; the last axis must be that of a ciphertext")
-    x, compute = intt(c)._data, backend_of(c._data)
-    batch, k, n = c._batch[:-1], c._batch[-1] - 1, ring.n
-    wrapped = x if ring.quotient.wrap == 1 else neg(ring.basis, x)
-    vectors = empty(compute, (*batch, 1 + k * n), x.dtype)
-    of_masks = vectors[..., 1:].reshape(*batch, k, n)
-    compute.copy(x[..., 0, 0, i : i + 1], vectors[..., :1])
-    compute.copy(x[..., 1:, 0, : i + 1][..., ::-1], of_masks[..., : i + 1])
-    compute.copy(wrapped[..., 1:, 0, i + 1 :][..., ::-1], of_masks[..., i + 1 :])
-    return vectors
-
-
-def decompose_integers(x: object, q: object, bits: object, levels: object) -> Array:
-    """The digits of integers modulo q as int64, along a new last axis."""
-    modulus = integer(q, "q")
-    if not 2 <= modulus <= 1 << 64:
-        raise ParameterError(f"q: {shown(modulus)} must be from 2 to 2**64")
-    basis = basis_of((modulus,))
-    gadget = _plan(basis, None, *_checked_digits(modulus, bits, levels))
-    integers = as_integers(x, "x")
-    compute, shape = backend_of(integers), integers.shape
-    words = from_integers(basis, integers.size, integers.reshape(-1), compute)
-    digits = empty(compute, (gadget.levels, 1, integers.size), basis.dtype)
-    compute.decompose(gadget, words, digits)
-    with compute.device_scope():
-        xp = compute.xp
-        values = in_dtype(digits.reshape(gadget.levels, integers.size), np.dtype(np.uint64))
-        signed = xp.where(values >= (modulus + 1) // 2, values - np.uint64(modulus % 2**64), values)
-        return contiguous(signed.view(np.int64).T).reshape(*shape, gadget.levels)

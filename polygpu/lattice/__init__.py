@@ -18,8 +18,9 @@ from .gadget import (
     prepare,
 )
 from .keys import SwitchKey, rotation_keys, switch_key
-from .lwe import decompose_integers, extract
+from .lwe import decompose_integers, extract, lwe_modulus_switch, lwe_switch
 from .products import add_constant, inner_product, multiply, tensor
+from .secrets import ggsw, lwe_switch_key, multi_bit_key
 from .security import max_log_q
 from .switch import Hoisted, hoist, key_switch, rotate, rotate_many
 from .transform import LinearTransform, transform
@@ -37,10 +38,15 @@ __all__ = [
     "external_product",
     "extract",
     "gadget",
+    "ggsw",
     "hoist",
     "inner_product",
     "key_switch",
+    "lwe_modulus_switch",
+    "lwe_switch",
+    "lwe_switch_key",
     "max_log_q",
+    "multi_bit_key",
     "multiply",
     "prepare",
     "rotate",

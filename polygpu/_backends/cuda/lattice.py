@@ -19,6 +19,7 @@ from . import torus
 from .device import Shared
 from .launch import (
     ALIGNMENT,
+    INTEGER_TYPES,
     POINTER,
     U32,
     U64,
@@ -78,6 +79,13 @@ ROTATED_TERM = Struct("keyswitch.cu", "RotatedTerm", ("has_key digits key_total"
 DIGITS = Struct(_FILE, "Digits", ("q power scale offset", U64), ("bits levels", U32))
 DECOMPOSE = Struct(
     _FILE, "DecomposeParameters<u64>", ("x y", POINTER), ("n entries", U64), ("digits", DIGITS)
+)
+SMALL_DIGITS = Struct(
+    _FILE,
+    "SmallDigitsParameters<u64, short>",
+    ("x y", POINTER),
+    ("n stride entries", U64),
+    ("digits", DIGITS),
 )
 GADGET = Struct(
     _FILE,
@@ -143,6 +151,15 @@ def decompose_launch(gadget: Gadget, n: int, entries: int, **values: int) -> Lau
     """The launch that computes the digits of so many entries."""
     parameters = DECOMPOSE(n=n, entries=entries, digits=packed_digits(gadget), **values)
     return entrywise(_FILE, f"decompose<{ctype(gadget.basis)}>", entries, parameters)
+
+
+def small_digits_launch(
+    gadget: Gadget, n: int, stride: int, entries: int, dtype: np.dtype[Any], **values: int
+) -> Launch:
+    """The launch that computes the digits of so many entries as signed integers of a dtype."""
+    parameters = SMALL_DIGITS(n=n, stride=stride, entries=entries, digits=packed_digits(gadget), **values)
+    kernel = f"small_digits<{ctype(gadget.basis)}, {INTEGER_TYPES[dtype.str[1:]]}>"
+    return entrywise(_FILE, kernel, entries, parameters)
 
 
 def gadget_tile(points: int, components: int, items: int, word: Word, card: Card) -> Pass | None:
@@ -424,6 +441,20 @@ def decompose(gpu: Context, gadget: Gadget, x: Array, out: Array) -> None:
         return made
 
     gpu.run(gadget.handles, ("decompose", x.size, x.shape[-1]), recipe, x, out)
+
+
+def small_digits(gpu: Context, gadget: Gadget, x: Array, out: Array) -> None:
+    rows, n = x.shape
+    if not out.size:
+        return
+    stride = x.strides[0] // x.itemsize if rows > 1 else n
+
+    def recipe() -> Recipe:
+        made = Recipe(2)
+        made.launch(small_digits_launch(gadget, n, stride, rows * n, out.dtype, x=0, y=0), 0, 1)
+        return made
+
+    gpu.run(gadget.handles, ("small digits", rows, n, stride, out.dtype), recipe, x, out)
 
 
 def prepare(gpu: Context, gadget: Gadget, matrices: Array, out: Array) -> None:

@@ -1,0 +1,168 @@
+"""LWE vectors, the body first: from ciphertexts, their digits, switches of key and of modulus."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._backends import Array, Backend, backend_of
+from .._core.checks import integer, shown
+from .._core.plans.basis import Basis, basis_of
+from .._core.plans.gadget import Gadget
+from .._core.value import Value
+from ..errors import DeviceError, ParameterError
+from .arrays import as_integers, contiguous, empty, in_dtype
+from .calls import repeated
+from .gadget import digits_plan
+from .integers import from_integers
+from .pointwise import neg
+from .results import check_apart, result
+from .transform import intt
+
+
+@repeated
+def extract(c: Value, index: object, *, out: None = None) -> Array:
+    """Return the LWE vectors of one coefficient of the phase: (*batch, 1 + (k - 1) n), the body first.
+
+    Coefficient i of a s is the sum over j of a_(i - j) s_j. For j > i that is a_(n + i - j) X^n, X^n = ±1.
+    """
+    ring, i = c._plan, integer(index, "i")
+    if not 0 <= i < ring.n:
+        raise ParameterError(f"i: {shown(i)} must be in [0, {ring.n}), the number of a coefficient")
+    if len(ring.moduli) != 1 or ring.basis.wide:
+        raise ParameterError(f"{ring!r}: LWE vectors are of one modulus of at most 2**64")
+    if not c._batch or c._batch[-1] < 2:
+        raise ParameterError(f"c: batch shape {c._batch}; the last axis must be that of a ciphertext")
+    x, compute = intt(c)._data, backend_of(c._data)
+    batch, k, n = c._batch[:-1], c._batch[-1] - 1, ring.n
+    wrapped = x if ring.quotient.wrap == 1 else neg(ring.basis, x)
+    vectors = empty(compute, (*batch, 1 + k * n), x.dtype)
+    of_masks = vectors[..., 1:].reshape(*batch, k, n)
+    compute.copy(x[..., 0, 0, i : i + 1], vectors[..., :1])
+    compute.copy(x[..., 1:, 0, : i + 1][..., ::-1], of_masks[..., : i + 1])
+    compute.copy(wrapped[..., 1:, 0, i + 1 :][..., ::-1], of_masks[..., i + 1 :])
+    return vectors
+
+
+def decompose_integers(x: object, q: object, bits: object, levels: object) -> Array:
+    """The digits of integers modulo q as int64, along a new last axis."""
+    basis = _modulus(q)
+    gadget, integers = digits_plan(basis, bits, levels), as_integers(x, "x")
+    compute, words = backend_of(integers), _words(basis, integers, "x")
+    digits = empty(compute, (gadget.levels, 1, integers.size), basis.dtype)
+    compute.decompose(gadget, words.reshape(1, integers.size), digits)
+    modulus = basis.moduli[0]
+    with compute.device_scope():
+        values = in_dtype(digits.reshape(gadget.levels, integers.size), np.dtype(np.uint64))
+        signed = compute.xp.where(values >= (modulus + 1) // 2, values - np.uint64(modulus % 2**64), values)
+        return contiguous(signed.view(np.int64).T).reshape(*integers.shape, gadget.levels)
+
+
+def _words(basis: Basis, x: object, name: str) -> Array:
+    """Return integers as canonical residues of the basis' dtype, C-contiguous; residues themselves."""
+    integers = as_integers(x, name)
+    if integers.dtype == basis.dtype and basis.moduli[0] == 1 << 8 * basis.dtype.itemsize:
+        return contiguous(integers)
+    compute = backend_of(integers)
+    return from_integers(basis, integers.size, integers.reshape(-1), compute).reshape(integers.shape)
+
+
+def _modulus(q: object) -> Basis:
+    modulus = integer(q, "q")
+    if not 2 <= modulus <= 1 << 64:
+        raise ParameterError(f"q: {shown(modulus)} must be from 2 to 2**64")
+    return basis_of((modulus,))
+
+
+def switch(x: object, key: object, q: object, bits: object, levels: object, out: Array | None) -> Array:
+    """Return (x_0, 0, ..., 0) plus the digits of the masks times the rows of a key."""
+    basis = _modulus(q)
+    gadget = digits_plan(basis, bits, levels)
+    vectors, rows = _words(basis, x, "x"), _words(basis, key, "key")
+    compute = backend_of(vectors)
+    if backend_of(rows).name != compute.name:
+        raise DeviceError(
+            f"key: on {backend_of(rows).name}, and x is on {compute.name}; copy one to the other's device"
+        )
+    m = vectors.shape[-1] - 1 if vectors.ndim else 0
+    if vectors.ndim < 1 or m < 1 or rows.ndim != 2 or len(rows) != m * gadget.levels:
+        raise ParameterError(
+            f"x, key: shapes {vectors.shape} and {rows.shape}; they must be (*batch, m + 1) and "
+            f"(m * {gadget.levels}, n + 1)"
+        )
+    shape = (*vectors.shape[:-1], rows.shape[1])
+    data = result(compute, shape, basis.dtype, out, vectors, rows)
+    check_apart(out, rows)
+    items = vectors.reshape(-1, m + 1)
+    target, count = data.reshape(len(items), rows.shape[1]), len(items)
+    if data.size:
+        bodies = contiguous(items[:, 0]) if data is not vectors else items[:, 0].copy()
+        digits = _digits(compute, gadget, items[:, 1:]).reshape(1, count, m * gadget.levels)
+        compute.matmul(basis, digits, rows[None], target[None])
+        _add_bodies(compute, basis, target, bodies)
+    return data
+
+
+def _digits(compute: Backend, gadget: Gadget, masks: Array) -> Array:
+    """Return digits (rows, n, levels): signed integers where they multiply faster so, else residues."""
+    rows, n = masks.shape
+    if compute.multiplies_bytes and gadget.bits <= 16:
+        small = empty(compute, (rows, n, gadget.levels), np.dtype(np.int8 if gadget.bits <= 8 else np.int16))
+        compute.small_digits(gadget, masks, small)
+        return small
+    words = empty(compute, (rows, gadget.levels, 1, n), masks.dtype)
+    compute.decompose(gadget, contiguous(masks)[:, None], words)
+    with compute.device_scope():
+        turned: Array = compute.xp.moveaxis(words[:, :, 0], 1, 2)
+        return contiguous(turned)
+
+
+def _add_bodies(compute: Backend, basis: Basis, sums: Array, bodies: Array) -> None:
+    """Add to the first entry of each sum."""
+    q, word = basis.moduli[0], basis.dtype.type
+    with compute.device_scope():
+        total = sums[:, 0] + bodies
+        if q < 1 << 8 * basis.dtype.itemsize:  # a sum wraps, or is at least q
+            wraps = (total < sums[:, 0]) | (total >= word(q))
+            total = compute.xp.where(wraps, total - word(q), total)
+        sums[:, 0] = total
+
+
+def modulus_switch(x: object, q: object, to: object, centered_mean: object) -> Array:
+    """Return the multiples of q / to nearest to residues, int64 in [0, to)."""
+    basis, target = _modulus(q), integer(to, "to")
+    modulus = basis.moduli[0]
+    if target < 2 or target & target - 1 or target > min(modulus, 1 << 32):
+        raise ParameterError(f"to: {shown(target)} must be a power of two of at most q and 2**32")
+    if not isinstance(centered_mean, bool):
+        raise ParameterError(f"centered_mean: {shown(centered_mean)} must be True or False")
+    vectors, bits = _words(basis, x, "x"), target.bit_length() - 1
+    if centered_mean and vectors.ndim < 1:
+        raise ParameterError("x: a number, must be vectors (*batch, n + 1) with centered_mean")
+    compute = backend_of(vectors)
+    nearest = _multiples(compute, basis, vectors, bits)
+    with compute.device_scope():
+        if centered_mean and vectors.size:
+            # Parts of q / to / 2^more, in which the errors of the masks are added up.
+            more = min(20, (modulus.bit_length() - 1) - bits)
+            fine = _multiples(compute, basis, vectors, bits + more)
+            mask = compute.xp.int64((1 << bits + more) - 1)
+            half = compute.xp.int64(1 << bits + more >> 1)
+            rest = (fine[..., 1:] - (nearest[..., 1:] << more) + half & mask) - half
+            body = 2 * fine[..., 0] + rest.sum(-1) + (1 << more) >> more + 1
+            nearest[..., 0] = body & compute.xp.int64(target - 1)
+    return nearest
+
+
+def _multiples(compute: Backend, basis: Basis, x: Array, bits: int) -> Array:
+    """Return floor((2 x 2^bits + q) / (2 q)) modulo 2^bits, as int64."""
+    gadget = digits_plan(basis, bits, 1)
+    words = empty(compute, (1, 1, x.size), basis.dtype)
+    compute.decompose(gadget, x.reshape(1, x.size), words)
+    with compute.device_scope():
+        # Residues modulo q of digits in [-B/2, B/2).
+        values = in_dtype(words.reshape(x.shape), np.dtype(np.uint64))
+        upper = values >= np.uint64(1 << bits >> 1)
+        negative = values - np.uint64(basis.moduli[0] % 2**64)
+        wrapped = compute.xp.where(upper, negative, values)
+        multiples: Array = (wrapped & np.uint64((1 << bits) - 1)).view(np.int64)
+        return multiples
