@@ -32,6 +32,7 @@ from . import (
     peers,
     retrieval,
     roofline,
+    tfhe,
     verbs,
     ways_in,
 )
@@ -370,6 +371,7 @@ AnyKind = (
     | LineKind
     | bootstrap.BesideKind
     | retrieval.ByteKind
+    | tfhe.TfheKind
     | peers.PeerKind
     | StudyKind
 )
@@ -406,6 +408,7 @@ KINDS: dict[str, AnyKind] = {
     **lattice.KINDS,
     **bootstrap.KINDS,
     **retrieval.KINDS,
+    **tfhe.KINDS,
     **peers.KINDS,
     **fft64.KINDS,
     **fourstep.KINDS,

@@ -39,6 +39,7 @@ from benchmarks import (
     products,
     report,
     retrieval,
+    tfhe,
     verbs,
     ways_in,
 )
@@ -584,6 +585,18 @@ def test_ckks_bootstraps_are_measured_and_shown(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(bootstrap.LEAST_BITS, "wide", 40.0)
     with pytest.raises(harness.Unverified, match="bits of the worst slot"):
         next(bootstrap.cases("wide", 10, "cpu"))
+
+
+def test_bootstraps_of_tfhe_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    assert tfhe.main(["--quick", "--results", str(tmp_path)]) == 0
+    monkeypatch.setitem(tfhe.SETS, "quick", tfhe.QUICK)
+    text = report.rewrite("<!-- table: cpu-tfhe -->\n<!-- end: cpu-tfhe -->\n", harness.rows(tmp_path))
+    for name, cores in product(("key switch", "blind rotation", "bootstrap"), (1, 2)):
+        assert f"| {name} | quick | {cores} | 2 | " in text
+    for case in tfhe.cases("quick", 3, "cpu", 1):
+        right = case.values(case.run())
+        assert case.verify(right) and not case.verify(right + right.dtype.type(1 << 60)), case.op
 
 
 def test_products_of_bytes_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

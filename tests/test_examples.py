@@ -211,6 +211,9 @@ def test_every_record_is_retrieved(data: Any, size: int, count: int) -> None:
 TORI = [
     tfhe.TFHE(n=4, N=32, bits=31, noise=8, ring_noise=1, digits=(8, 3)),
     tfhe.TFHE(n=4, N=32, bits=64, noise=20, ring_noise=1, digits=(12, 4), switch_digits=(4, 12)),
+    tfhe.TFHE(
+        n=4, N=32, bits=64, is_torus=True, noise=20, ring_noise=1, digits=(12, 4), switch_digits=(4, 12)
+    ),
 ]
 
 
@@ -232,7 +235,7 @@ def test_tfhe_computes_as_python_does(data: Any, scheme: tfhe.TFHE, batch: tuple
     assert np.max(abs(turns - np.rint(turns)), initial=0) < 2.0**-20
     tables = data.draw(st.lists(st.lists(st.integers(0, p - 1), min_size=p, max_size=p), max_size=2))
     found = scheme.bootstrap(keys, cx, *(lambda m, t=table: kind(t[m]) for table in tables))
-    assert found.shape == (len(tables), *batch, scheme.n + 1)
+    assert found.shape == (len(tables), *batch, scheme.N + 1)
     for table, row in zip(tables, found, strict=True):
         assert scheme.decrypt(keys, row).tolist() == np.array(table)[x.astype(int)].tolist()
     assert scheme.failure(2) < 2.0**-40 and scheme.deviation() < 1

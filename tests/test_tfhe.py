@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 from devices import CARDS, host, on, there
 
+from polygpu import lattice
 from polygpu.examples import tfhe
 
 # Small, and so not secure, with less noise than the default set.
@@ -21,7 +25,7 @@ def keys() -> tfhe.Keys:
 def test_decrypt_undoes_encrypt(keys: tfhe.Keys, batch: tuple[int, ...]) -> None:
     messages = np.random.default_rng(1).integers(0, SCHEME.p, batch)
     vectors = SCHEME.encrypt(keys, messages, b"x")
-    assert vectors.shape == (*batch, SCHEME.n + 1) and vectors.dtype == np.uint64
+    assert vectors.shape == (*batch, SCHEME.N + 1) and vectors.dtype == SCHEME.ring.dtype
     assert np.array_equal(SCHEME.decrypt(keys, vectors), messages)
 
 
@@ -30,7 +34,7 @@ def test_every_table_of_every_message(keys: tfhe.Keys) -> None:
     vectors = SCHEME.encrypt(keys, messages, b"m")
     tables = [lambda m, i=i: i >> 2 * m & 3 for i in range(0, 256, 13)]  # some of the 256 tables
     found = SCHEME.bootstrap(keys, vectors, *tables)
-    assert found.shape == (len(tables), SCHEME.p, SCHEME.n + 1)
+    assert found.shape == (len(tables), SCHEME.p, SCHEME.N + 1)
     for table, row in zip(tables, found, strict=True):
         assert SCHEME.decrypt(keys, row).tolist() == [table(m) for m in range(SCHEME.p)]
 
@@ -64,16 +68,63 @@ def test_the_noise_is_that_of_theory(keys: tfhe.Keys) -> None:
 
 
 def test_failures_grow_with_terms_and_messages() -> None:
-    assert 0 < tfhe.TFHE().failure() < tfhe.TFHE().failure(3) < 2.0**-40
+    assert 0 < tfhe.TFHE().failure(1) < tfhe.TFHE().failure() < 2.0**-40
     assert tfhe.FOUR_BITS.failure() < 2.0**-30 < tfhe.TFHE(p=16).failure()
 
 
-def test_messages_of_four_bits() -> None:
-    scheme, messages = tfhe.FOUR_BITS, np.arange(0, 16, 5)
-    keys = scheme.keygen(b"keys")
-    vectors = scheme.encrypt(keys, messages, b"m")
+@pytest.mark.parametrize(
+    ("name", "log2"), [("1+1 bits", -144.322), ("2+2 bits", -129.581), ("3+3 bits", -128.992)]
+)
+def test_failures_are_those_that_the_sets_are_made_for(name: str, log2: float) -> None:
+    assert math.log2(tfhe.SETS[name].failure()) == pytest.approx(log2, abs=1)
+
+
+@pytest.fixture(scope="module")
+def four_bits() -> tfhe.Keys:
+    return tfhe.FOUR_BITS.keygen(b"keys")
+
+
+def centred(turns: Any) -> Any:
+    return turns - np.rint(turns)
+
+
+def test_messages_of_four_bits(four_bits: tfhe.Keys) -> None:
+    """200 random messages, and the noise after each step beside theory."""
+    scheme, keys, messages = tfhe.FOUR_BITS, four_bits, np.random.default_rng(1).integers(0, 16, 200)
+    vectors, of = scheme.encrypt(keys, messages, b"m"), scheme.variances()
     (found,) = scheme.bootstrap(keys, vectors, lambda m: (7 * m + 3) % 16)
-    assert scheme.decrypt(keys, found).tolist() == [(7 * m + 3) % 16 for m in messages]
+    expected = (7 * messages + 3) % 16
+    assert np.array_equal(scheme.decrypt(keys, found), expected)
+    rotation = centred(scheme.phase(keys, found) - expected / 32)
+    bits, levels = scheme.switch_digits
+    short = lattice.lwe_switch(found, keys.switch, q=scheme.q, bits=bits, levels=levels)
+    switch = centred(scheme.phase(keys, short) - scheme.phase(keys, found))
+    # A vector modulo 2N, as one modulo q, has the phase that turns the table.
+    turned = (scheme.rounded(keys, found) << 52).view(np.uint64)
+    rounding = centred(scheme.phase(keys, turned) - scheme.phase(keys, short))
+    fresh = centred(scheme.phase(keys, vectors) - messages / 32)
+    for name, error in {"fresh": fresh, "rotation": rotation, "switch": switch, "rounding": rounding}.items():
+        assert np.sqrt(np.mean(error**2) / of[name]) == pytest.approx(1, abs=0.2), name
+
+
+def test_integers_of_eight_bits(four_bits: tfhe.Keys) -> None:
+    numbers = tfhe.Integers(tfhe.FOUR_BITS, four_bits)
+    x, y = np.array([201, 255, 0]), np.array([118, 255, 7])
+    cx, cy = numbers.encrypt(x, 4, b"x"), numbers.encrypt(y, 4, b"y")
+    assert numbers.decrypt(cx).tolist() == x.tolist()
+    assert numbers.decrypt(numbers.add(cx, cy)).tolist() == ((x + y) % 256).tolist()
+    assert numbers.decrypt(numbers.multiply(cx, cy)).tolist() == (x * y % 256).tolist()
+    less = tfhe.FOUR_BITS.decrypt(four_bits, numbers.less(cx, cy))
+    assert less.tolist() == (x < y).tolist()
+    assert numbers.decrypt(numbers.apply(cx, lambda m: 3 - m % 4)).tolist() == (255 - x).tolist()
+
+
+@pytest.mark.parametrize("name", ["1+1 bits", pytest.param("3+3 bits", marks=pytest.mark.tools)])
+def test_other_sets(name: str) -> None:
+    scheme = tfhe.SETS[name]
+    keys, messages = scheme.keygen(b"keys"), np.arange(0, scheme.p, scheme.p // 4)
+    (found,) = scheme.bootstrap(keys, scheme.encrypt(keys, messages, b"m"), lambda m: scheme.p - 1 - m)
+    assert scheme.decrypt(keys, found).tolist() == [scheme.p - 1 - m for m in messages]
 
 
 def test_run_at_full_size() -> None:
