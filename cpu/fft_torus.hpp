@@ -106,16 +106,20 @@ template <class W, class R> struct FftTorusRow {
     // ---- products ----
 
     // sum = the products of `terms` digits with spectra of a column, whose entries are `step` numbers apart. Terms are
-    // taken from `first` on, and then from 0 on, `together` at a time: so every column begins with its own component.
+    // taken level by level, from the component with the column's number on. ahead: how many numbers after the matrix
+    // the one lies that is read next; 0: none.
     void multiply(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
-                  unsigned column, Complex *sum) const {
+                  unsigned column, size_t ahead, Complex *sum) const {
         for (size_t j = 0; j < points; j += WIDTH) {
             Value total{R::splat(0), R::splat(0)};
             for (unsigned level = 0; level < levels; ++level)
                 for (unsigned i = 0; i < components; ++i) {
                     const unsigned from = column + i < components ? column + i : column + i - components;
                     const size_t term = from * levels + level;
-                    total = Lanes::mul_add(load(digits + term * points + j), load(matrix + term * step + j), total);
+                    const Complex *const factor = matrix + term * step + j;
+                    if (ahead)
+                        for (size_t line = 0; line < WIDTH; line += 4) __builtin_prefetch(factor + ahead + line, 0, 2);
+                    total = Lanes::mul_add(load(digits + term * points + j), load(factor), total);
                 }
             Lanes::store(sum + j, total);
         }
@@ -224,8 +228,8 @@ template <class W, class R> void torus_transform(const W *fields, Complex *z, co
 }
 template <class R>
 void torus_multiply(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
-                    unsigned column, Complex *sum, const TorusRow &row) {
-    FftTorusRow<u64, R>(row).multiply(digits, matrix, step, levels, components, column, sum);
+                    unsigned column, size_t ahead, Complex *sum, const TorusRow &row) {
+    FftTorusRow<u64, R>(row).multiply(digits, matrix, step, levels, components, column, ahead, sum);
 }
 template <class W, class R> void torus_finish(Complex *z, W *y, bool adds, const TorusRow &row) {
     FftTorusRow<W, R>(row).finish(z, y, adds);

@@ -126,9 +126,10 @@ template <class W> struct TorusKernels {
     void (*fields)(const W *y, bool turns, size_t e, W *fields, unsigned level, const TorusRow &row);
     void (*transform)(const W *fields, Complex *z, const TorusRow &row);  // of the digits
     // sum = a column of the products of digits, (components, levels), with a matrix (components, levels, columns) whose
-    // terms are `step` numbers apart. It begins with the component whose number is that of the column.
+    // terms are `step` numbers apart. It begins with the component whose number is that of the column. The matrix
+    // `ahead` numbers later, if ahead > 0, is fetched into the cache.
     void (*multiply)(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
-                     unsigned column, Complex *sum, const TorusRow &row);
+                     unsigned column, size_t ahead, Complex *sum, const TorusRow &row);
     void (*finish)(Complex *sum, W *y, bool adds, const TorusRow &row);  // y = the product, or y += it
     void (*arrange)(const Complex *leaves, Complex *z, size_t points);   // from the order of leaves to that of spectra
     // Twiddles of the inverse, at most 2 points, and factors of the results, `points`, which have the scale.

@@ -164,7 +164,8 @@ class Pool {
         std::unique_lock<std::mutex> lock(mutex_);
         size_t offered = wanted;
         for (const Offer &offer : offers_) offered += offer.wanted;
-        const size_t most = std::max(1, threads_allowed.load() - 1);
+        // The caller is one of the threads, unless it waits and wants as many others.
+        const size_t most = std::max({(size_t)1, (size_t)threads_allowed.load() - 1, wanted});
         const int here = current_cpu();
         Cpus allowed{};
         const bool known = cpus_of_caller(allowed);

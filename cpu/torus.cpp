@@ -72,7 +72,7 @@ template <class W> size_t TorusProduct::scratch(size_t components) const {
 // out = G c; turns: out += G (X^e out - out)
 template <class W>
 void TorusProduct::product(const Complex *matrix, const W *c, bool turns, size_t e, W *out, size_t components,
-                           void *room, const TorusRow &row) const {
+                           void *room, size_t ahead, const TorusRow &row) const {
     const TorusKernels<W> &kernels = word_kernels<W>().torus;
     const size_t n = 2 * points_;
     Complex *const digits = (Complex *)room, *const sum = digits + components * levels_ * points_;
@@ -84,7 +84,7 @@ void TorusProduct::product(const Complex *matrix, const W *c, bool turns, size_t
         }
     for (size_t j = 0; j < components; ++j) {
         kernels.multiply(digits, matrix + j * points_, components * points_, levels_, (unsigned)components, (unsigned)j,
-                         sum, row);
+                         ahead, sum, row);
         kernels.finish(sum, out + j * n, turns, row);
     }
 }
@@ -100,7 +100,7 @@ template <class W> void TorusProduct::multiply_words(const Numbers &ggsw, const 
     for_each_row(out.size() / size, (double)(k * (levels_ + 1)) * seconds_fft((double)n),
                  [&](size_t i, const Worker &worker) {
                      product((const Complex *)ggsw.data(), x + i * size, false, 0, y + i * size, k,
-                             worker.scratch(scratch<W>(k)), r);
+                             worker.scratch(scratch<W>(k)), 0, r);
                  });
 }
 
@@ -144,7 +144,9 @@ void TorusProduct::rotate_words(const Numbers &ggsws, const Array &c, const Numb
             for (size_t item = 0; item < some; ++item) {
                 const size_t turn = (size_t)e[item * (count + 1) + i + 1];
                 W *const sum = sums + item * size;
-                if (turn) product(matrices + i * step, sum, true, turn, sum, k, room, r);
+                if (turn)
+                    product(matrices + i * step, sum, true, turn, sum, k, room, i + 1 < count && item == 0 ? step : 0,
+                            r);
             }
         for (size_t i = 0; i < some * size; ++i) y[first * size + i] = (T)sums[i] << SHIFT;
     });

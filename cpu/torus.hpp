@@ -29,7 +29,7 @@ class TorusProduct {
     template <class W> TorusRow row(bool halved) const;
     template <class W>
     void product(const Complex *matrix, const W *c, bool turns, size_t e, W *out, size_t components, void *room,
-                 const TorusRow &row) const;
+                 size_t ahead, const TorusRow &row) const;
     template <class W> size_t scratch(size_t components) const;
     template <class W> void multiply_words(const Numbers &ggsw, const Array &c, const Out &out) const;
     template <class T, class W>

@@ -5,6 +5,7 @@ import gc
 import pickle
 import queue
 import resource
+import sys
 import textwrap
 import threading
 import time
@@ -640,3 +641,20 @@ def test_a_program_ends_while_threads_make_results():
         """
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts threads by /proc")
+def test_rows_that_take_long_use_all_threads() -> None:
+    """While rows take long, the calling thread only answers signals, so that the pool needs one more."""
+    done = run_python(
+        """
+        import os
+        import polygpu as pg
+        before = len(os.listdir("/proc/self/task"))
+        a = pg.Ring(1 << 22, 1152921504589938689).zeros(2)
+        a * a
+        print(len(os.listdir("/proc/self/task")) - before)
+        """,
+        POLYGPU_NUM_THREADS="2",
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "2"), done.stderr
