@@ -92,6 +92,32 @@ template <class Tile> struct LeftBytes<Tile, 0> : Tile {
     }
 };
 
+// y[i] = the sums modulo q of the columns of rows i part ... (i + 1) part - 1 of x (rows, n), below q. grid: n / 32 in
+// x, sums in y. block: 32 columns by 8 rows.
+template <class W> struct SumRowsParameters {
+    const W *x;
+    W *y;
+    const Modulus *moduli;
+    u32 rows, n, part;
+};
+template <class W> __global__ void __launch_bounds__(256) sum_rows(const SumRowsParameters<W> p) {
+    __shared__ u64 sums[8][32];
+    start_next(starts_early());
+    const Modulus &m = *p.moduli;
+    const u32 lane = threadIdx.x % 32, column = blockIdx.x * 32 + lane, down = threadIdx.x / 32;
+    const u32 end = min(p.rows, (blockIdx.y + 1) * p.part);
+    u64 sum = 0;
+    await_previous();
+    if (column < p.n)
+        for (u32 row = blockIdx.y * p.part + down; row < end; row += 8)
+            sum = add_mod(m, sum, reduce(m, p.x[(u64)row * p.n + column]));
+    sums[down][lane] = sum;
+    __syncthreads();
+    if (down || column >= p.n) return;
+    for (u32 i = 1; i < 8; ++i) sum = add_mod(m, sum, sums[i][lane]);
+    p.y[(u64)blockIdx.y * p.n + column] = (W)sum;
+}
+
 // Sums over parts of the depth: out[part] = left right, (parts, m, n). Parts have at most 2^15 bytes, so that sums of
 // products stay below 2^31. The sign bits of signed integers are flipped by `flip`, which adds `half` to each integer.
 // So `half` times the sum of the words, which `sums` has for each part and column, is subtracted.

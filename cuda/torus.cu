@@ -216,8 +216,14 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED> struct To
             copy_bulk(staged() + part * PART, p.key + (u64)step * STEP + part * PART, PART * sizeof(Value),
                       barriers() + part);
     }
-    // The last warp that has read a part fetches the same part of the next step.
+    // The last warp that has read a part fetches the same part of the next step. With several levels, whose steps are
+    // long, a barrier costs little, and racecheck understands it.
     PG_DEVICE void release(u32 step, int part) const {
+        if constexpr (LEVELS > 1) {
+            __syncthreads();
+            if (threadIdx.x == 0) fetch(step + 1, part);
+            return;
+        }
         __syncwarp();
         if (threadIdx.x % 32 == 0 && add_in_block(counters() + part, 1) == (step + 1) * (THREADS / 32) - 1)
             fetch(step + 1, part);
@@ -239,7 +245,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED> struct To
         }
 #pragma unroll
         for (int part = 0; part < KEY_PARTS; ++part) {
-            if (STAGED && level == 0 && part > 0) await_bulk(barriers() + part, step & 1);
+            if (STAGED && part > 0) await_bulk(barriers() + part, step & 1);
 #pragma unroll
             for (int v = 0; v < V; ++v) {
                 if (v % KEY_ROWS / (KEY_ROWS / KEY_PARTS) != part) continue;

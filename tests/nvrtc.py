@@ -207,6 +207,10 @@ def gadget_launches(card: Card) -> Iterator[Launch]:
         for word in {word_of(q, size, card) for q in MODULI if size == 8 or q >> 32 == 0}:
             for results, wide in product((0, 1, 2, 4, 8) if word != BY_SHIFTS else (), (False, True)):
                 yield lattice.rotated_launch(word, size, 1, 1, results, wide, **values)
+    for q, dtype in product((SMALL, LARGE), (np.int8, np.int16)):
+        digits = Gadget(basis_of((q,)), None, 4, 2)
+        values = blank(lattice.SMALL_DIGITS, "n stride entries digits")
+        yield lattice.small_digits_launch(digits, 64, 65, 64, np.dtype(dtype), **values)
     values = blank(lattice.GADGET, "forward inverse digits order")
     words = {word_of(q, size, card): q for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
     words[_shifts("NEGACYCLIC")] = GOLDILOCKS
@@ -412,6 +416,7 @@ def matmul_launches(card: Card) -> Iterator[Launch]:
         yield from _tensor_launches(basis, has_digits(modulus, size), card)
     for basis, size in product((basis_of((SMALL,)), basis_of((LARGE,))), (1, 2)):
         yield matmul.cut_launch(basis, size, 64, 128, **blank(matmul.CUT, "n pitch"))
+        yield matmul.sum_rows_launch(basis, 64, 64, 64, **blank(matmul.SUM_ROWS, "rows n part"))
         values = blank(matmul.BYTES, "m n k part")
         for m, n, turned in product((128, 1 << 16), (1, 8, 16, 32, 64), (0, size)):
             tile = bytes_tile(basis.dtype.itemsize, m, n, turned > 0, card)

@@ -96,6 +96,12 @@ DIGITS = Struct(
     ("left_stride left_step right_step", U64),
     ("m n k add", U32),
 )
+SUM_ROWS = Struct(
+    "matmul_bytes.cu",
+    "SumRowsParameters<u64>",
+    ("x y moduli", POINTER),
+    ("rows n part", U32),
+)
 CUT = Struct(
     "matmul_bytes.cu",
     "CutParameters<u64>",
@@ -188,6 +194,13 @@ def cut_launch(basis: Basis, size: int, n: int, pitch: int, **values: int) -> La
 
 
 # Eight parameters: the sizes of a product, and how its left operand lies in memory.
+def sum_rows_launch(basis: Basis, rows: int, n: int, part: int, **values: int) -> Launch:
+    """The launch that sums so many rows at a time."""
+    grid = -(-n // 32), -(-rows // part)
+    parameters = SUM_ROWS(rows=rows, n=n, part=part, **values)
+    return Launch("matmul_bytes.cu", f"sum_rows<{ctype(basis)}>", grid, THREADS, parameters)
+
+
 def bytes_launch(
     basis: Basis, tile: BytesTile, m: int, n: int, k: int, part: int, aligned: int, turned: int, **values: int
 ) -> Launch:
@@ -431,11 +444,19 @@ def _sums_of_parts(gpu: Context, basis: Basis, b: Array, part: int) -> Array:
     """The sums of each column of (1, k, n) over parts of the rows: (parts, 1, n)."""
     _, k, n = b.shape
     parts = -(-k // part)
-    sums = gpu.empty((parts, 1, n), b.dtype)
-    ones = filled(gpu, (1, 1, min(k, part)), b.dtype, 1)
-    for i in range(parts):
-        rows = b[:, i * part : (i + 1) * part]
-        matmul(gpu, basis, ones[..., : rows.shape[1]], rows, sums[i : i + 1])
+    # First over fewer rows, which divide a part, so that there are enough blocks of threads.
+    few = BYTES_DEPTH // 2
+    chunks = -(-k // few)
+    between, sums = gpu.empty((chunks, n), b.dtype), gpu.empty((parts, 1, n), b.dtype)
+
+    def recipe() -> Recipe:
+        moduli = gpu.moduli_of(basis)
+        made, where = Recipe(3, moduli), {"moduli": gpu.address(moduli.value), "x": 0, "y": 0}
+        made.launch(sum_rows_launch(basis, k, n, few, **where), 0, 1)
+        made.launch(sum_rows_launch(basis, chunks, n, -(-part // few), **where), 1, 2)
+        return made
+
+    gpu.run(basis.handles, ("sums of parts", k, n, part), recipe, b, between, sums)
     return sums
 
 
