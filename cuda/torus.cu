@@ -216,17 +216,19 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED> struct To
             copy_bulk(staged() + part * PART, p.key + (u64)step * STEP + part * PART, PART * sizeof(Value),
                       barriers() + part);
     }
-    // The last warp that has read a part fetches the same part of the next step. With several levels, whose steps are
-    // long, a barrier costs little, and racecheck understands it.
+    // The last warp that has read a part fetches the same part of the next step, so that the ciphertexts of a block
+    // need not wait for each other.
     PG_DEVICE void release(u32 step, int part) const {
-        if constexpr (LEVELS > 1) {
-            __syncthreads();
-            if (threadIdx.x == 0) fetch(step + 1, part);
-            return;
-        }
         __syncwarp();
         if (threadIdx.x % 32 == 0 && add_in_block(counters() + part, 1) == (step + 1) * (THREADS / 32) - 1)
             fetch(step + 1, part);
+    }
+    // Waits until all threads have read all parts, and fetches those of the next step.
+    PG_DEVICE void release(u32 step) const {
+        __syncthreads();
+        if (threadIdx.x == 0)
+#pragma unroll
+            for (int part = 0; part < KEY_PARTS; ++part) fetch(step + 1, part);
     }
     PG_DEVICE Value factor(const Value *key, int level, u32 from, int v) const {
         constexpr int ROW = M / KEY_ROWS;
@@ -261,9 +263,12 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED> struct To
                 }
                 sums[v] = sum;
             }
-            if (STAGED && level + 1 == LEVELS) release(step, part);
+            if (STAGED && PAIRED) release(step, part);
         }
-        if constexpr (!PAIRED) synchronise_item();
+        if constexpr (STAGED && !PAIRED) {
+            if (level + 1 == LEVELS) release(step);
+            else synchronise_item();
+        } else if constexpr (!PAIRED) synchronise_item();
     }
 
     // ---- rotation ----
