@@ -190,20 +190,6 @@ def test_gadget_ciphertexts_hide_their_messages(device: str, ring: Ring) -> None
     assert lattice.ggsw(messages, secret, bits=6, levels=3, tuniform=4) != made
 
 
-def test_the_key_of_groups_hides_one_choice_of_each() -> None:
-    R, s = Ring(32, 2**32), Ring(32, 2**32).ternary(1, seed=1)
-    bits = [1, 0, 1, 1, 0]
-    key = lattice.multi_bit_key(bits, s, group=3, bits=10, levels=2, tuniform=2, seed=2)
-    assert key.shape == (2, 8, 2, 2, 2)
-    weight = lattice.gadget(R, bits=10, levels=2)[0]
-    chosen = [sum(b << i for i, b in enumerate(bits[at : at + 3])) for at in (0, 3)]
-    for j, group in enumerate(key):
-        for S, matrix in enumerate(group):
-            phase = matrix[0, 0, 0] + matrix[0, 0, 1] * s[0]
-            hidden = R([weight if chosen[j] == S else 0])
-            assert (phase - hidden).norm(float("inf")) <= 4
-
-
 def test_refused() -> None:
     x, key = np.zeros((2, 5), np.uint32), np.zeros((8, 4), np.uint32)
     R = Ring(32, 2**32)
@@ -261,16 +247,6 @@ def test_refused() -> None:
             lambda: lattice.ggsw([1.5], s, bits=4, levels=2, tuniform=3),
             pg.errors.CoefficientError,
             "messages",
-        ),
-        (
-            lambda: lattice.multi_bit_key([1, 2], s, group=2, bits=4, levels=2, tuniform=3),
-            pg.ParameterError,
-            "must be bits",
-        ),
-        (
-            lambda: lattice.multi_bit_key([1, 1], s, group=9, bits=4, levels=2, tuniform=3),
-            pg.ParameterError,
-            "group: 9",
         ),
     ]
     for call, error, text in wrong:
