@@ -39,52 +39,6 @@ template <class W, class R> struct FftTorusRow {
         x = s;
     }
 
-    // ---- tables ----
-
-    // Which power of exp(-2 pi i / (2 half)) the butterflies of a stage use: 0 ... half - 1, of which passes read the
-    // first half where the others are -i times these. Writes them to `to`, and returns where the next ones go.
-    static Complex *write(Complex *to, size_t half, size_t first, const Complex *roots, size_t order) {
-        double *const parts = &to->re;
-        for (size_t i = 0; i < WIDTH; ++i) {
-            const size_t k = (first + i) % half * (order / (2 * half));
-            const Complex root = roots[k ? order - k : 0];
-            parts[i] = root.re, parts[WIDTH + i] = root.im;
-        }
-        return to + WIDTH;
-    }
-    // roots: exp(2 pi i k / order), k = 0 ... order - 1, order = 4 points
-    static void make_tables(const Complex *roots, size_t points, double scale, Complex *inverse, Complex *twist) {
-        const size_t order = 4 * points;
-        size_t half = 1;
-        for (; half <= WIDTH; half *= 2) inverse = write(inverse, half, 0, roots, order);
-        if (is_wide(points)) inverse = write(inverse, half, 0, roots, order), half *= 2;
-        for (; half < points; half *= 4)
-            for (size_t j = 0; j < half; j += WIDTH) {
-                inverse = write(inverse, half, j, roots, order);
-                inverse = write(inverse, 2 * half, j, roots, order);
-            }
-        for (size_t j = 0; j < points; ++j) {
-            double *const parts = &twist[j / WIDTH * WIDTH].re + j % WIDTH;
-            const Complex root = roots[j ? order - j : 0];
-            parts[0] = root.re * scale, parts[WIDTH] = root.im * scale;
-        }
-    }
-    // Whether the last stages of the forward transform are one more than the pairs of vectors have (Ntt::forward).
-    static bool is_wide(size_t points) {
-        size_t length = points;
-        while (length >= 8 * WIDTH) length /= 4;
-        return length > 2 * WIDTH;
-    }
-
-    // From the order of leaves to that of the forward transform: of 2 WIDTH neighbours first the even ones.
-    static void arrange(const Complex *leaves, Complex *z, size_t points) {
-        for (size_t j = 0; j < points; j += 2 * WIDTH)
-            for (size_t i = 0; i < 2 * WIDTH; ++i) {
-                double *const parts = &z[j + i % 2 * WIDTH].re + i / 2;
-                parts[0] = leaves[j + i].re, parts[WIDTH] = leaves[j + i].im;
-            }
-    }
-
     // ---- forward ----
 
     // z = the spectrum of digits, which are the fields minus half of the base.
@@ -94,13 +48,27 @@ template <class W, class R> struct FftTorusRow {
         const auto number = [&](const W *x) __attribute__((always_inline)) {
             return R::sub(R::value(Words::add(R::load_words(x), exponent)), lift);
         };
-        for (size_t j = 0; j < points; j += WIDTH) {
-            R::store(&z[j].re, number(fields + j));
-            R::store(&z[j].re + WIDTH, number(fields + j + points));
-        }
+        const auto value = [&](size_t j) __attribute__((always_inline)) {
+            return Value{number(fields + j), number(fields + j + points)};
+        };
         const Complex *const w = row.forward;
         const Row<Complex> r{nullptr, {w, w}, {w, w}, points, 1, points, nullptr};
-        Ntt<Butterfly, false>(r, {}).template forward<false>(z, z, points, 1);
+        const Ntt<Butterfly, false> ntt(r, {});
+        if (points < 8 * WIDTH) {
+            for (size_t j = 0; j < points; j += WIDTH) Lanes::store(z + j, value(j));
+            return ntt.template forward<false>(z, z, points, 1);
+        }
+        // The first two stages read the fields, as Ntt::forward_radix4 would read numbers.
+        const size_t h = points / 4;
+        const Value w1 = ntt.forward_twiddle(1), w2 = ntt.forward_twiddle(2), w3 = ntt.forward_twiddle(3);
+        for (size_t j = 0; j < h; j += WIDTH) {
+            Value v[4];
+            for (size_t i = 0; i < 4; ++i) v[i] = value(j + i * h);
+            ntt.b.forward(v[0], v[2], w1), ntt.b.forward(v[1], v[3], w1);
+            ntt.b.forward(v[0], v[1], w2), ntt.b.forward(v[2], v[3], w3);
+            for (size_t i = 0; i < 4; ++i) Lanes::store(z + j + i * h, v[i]);
+        }
+        for (size_t i = 0; i < 4; ++i) ntt.template forward<false>(z + i * h, z + i * h, h, 4 + i);
     }
 
     // ---- products ----
@@ -158,22 +126,15 @@ template <class W, class R> struct FftTorusRow {
         }
         return w;
     }
-    void passes(Complex *z) const {
-        const bool wide = is_wide(points);
-        const Complex *w = wide ? tail<true, 2>(z) : tail<false, 1>(z);
-        for (size_t half = (wide ? 4 : 2) * WIDTH; half < points; half *= 4) {
-            for (size_t at = 0; at < points; at += 4 * half) {
-                const Complex *t = w;
-                for (size_t j = at; j < at + half; j += WIDTH, t += 2 * WIDTH) {
-                    const Value w1 = load(t), w2 = load(t + WIDTH);
-                    Value v[4];
-                    for (size_t i = 0; i < 4; ++i) v[i] = load(z + j + i * half);
-                    inverse(v[0], v[1], w1), inverse(v[2], v[3], w1);
-                    inverse(v[0], v[2], w2), inverse<true>(v[1], v[3], w2);
-                    for (size_t i = 0; i < 4; ++i) Lanes::store(z + j + i * half, v[i]);
-                }
-            }
-            w += 2 * half;
+    // Two stages, of `half` and 2 half, on a block that begins at z: put(i, v) takes number i of it.
+    template <class Put> static PG_INLINE void radix4(const Complex *z, size_t half, const Complex *w, const Put &put) {
+        for (size_t j = 0; j < half; j += WIDTH, w += 2 * WIDTH) {
+            const Value w1 = load(w), w2 = load(w + WIDTH);
+            Value v[4];
+            for (size_t i = 0; i < 4; ++i) v[i] = load(z + j + i * half);
+            inverse(v[0], v[1], w1), inverse(v[2], v[3], w1);
+            inverse(v[0], v[2], w2), inverse<true>(v[1], v[3], w2);
+            for (size_t i = 0; i < 4; ++i) put(j + i * half, v[i]);
         }
     }
 
@@ -195,15 +156,24 @@ template <class W, class R> struct FftTorusRow {
     }
     // y = the product whose spectrum is z, or y + it; z is overwritten.
     void finish(Complex *z, W *y, bool adds) const {
-        passes(z);
-        const auto put = [&](W *to, V x) __attribute__((always_inline)) {
+        const auto round_to = [&](W *to, V x) __attribute__((always_inline)) {
             const I value = nearest(x);
             R::store_words(to, adds ? Words::add(value, R::load_words(to)) : value);
         };
-        for (size_t j = 0; j < points; j += WIDTH) {
-            const Value x = Lanes::mul(load(z + j), load(row.twist + j));
-            put(y + j, x.re), put(y + j + points, x.im);
-        }
+        const auto end = [&](size_t j, Value v) __attribute__((always_inline)) {
+            const Value x = Lanes::mul(v, load(row.twist + j));
+            round_to(y + j, x.re), round_to(y + j + points, x.im);
+        };
+        const bool wide = torus_is_wide(points, WIDTH);
+        const Complex *w = wide ? tail<true, 2>(z) : tail<false, 1>(z);
+        size_t half = (wide ? 4 : 2) * WIDTH;
+        for (; 4 * half < points; w += 2 * half, half *= 4)
+            for (size_t at = 0; at < points; at += 4 * half)
+                radix4(z + at, half, w,
+                       [&](size_t i, Value v) __attribute__((always_inline)) { Lanes::store(z + at + i, v); });
+        if (half < points) radix4(z, half, w, end);
+        else
+            for (size_t j = 0; j < points; j += WIDTH) end(j, load(z + j));
     }
 };
 
@@ -235,13 +205,7 @@ template <class W, class R> void torus_finish(Complex *z, W *y, bool adds, const
     FftTorusRow<W, R>(row).finish(z, y, adds);
 }
 template <class W, class R> constexpr TorusKernels<W> torus_kernels() {
-    return {R::WIDTH,
-            torus_fields<W>,
-            torus_transform<W, R>,
-            torus_multiply<R>,
-            torus_finish<W, R>,
-            FftTorusRow<W, R>::arrange,
-            FftTorusRow<W, R>::make_tables};
+    return {R::WIDTH, torus_fields<W>, torus_transform<W, R>, torus_multiply<R>, torus_finish<W, R>};
 }
 
 }  // namespace

@@ -113,13 +113,19 @@ template <class T> struct ProductKernels {
 // are part of the result (docs/math.md, "Products in doubles").
 struct TorusRow {
     const Complex *forward;  // as twiddles of ProductRow
-    const Complex *inverse;  // of make_tables()
+    const Complex *inverse;  // twiddles of the inverse's passes, and factors of results (torus.cpp), in vectors
     const Complex *twist;
     size_t points;
     unsigned bits;  // of a digit; digit l, most significant first, is a field of x + offset, minus half
     u64 offset, mask;
     double half;
 };
+// Whether the last stages of the forward transform, which are done in registers, are one more than pairs of vectors
+// have (Ntt::forward); so the inverse has one more at its beginning.
+constexpr bool torus_is_wide(size_t points, size_t width) {
+    while (points >= 8 * width) points /= 4;
+    return points > 2 * width;
+}
 template <class W> struct TorusKernels {
     size_t width;  // doubles of a vector, by which tables and spectra are laid out
     // The fields of a level of X^e y - y, or of y
@@ -131,10 +137,6 @@ template <class W> struct TorusKernels {
     void (*multiply)(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
                      unsigned column, size_t ahead, Complex *sum, const TorusRow &row);
     void (*finish)(Complex *sum, W *y, bool adds, const TorusRow &row);  // y = the product, or y += it
-    void (*arrange)(const Complex *leaves, Complex *z, size_t points);   // from the order of leaves to that of spectra
-    // Twiddles of the inverse, at most 2 points, and factors of the results, `points`, which have the scale.
-    // roots: exp(2 pi i k / (4 points))
-    void (*make_tables)(const Complex *roots, size_t points, double scale, Complex *inverse, Complex *twist);
 };
 
 template <class T> struct MatrixView {

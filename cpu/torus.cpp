@@ -9,37 +9,58 @@
 namespace pg {
 namespace {
 constexpr size_t TOGETHER = 8;  // ciphertexts that use a matrix while it is in the cache
+constexpr size_t WIDEST = 8;    // doubles of a vector, at most
 
 size_t components_of(const Out &out) { return out.ndim() >= 3 ? out.shape(out.ndim() - 3) : 0; }
+
+// Number j of an array that is laid out in vectors of `width` real parts, then as many imaginary parts.
+void put(Complex *z, size_t j, size_t width, Complex value) {
+    double *const parts = &z[j / width * width].re + j % width;
+    parts[0] = value.re, parts[width] = value.im;
+}
 }  // namespace
 
 TorusProduct::TorusProduct(unsigned modulus_bits, unsigned bits, unsigned levels, const Lasting<Numbers> &twiddles,
-                           const Lasting<Numbers> &roots)
+                           const Numbers &roots)
     : modulus_bits_(modulus_bits),
       bits_(bits),
       levels_(levels),
       points_(twiddles.array.size()),
-      forward_(twiddles.memory),
-      roots_(roots.memory) {
+      forward_(twiddles.memory) {
     require(modulus_bits == 32 || modulus_bits == 64, "TorusProduct: modulo 2^32 or 2^64");
     require(bits >= 1 && bits <= 31 && levels >= 1 && levels <= modulus_bits && bits * levels <= modulus_bits,
             "TorusProduct: wrong digits");
-    require(twiddles.array.hold<std::complex<double>>() && roots.array.hold<std::complex<double>>() && points_ >= 16 &&
-                (points_ & (points_ - 1)) == 0 && roots.array.size() == 4 * points_,
+    require(twiddles.array.hold<std::complex<double>>() && roots.hold<std::complex<double>>() &&
+                points_ >= 2 * WIDEST && (points_ & (points_ - 1)) == 0 && roots.size() == 4 * points_,
             "TorusProduct: tables of a power of two of points, 16 or more");
+    for (size_t width = 1; width <= WIDEST; width *= 2)
+        tables_.push_back(make_tables((const Complex *)roots.data(), width));
 }
 
-const TorusProduct::Tables &TorusProduct::tables() const {
-    const TorusKernels<u64> &kernels = word_kernels<u64>().torus;
-    Tables &own = tables_[__builtin_ctzll(kernels.width)];
-    std::call_once(own.made, [&] {
-        const Complex *const roots = (const Complex *)roots_.get();
-        const double scale = 1 / (double)points_;
-        own.inverse.resize(2 * points_), own.twist.resize(points_), own.halved_twist.resize(points_);
-        kernels.make_tables(roots, points_, scale, own.inverse.data(), own.twist.data());
-        kernels.make_tables(roots, points_, scale / 4294967296.0, own.inverse.data(), own.halved_twist.data());
-    });
-    return own;
+// A pass that joins blocks of `half` values multiplies by exp(-i pi k / half), k = 0 ... half - 1. Only the first half
+// is there where the others are -i times these.
+TorusProduct::Tables TorusProduct::make_tables(const Complex *roots, size_t width) const {
+    const size_t order = 4 * points_;
+    const auto root = [&](size_t k) { return roots[k ? order - k : 0]; };  // exp(-2 pi i k / order)
+    Tables made{std::vector<Complex>(2 * points_), std::vector<Complex>(points_), std::vector<Complex>(points_)};
+    size_t at = 0;
+    const auto write = [&](size_t half, size_t first) {  // a vector of its twiddles from `first` on
+        for (size_t i = 0; i < width; ++i)
+            put(made.inverse.data(), at + i, width, root((first + i) % half * (order / (2 * half))));
+        at += width;
+    };
+    size_t half = 1;
+    for (; half <= width; half *= 2) write(half, 0);
+    if (torus_is_wide(points_, width)) write(half, 0), half *= 2;
+    for (; half < points_; half *= 4)
+        for (size_t j = 0; j < half; j += width) write(half, j), write(2 * half, j);
+    for (size_t j = 0; j < points_; ++j) {
+        const double scale = 1 / (double)points_, halved = scale / 4294967296.0;
+        const Complex w = root(j);
+        put(made.twist.data(), j, width, {w.re * scale, w.im * scale});
+        put(made.halved_twist.data(), j, width, {w.re * halved, w.im * halved});
+    }
+    return made;
 }
 
 void TorusProduct::arrange(const Numbers &leaves, const Out &out) const {
@@ -48,9 +69,14 @@ void TorusProduct::arrange(const Numbers &leaves, const Out &out) const {
             "arrange: wrong dtype or shape");
     const Complex *const x = (const Complex *)leaves.data();
     Complex *const z = (Complex *)out.data();
-    const auto kernel = word_kernels<u64>().torus.arrange;
-    for_each_row(out.size() / points_, seconds_pointwise(4 * points_),
-                 [&](size_t i, const Worker &) { kernel(x + i * points_, z + i * points_, points_); });
+    const size_t width = word_kernels<u64>().torus.width;
+    // Of 2 width neighbours first the even ones
+    for_each_row(out.size() / points_, seconds_pointwise(4 * points_), [&](size_t row, const Worker &) {
+        for (size_t j = 0; j < points_; ++j) {
+            const size_t i = j % (2 * width), to = j - i + i % 2 * width + i / 2;
+            put(z + row * points_, to, width, x[row * points_ + j]);
+        }
+    });
 }
 
 // halved: whether words hold the high halves of residues
@@ -59,7 +85,7 @@ template <class W> TorusRow TorusProduct::row(bool halved) const {
     u64 offset = rest ? 1ull << (rest - 1) : 0;  // to the nearest
     for (unsigned i = 0; i < levels_; ++i) offset += 1ull << (rest + bits_ * i + bits_ - 1);
     const u64 half = 1ull << (bits_ - 1);
-    const Tables &own = tables();
+    const Tables &own = tables_[__builtin_ctzll(word_kernels<W>().torus.width)];
     const Complex *const twist = (halved ? own.halved_twist : own.twist).data();
     return {
         (const Complex *)forward_.get(), own.inverse.data(), twist, points_, bits_, offset, 2 * half - 1, (double)half};

@@ -1,7 +1,6 @@
 // Products of ciphertexts with gadget ciphertexts modulo 2^32 or 2^64, in doubles, with rounding errors
 // (polygpu/_core/plans/torus.py).
 #pragma once
-#include <mutex>
 #include <vector>
 
 #include "array.hpp"
@@ -14,7 +13,7 @@ class TorusProduct {
     // Modulo X^(2 points) + 1 and 2^modulus_bits. twiddles: `points`, as of FftProduct; roots: exp(2 pi i k / (4
     // points)).
     TorusProduct(unsigned modulus_bits, unsigned bits, unsigned levels, const Lasting<Numbers> &twiddles,
-                 const Lasting<Numbers> &roots);
+                 const Numbers &roots);
 
     // Spectra (*batch, points) in the order of leaves, to the order of the transform.
     void arrange(const Numbers &leaves, const Out &out) const;
@@ -37,15 +36,14 @@ class TorusProduct {
 
     // Twiddles of the inverse, and factors of results in words of all bits or of the high half.
     struct Tables {
-        std::once_flag made;
         std::vector<Complex> inverse, twist, halved_twist;
     };
-    const Tables &tables() const;  // for the vectors of the instruction set in use
+    Tables make_tables(const Complex *roots, size_t width) const;
 
     unsigned modulus_bits_, bits_, levels_;
     size_t points_;
-    Memory forward_, roots_;
-    mutable Tables tables_[4];  // by log2 of the doubles of a vector
+    Memory forward_;
+    std::vector<Tables> tables_;  // by log2 of the doubles of a vector
 };
 
 }  // namespace pg

@@ -57,13 +57,13 @@ template <class T> __global__ void __launch_bounds__(256) decompose(const Decomp
 
 // The digits y (rows, n, levels) of entries x (rows, n), whose rows are `stride` apart, as signed integers Y. A thread
 // takes one entry. grid: entries / 256 in x. block: 256 threads.
-template <class T, class Y> struct SmallDigitsParameters {
+template <class T> struct SmallDigitsParameters {
     const T *x;
-    Y *y;
+    void *y;
     u64 n, stride, entries;
     Digits digits;
 };
-template <class T, class Y> __global__ void __launch_bounds__(256) small_digits(const SmallDigitsParameters<T, Y> p) {
+template <class T, class Y> __global__ void __launch_bounds__(256) small_digits(const SmallDigitsParameters<T> p) {
     start_next(starts_early());
     await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
@@ -71,7 +71,7 @@ template <class T, class Y> __global__ void __launch_bounds__(256) small_digits(
     const u64 row = quotient(e, p.n), j = e - row * p.n;
     const T packed = p.digits.packed(p.x[row * p.stride + j]);
     const T q = (T)p.digits.q;
-    Y *const y = p.y + e * p.digits.levels;
+    Y *const y = (Y *)p.y + e * p.digits.levels;
     for (u32 i = 0; i < p.digits.levels; ++i) {
         const T digit = p.digits.digit(packed, i);
         y[i] = (Y)(digit > (T)(q - 1) / 2 ? digit - q : digit);

@@ -64,10 +64,9 @@ template <class T> struct TorusParameters {
     const T *x;                  // (items, K, n)
     const Complex<double> *key;  // (count, KEY_ROWS, LEVELS, K, K, n / 2 / KEY_ROWS)
     T *y;
-    const i64 *exponents;  // (items, 1 + count)
-    const Complex<double>
-        *tables;                 // twiddles of rounds (Torus::twiddle), then the first half of the twist and one more
-    double first[32], last[32];  // constant twiddles: of forward round 0, and of the first inverse round
+    const i64 *exponents;           // (items, 1 + count)
+    const Complex<double> *tables;  // twiddles of rounds (Torus::twiddle), the first half of the twist, and one more
+    double first[32], last[32];     // constant twiddles: of forward round 0, and of the first inverse round
     u32 items, count, bits, offset;
 };
 template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED> struct Torus {
@@ -381,6 +380,5 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED>
 __global__ void __launch_bounds__((Torus<T, S, K, LEVELS, ITEMS, STAGED>::THREADS))
     torus_rotation(const __grid_constant__ TorusParameters<T> p) {
     extern __shared__ __align__(16) unsigned char memory[];
-    await_previous();
     Torus<T, S, K, LEVELS, ITEMS, STAGED>(memory, p).run();
 }

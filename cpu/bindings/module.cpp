@@ -186,7 +186,7 @@ NB_MODULE(_cpu, module) {
         .def("multiply", &GadgetProduct::multiply, nb::arg("ggsw"), nb::arg("c"), nb::arg("out"))
         .def("rotate", &GadgetProduct::rotate, nb::arg("ggsws"), nb::arg("c"), nb::arg("exponents"), nb::arg("out"));
     nb::class_<TorusProduct>(module, "TorusProduct")
-        .def(nb::init<unsigned, unsigned, unsigned, const Lasting<Numbers> &, const Lasting<Numbers> &>(),
+        .def(nb::init<unsigned, unsigned, unsigned, const Lasting<Numbers> &, const Numbers &>(),
              nb::arg("modulus_bits"), nb::arg("bits"), nb::arg("levels"), nb::arg("twiddles"), nb::arg("roots"))
         .def("arrange", &TorusProduct::arrange, nb::arg("leaves"), nb::arg("out"))
         .def("multiply", &TorusProduct::multiply, nb::arg("ggsw"), nb::arg("c"), nb::arg("out"))

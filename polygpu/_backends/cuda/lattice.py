@@ -82,7 +82,7 @@ DECOMPOSE = Struct(
 )
 SMALL_DIGITS = Struct(
     _FILE,
-    "SmallDigitsParameters<u64, short>",
+    "SmallDigitsParameters<u64>",
     ("x y", POINTER),
     ("n stride entries", U64),
     ("digits", DIGITS),

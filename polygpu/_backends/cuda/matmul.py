@@ -193,7 +193,6 @@ def cut_launch(basis: Basis, size: int, n: int, pitch: int, **values: int) -> La
     return entrywise("matmul_bytes.cu", f"cut_words<{ctype(basis)}, {size}>", n * pitch // 16, parameters)
 
 
-# Eight parameters: the sizes of a product, and how its left operand lies in memory.
 def sum_rows_launch(basis: Basis, rows: int, n: int, part: int, **values: int) -> Launch:
     """The launch that sums so many rows at a time."""
     grid = -(-n // 32), -(-rows // part)
@@ -201,6 +200,7 @@ def sum_rows_launch(basis: Basis, rows: int, n: int, part: int, **values: int) -
     return Launch("matmul_bytes.cu", f"sum_rows<{ctype(basis)}>", grid, THREADS, parameters)
 
 
+# Eight parameters: the sizes of a product, and how its left operand lies in memory.
 def bytes_launch(
     basis: Basis, tile: BytesTile, m: int, n: int, k: int, part: int, aligned: int, turned: int, **values: int
 ) -> Launch:
