@@ -48,27 +48,11 @@ template <class W, class R> struct FftTorusRow {
         const auto number = [&](const W *x) __attribute__((always_inline)) {
             return R::sub(R::value(Words::add(R::load_words(x), exponent)), lift);
         };
-        const auto value = [&](size_t j) __attribute__((always_inline)) {
-            return Value{number(fields + j), number(fields + j + points)};
-        };
+        for (size_t j = 0; j < points; j += WIDTH)
+            Lanes::store(z + j, {number(fields + j), number(fields + j + points)});
         const Complex *const w = row.forward;
         const Row<Complex> r{nullptr, {w, w}, {w, w}, points, 1, points, nullptr};
-        const Ntt<Butterfly, false> ntt(r, {});
-        if (points < 8 * WIDTH) {
-            for (size_t j = 0; j < points; j += WIDTH) Lanes::store(z + j, value(j));
-            return ntt.template forward<false>(z, z, points, 1);
-        }
-        // The first two stages read the fields, as Ntt::forward_radix4 would read numbers.
-        const size_t h = points / 4;
-        const Value w1 = ntt.forward_twiddle(1), w2 = ntt.forward_twiddle(2), w3 = ntt.forward_twiddle(3);
-        for (size_t j = 0; j < h; j += WIDTH) {
-            Value v[4];
-            for (size_t i = 0; i < 4; ++i) v[i] = value(j + i * h);
-            ntt.b.forward(v[0], v[2], w1), ntt.b.forward(v[1], v[3], w1);
-            ntt.b.forward(v[0], v[1], w2), ntt.b.forward(v[2], v[3], w3);
-            for (size_t i = 0; i < 4; ++i) Lanes::store(z + j + i * h, v[i]);
-        }
-        for (size_t i = 0; i < 4; ++i) ntt.template forward<false>(z + i * h, z + i * h, h, 4 + i);
+        Ntt<Butterfly, false>(r, {}).template forward<false>(z, z, points, 1);
     }
 
     // ---- products ----
