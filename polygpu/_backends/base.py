@@ -393,6 +393,7 @@ class Backend(Arithmetic):
         """
 
     multiplies_bytes = False
+    least_byte_rows = 1  # from so many rows on bytes multiply words faster than words do
 
     # ---- composed ----
 

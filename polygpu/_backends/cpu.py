@@ -395,6 +395,7 @@ class CpuBackend(HostBackend):
         return native.ns_by_transform(way.points, way.leaf_size)
 
     multiplies_bytes = True
+    least_byte_rows = 48  # by measurement (docs/experiments.md)
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """Decide by measurements (docs/performance.md)."""

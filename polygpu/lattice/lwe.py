@@ -80,7 +80,7 @@ def lwe_switch(x: Any, key: Any, *, q: int, bits: int, levels: int, out: Any = N
         OutputError: `out` cannot take the result, or overlaps the key.
 
     Cost: a pass for the digits, and m levels (n + 1) products for each vector: of bytes, if bits is at most
-    8, else of pairs of bytes up to 16, else of words.
+    8, else of pairs of bytes up to 16, else of words; on the CPU of words too for fewer than 48 vectors.
     Source: Chillotti et al. 2018/421, section 2.4; docs/math.md, "Gadget decomposition".
 
     >>> import numpy as np, polygpu as pg
