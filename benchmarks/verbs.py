@@ -85,6 +85,7 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
     slots = evals(q)
     acc, bsk, exponents = coefs(B, 8, 2), evals(B, 4, 2, LEVELS, 2), integers(8, 5).astype(np.int64)
     x, y, lwe = integers(SQUARE, SQUARE), integers(SQUARE, SQUARE), integers(n)
+    short, lwe_key = integers(8, 257), integers(256 * LEVELS, 65)
     row, rows64, filter64 = complexes(4, 256), complexes(4, 64), complexes(64)
     reals, points = floats(n), complexes(n // 2)
 
@@ -151,6 +152,8 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
             lwe, q=2**32, bits=DIGIT, levels=LEVELS
         ),
         "lattice.extract": lambda: lattice.extract(d, 3),
+        "lattice.lwe_switch": lambda: lattice.lwe_switch(short, lwe_key, q=2**64, bits=4, levels=LEVELS),
+        "lattice.lwe_modulus_switch": lambda: lattice.lwe_modulus_switch(short, q=2**64, to=4096),
         "lattice.prepare": lambda: lattice.prepare(ggsw_coefs, bits=DIGIT),
         "lattice.external_product": lambda: lattice.external_product(ggsw, d, bits=DIGIT),
         "lattice.cmux": lambda: lattice.cmux(ggsw, d, e, bits=DIGIT),
