@@ -180,11 +180,12 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED> struct To
     PG_DEVICE Value twist(int k) const {
         return KEEPS ? kept[ROUNDS * V / 2 + k] : twist_of(tables() + ROUNDS * (M / 2), k);
     }
+    static PG_DEVICE Value constant(const double *of, int i) { return {of[2 * i], of[2 * i + 1]}; }
     // Waits for the first part of the key before the last round, so that the products find it.
     template <int ROUND = 0> PG_DEVICE void forward(Value *values, u32 step) const {
         constexpr int RADIX = S::radix(ROUND);
         const Complex128 word{Modulus()};
-        const auto even = [&](int i) { return ROUND ? twiddle(ROUND - 1, i) : ((const Value *)p.first)[i]; };
+        const auto even = [&](int i) { return ROUND ? twiddle(ROUND - 1, i) : constant(p.first, i); };
         if (STAGED && ROUND == LAST) await_bulk(barriers(), step & 1);
 #pragma unroll
         for (int group = 0; group < V; group += 1 << RADIX)
@@ -199,7 +200,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED> struct To
 #pragma unroll
         for (int group = 0; group < V; group += 1 << RADIX)
             inverse_torus_stages<RADIX, ROUND == LAST>(values + group, [&](int i) {
-                return ROUND == LAST ? ((const Value *)p.last)[i] : twiddle(ROUNDS - 1 - ROUND, group / 2 + i);
+                return ROUND == LAST ? constant(p.last, i) : twiddle(ROUNDS - 1 - ROUND, group / 2 + i);
             });
         if constexpr (ROUND > 0) {
             move<ROUND, ROUND - 1>(values);
