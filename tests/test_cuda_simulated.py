@@ -613,6 +613,37 @@ with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2):
         for c, keys, exponents, expected in cases:
             assert lattice.blind_rotate(c.to("cuda"), keys.to("cuda"), exponents, bits=7).cpu() == expected
 """
+ROTATIONS_IN_DOUBLES = """
+import numpy as np
+from cudasim import simulated_cuda
+import polygpu as pg
+from polygpu import lattice
+from polygpu._backends.cuda import torus
+from polygpu._backends.cuda.tiles import Pass
+
+cases = []
+# n, bits of the modulus, bits and levels of digits, components;
+# log2 of a thread's values, ciphertexts of a block, whether it stages the key
+for n, modulus, bits, levels, k, log_values, items, is_staged in (
+    (512, 64, 23, 1, 2, 3, 2, True),
+    (512, 32, 9, 2, 3, 3, 1, False),
+    (1024, 64, 10, 2, 2, 4, 2, True),
+    (2048, 64, 23, 1, 2, 5, 2, True),
+    (2048, 64, 23, 1, 2, 3, 1, True),
+):
+    R = pg.Ring(n, 2**modulus)
+    c, key = R.random((3, k), seed=1), R.random((2, k, levels, k), seed=2)
+    exponents = np.array([[1, 3, n + 5], [2 * n - 1, 0, n], [0, 7, 9]])
+    made = torus.Rotation(Pass(0, n.bit_length() - 2, 0, 1, log_values), k, levels, items, is_staged)
+    prepared = lattice.prepare(key, bits=bits, precision="double")
+    cases.append((c, key, bits, exponents, made, lattice.blind_rotate(c, prepared, exponents, bits=bits)))
+for order in ("forward", "reverse", "random"):
+    with simulated_cuda("h100", order=order, seed=1, concurrent_blocks=2):
+        for c, key, bits, exponents, made, expected in cases:
+            torus.rotation_of = lambda *_: made
+            prepared = lattice.prepare(key.to("cuda"), bits=bits, precision="double")
+            assert lattice.blind_rotate(c.to("cuda"), prepared, exponents, bits=bits).cpu() == expected
+"""
 KEY_SWITCHES = """
 from dataclasses import replace
 from cudasim import simulated_cuda
@@ -662,6 +693,8 @@ CHECKED = {
     "key switches, thread": KEY_SWITCHES,
     "key switches, address": KEY_SWITCHES,
     "rotations, thread": ROTATIONS,
+    "rotations in doubles, thread": ROTATIONS_IN_DOUBLES,
+    "rotations in doubles, address": ROTATIONS_IN_DOUBLES,
     "rotations, address": ROTATIONS,
     "memory of the core, thread": MEMORY_OF_THE_CORE,
 }
