@@ -226,11 +226,11 @@ def gadget_launches(card: Card) -> Iterator[Launch]:
 
 
 def torus_launches(card: Card) -> Iterator[Launch]:
-    """Blind rotations in doubles: of few ciphertexts and of many, of each size."""
+    """Blind rotations in doubles: of few ciphertexts and of many, of each size; narrow words of one size."""
     values = blank(torus.TORUS, "first last items bits offset")
     sizes = ((2, 1), (2, 2), (2, 3), (3, 1), (5, 1), (5, 3))
     for log_n, (k, levels), items in product(range(9, 13), sizes, (1, 1 << 12)):
-        for bits, q in ((7, 1 << 32), (9, 1 << 64)):
+        for bits, q in ((9, 1 << 64), (7, 1 << 32))[: 2 if (k, levels) == sizes[0] else 1]:
             plan = plan_torus(Quotient("negacyclic", 1 << log_n), q, k * levels, bits, levels)
             made = torus.rotation_of(plan, levels, items, card)
             if made:
