@@ -57,13 +57,13 @@ template <class T> __global__ void __launch_bounds__(256) decompose(const Decomp
 
 // The digits y (rows, n, levels) of entries x (rows, n), whose rows are `stride` apart, as signed integers Y. A thread
 // takes one entry. grid: entries / 256 in x. block: 256 threads.
-template <class T> struct SmallDigitsParameters {
+template <class T> struct SignedDigitsParameters {
     const T *x;
     void *y;
     u64 n, stride, entries;
     Digits digits;
 };
-template <class T, class Y> __global__ void __launch_bounds__(256) small_digits(const SmallDigitsParameters<T> p) {
+template <class T, class Y> __global__ void __launch_bounds__(256) signed_digits(const SignedDigitsParameters<T> p) {
     start_next(starts_early());
     await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
@@ -74,7 +74,8 @@ template <class T, class Y> __global__ void __launch_bounds__(256) small_digits(
     Y *const y = (Y *)p.y + e * p.digits.levels;
     for (u32 i = 0; i < p.digits.levels; ++i) {
         const T digit = p.digits.digit(packed, i);
-        y[i] = (Y)(digit > (T)(q - 1) / 2 ? digit - q : digit);
+        const T value = digit > (T)(q - 1) / 2 ? digit - q : digit;
+        y[i] = sizeof(T) == 4 ? (Y)(i32)value : (Y)(i64)value;
     }
 }
 

@@ -207,10 +207,10 @@ def gadget_launches(card: Card) -> Iterator[Launch]:
         for word in {word_of(q, size, card) for q in MODULI if size == 8 or q >> 32 == 0}:
             for results, wide in product((0, 1, 2, 4, 8) if word != BY_SHIFTS else (), (False, True)):
                 yield lattice.rotated_launch(word, size, 1, 1, results, wide, **values)
-    for q, dtype in product((SMALL, LARGE), (np.int8, np.int16)):
+    for q, dtype in product((SMALL, LARGE), (np.int8, np.int16, np.int64)):
         digits = Gadget(basis_of((q,)), None, 4, 2)
-        values = blank(lattice.SMALL_DIGITS, "n stride entries digits")
-        yield lattice.small_digits_launch(digits, 64, 65, 64, np.dtype(dtype), **values)
+        values = blank(lattice.SIGNED_DIGITS, "n stride entries digits")
+        yield lattice.signed_digits_launch(digits, 64, 65, 64, np.dtype(dtype), **values)
     values = blank(lattice.GADGET, "forward inverse digits order")
     words = {word_of(q, size, card): q for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
     words[_shifts("NEGACYCLIC")] = GOLDILOCKS

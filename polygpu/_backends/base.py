@@ -589,7 +589,7 @@ class Backend(Arithmetic):
         else:
             self.pointwise(basis, "mul_add", x, factors, out, out)
 
-    def small_digits(self, gadget: Gadget, x: Array, out: Array) -> None:
+    def signed_digits(self, gadget: Gadget, x: Array, out: Array) -> None:
         """Digits (rows, n, levels) of rows of residues (rows, n), as signed integers of out's dtype.
 
         Entries of a row are neighbours; rows may be any steps apart.
@@ -597,12 +597,12 @@ class Backend(Arithmetic):
         words, q, (rows, n) = self._dense(x), gadget.basis.moduli[0], x.shape
         digits = self.empty((rows, gadget.levels, 1, n), x.dtype)
         self.decompose(gadget, words[:, None], digits)
-        values = self.xp.moveaxis(digits[:, :, 0], 1, 2)
-        if q & q - 1:
+        values = digits[:, :, 0]
+        if q < 1 << 8 * x.dtype.itemsize:
             # Those of the upper half are negative, in two's complement.
             word = x.dtype.type
-            values = self.xp.where(values > word((q - 1) // 2), values - word(q), values)
-        out[...] = values.astype(out.dtype)
+            self.xp.subtract(values, word(q), out=values, where=values > word((q - 1) // 2))
+        out[...] = self.xp.moveaxis(values.view(f"i{x.dtype.itemsize}"), 1, 2)
 
     def prepare(self, gadget: Gadget, matrices: Array, out: Array) -> None:
         """Matrices (*batch, 1, n) in coefficients, in the form that products by FFT take on this device.

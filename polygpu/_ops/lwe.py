@@ -10,7 +10,7 @@ from .._core.plans.basis import Basis, basis_of
 from .._core.plans.gadget import Gadget
 from .._core.value import Value
 from ..errors import DeviceError, ParameterError
-from .arrays import as_integers, contiguous, empty, in_dtype
+from .arrays import as_integers, contiguous, empty
 from .calls import repeated
 from .gadget import digits_plan
 from .integers import from_integers
@@ -46,15 +46,15 @@ def extract(c: Value, index: object, *, out: None = None) -> Array:
 def decompose_integers(x: object, q: object, bits: object, levels: object) -> Array:
     """The digits of integers modulo q as int64, along a new last axis."""
     basis = _modulus(q)
-    gadget, integers = digits_plan(basis, bits, levels), as_integers(x, "x")
-    compute, words = backend_of(integers), _words(basis, integers, "x")
-    digits = empty(compute, (gadget.levels, 1, integers.size), basis.dtype)
-    compute.decompose(gadget, words.reshape(1, integers.size), digits)
-    modulus = basis.moduli[0]
-    with compute.device_scope():
-        values = in_dtype(digits.reshape(gadget.levels, integers.size), np.dtype(np.uint64))
-        signed = compute.xp.where(values >= (modulus + 1) // 2, values - np.uint64(modulus % 2**64), values)
-        return contiguous(signed.view(np.int64).T).reshape(*integers.shape, gadget.levels)
+    gadget, words = digits_plan(basis, bits, levels), _words(basis, x, "x")
+    return _signed_digits(backend_of(words), gadget, words)
+
+
+def _signed_digits(compute: Backend, gadget: Gadget, words: Array) -> Array:
+    """Return the digits of C-contiguous residues as int64, along a new last axis."""
+    digits = empty(compute, (1, words.size, gadget.levels), np.dtype(np.int64))
+    compute.signed_digits(gadget, words.reshape(1, words.size), digits)
+    return digits.reshape(*words.shape, gadget.levels)
 
 
 def _words(basis: Basis, x: object, name: str) -> Array:
@@ -107,7 +107,7 @@ def _digits(compute: Backend, gadget: Gadget, masks: Array) -> Array:
     rows, n = masks.shape
     if compute.multiplies_bytes and gadget.bits <= 16 and rows >= compute.least_byte_rows:
         small = empty(compute, (rows, n, gadget.levels), np.dtype(np.int8 if gadget.bits <= 8 else np.int16))
-        compute.small_digits(gadget, masks, small)
+        compute.signed_digits(gadget, masks, small)
         return small
     words = empty(compute, (rows, gadget.levels, 1, n), masks.dtype)
     compute.decompose(gadget, contiguous(masks)[:, None], words)
@@ -155,14 +155,7 @@ def modulus_switch(x: object, q: object, to: object, centered_mean: object) -> A
 
 def _multiples(compute: Backend, basis: Basis, x: Array, bits: int) -> Array:
     """Return floor((2 x 2^bits + q) / (2 q)) modulo 2^bits, as int64."""
-    gadget = digits_plan(basis, bits, 1)
-    words = empty(compute, (1, 1, x.size), basis.dtype)
-    compute.decompose(gadget, x.reshape(1, x.size), words)
+    digits = _signed_digits(compute, digits_plan(basis, bits, 1), x)[..., 0]
     with compute.device_scope():
-        # Residues modulo q of digits in [-B/2, B/2).
-        values = in_dtype(words.reshape(x.shape), np.dtype(np.uint64))
-        upper = values >= np.uint64(1 << bits >> 1)
-        negative = values - np.uint64(basis.moduli[0] % 2**64)
-        wrapped = compute.xp.where(upper, negative, values)
-        multiples: Array = (wrapped & np.uint64((1 << bits) - 1)).view(np.int64)
+        multiples: Array = digits & compute.xp.int64((1 << bits) - 1)
         return multiples

@@ -120,7 +120,8 @@ def ggsw(
     weights = gadget(R, bits=bits, levels=levels)
     values = backend_of(numbers).to_host(numbers)
     batch = values.shape
-    noise = _Noise(sigma, tuniform, seed, ("ggsw", R.__reduce__()[1], bits, levels), _residues(s), values)
+    parameters = "ggsw", R.__reduce__()[1], bits, levels
+    noise = _Noise(sigma, tuniform, seed, parameters, s.intt().cpu().data, values)
     shape = (*batch, k + 1, len(weights))
     mask = R.random((*shape, k), seed=noise.seed("mask"))
     made = noise.draw(R, shape) - (mask * s).sum(-1).to()
@@ -176,7 +177,3 @@ def _secret(x: Any, name: str) -> NDArray[np.int64]:
     if max(map(abs, (int(values.min()), int(values.max())))) >= 1 << 31:
         raise ParameterError(f"{name}: an entry is not below 2**31 in size, as those of secrets are")
     return values.astype(np.int64)
-
-
-def _residues(x: Poly) -> NDArray[Any]:
-    return backend_of(x.data).to_host(x.intt().data)

@@ -45,11 +45,11 @@ class CudaBackend(Context, Backend):
         multiply.product_ns,
         multiply.prefers_matrix,
     )
-    digit_product, rotated_sums, decompose, small_digits, prepare, gadget_product, gadget_rotation = (
+    digit_product, rotated_sums, decompose, signed_digits, prepare, gadget_product, gadget_rotation = (
         lattice.digit_product,
         lattice.rotated_sums,
         lattice.decompose,
-        lattice.small_digits,
+        lattice.signed_digits,
         lattice.prepare,
         lattice.gadget_product,
         lattice.gadget_rotation,

@@ -80,9 +80,9 @@ DIGITS = Struct(_FILE, "Digits", ("q power scale offset", U64), ("bits levels", 
 DECOMPOSE = Struct(
     _FILE, "DecomposeParameters<u64>", ("x y", POINTER), ("n entries", U64), ("digits", DIGITS)
 )
-SMALL_DIGITS = Struct(
+SIGNED_DIGITS = Struct(
     _FILE,
-    "SmallDigitsParameters<u64>",
+    "SignedDigitsParameters<u64>",
     ("x y", POINTER),
     ("n stride entries", U64),
     ("digits", DIGITS),
@@ -153,12 +153,12 @@ def decompose_launch(gadget: Gadget, n: int, entries: int, **values: int) -> Lau
     return entrywise(_FILE, f"decompose<{ctype(gadget.basis)}>", entries, parameters)
 
 
-def small_digits_launch(
+def signed_digits_launch(
     gadget: Gadget, n: int, stride: int, entries: int, dtype: np.dtype[Any], **values: int
 ) -> Launch:
     """The launch that computes the digits of so many entries as signed integers of a dtype."""
-    parameters = SMALL_DIGITS(n=n, stride=stride, entries=entries, digits=packed_digits(gadget), **values)
-    kernel = f"small_digits<{ctype(gadget.basis)}, {INTEGER_TYPES[dtype.str[1:]]}>"
+    parameters = SIGNED_DIGITS(n=n, stride=stride, entries=entries, digits=packed_digits(gadget), **values)
+    kernel = f"signed_digits<{ctype(gadget.basis)}, {INTEGER_TYPES[dtype.str[1:]]}>"
     return entrywise(_FILE, kernel, entries, parameters)
 
 
@@ -443,7 +443,7 @@ def decompose(gpu: Context, gadget: Gadget, x: Array, out: Array) -> None:
     gpu.run(gadget.handles, ("decompose", x.size, x.shape[-1]), recipe, x, out)
 
 
-def small_digits(gpu: Context, gadget: Gadget, x: Array, out: Array) -> None:
+def signed_digits(gpu: Context, gadget: Gadget, x: Array, out: Array) -> None:
     rows, n = x.shape
     if not out.size:
         return
@@ -451,10 +451,10 @@ def small_digits(gpu: Context, gadget: Gadget, x: Array, out: Array) -> None:
 
     def recipe() -> Recipe:
         made = Recipe(2)
-        made.launch(small_digits_launch(gadget, n, stride, rows * n, out.dtype, x=0, y=0), 0, 1)
+        made.launch(signed_digits_launch(gadget, n, stride, rows * n, out.dtype, x=0, y=0), 0, 1)
         return made
 
-    gpu.run(gadget.handles, ("small digits", rows, n, stride, out.dtype), recipe, x, out)
+    gpu.run(gadget.handles, ("signed digits", rows, n, stride, out.dtype), recipe, x, out)
 
 
 def prepare(gpu: Context, gadget: Gadget, matrices: Array, out: Array) -> None:
