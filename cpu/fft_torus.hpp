@@ -41,15 +41,30 @@ template <class W, class R> struct FftTorusRow {
 
     // ---- forward ----
 
+    // x - less, for x below 2^52
+    static PG_INLINE V number(I x, double less) {
+        return R::sub(R::value(Words::add(x, Words::splat(0x4330000000000000))), R::splat(4503599627370496.0 + less));
+    }
     // z = the spectrum of digits, which are the fields minus half of the base.
     void transform(const W *fields, Complex *z) const {
-        const V lift = R::splat(4503599627370496.0 + row.half);  // 2^52
-        const I exponent = Words::splat(0x4330000000000000);
-        const auto number = [&](const W *x) __attribute__((always_inline)) {
-            return R::sub(R::value(Words::add(R::load_words(x), exponent)), lift);
-        };
+        transform(fields, z, [&](I x) __attribute__((always_inline)) { return number(x, row.half); });
+    }
+    // z = the spectrum of residues nearest to 0, which are rounded once.
+    void transform_words(const W *words, Complex *z) const {
+        const I low_half = Words::splat(0xffffffff);
+        constexpr double HALF = 2147483648.0;
+        transform(words, z, [&](I x) __attribute__((always_inline)) {
+            if constexpr (sizeof(W) == 4)
+                return number(R::both(Words::add(x, Words::splat(1ull << 31)), low_half), HALF);
+            else {
+                const V high = number(R::right(Words::add(x, Words::splat(1ull << 63)), 32), HALF);
+                return R::fma(high, R::splat(4294967296.0), number(R::both(x, low_half), 0));
+            }
+        });
+    }
+    template <class Number> void transform(const W *words, Complex *z, const Number &of) const {
         for (size_t j = 0; j < points; j += WIDTH)
-            Lanes::store(z + j, {number(fields + j), number(fields + j + points)});
+            Lanes::store(z + j, {of(R::load_words(words + j)), of(R::load_words(words + j + points))});
         const Complex *const w = row.forward;
         const Row<Complex> r{nullptr, {w, w}, {w, w}, points, 1, points, nullptr};
         Ntt<Butterfly, false>(r, {}).template forward<false>(z, z, points, 1);
@@ -177,6 +192,23 @@ template <class W> void torus_fields(const W *y, bool turns, size_t e, W *fields
     for (size_t j = k; j < n; ++j) fields[j] = (W)((W)(second * high[j] - y[j] + offset) >> shift) & mask;
 }
 
+// y += X^e x
+template <class W> void torus_add_turned(const W *x, size_t e, W *y, const TorusRow &row) {
+    const size_t n = 2 * row.points, k = e % n;
+    const W *const low = x + n - k, *const high = x - k;
+    const auto add = [&](auto &&first, auto &&second) __attribute__((always_inline)) {
+        for (size_t j = 0; j < k; ++j) y[j] = first(y[j], low[j]);
+        for (size_t j = k; j < n; ++j) y[j] = second(y[j], high[j]);
+    };
+    const auto plus = [](W a, W b) { return (W)(a + b); };
+    const auto minus = [](W a, W b) { return (W)(a - b); };
+    if (e < n) add(minus, plus);
+    else add(plus, minus);
+}
+
+template <class W, class R> void torus_transform_words(const W *words, Complex *z, const TorusRow &row) {
+    FftTorusRow<W, R>(row).transform_words(words, z);
+}
 template <class W, class R> void torus_transform(const W *fields, Complex *z, const TorusRow &row) {
     FftTorusRow<W, R>(row).transform(fields, z);
 }
@@ -189,7 +221,8 @@ template <class W, class R> void torus_finish(Complex *z, W *y, bool adds, const
     FftTorusRow<W, R>(row).finish(z, y, adds);
 }
 template <class W, class R> constexpr TorusKernels<W> torus_kernels() {
-    return {R::WIDTH, torus_fields<W>, torus_transform<W, R>, torus_multiply<R>, torus_finish<W, R>};
+    return {R::WIDTH,           torus_fields<W>,     torus_transform<W, R>,      torus_multiply<R>,
+            torus_finish<W, R>, torus_add_turned<W>, torus_transform_words<W, R>};
 }
 
 }  // namespace

@@ -136,7 +136,9 @@ template <class W> struct TorusKernels {
     // `ahead` numbers later, if ahead > 0, is fetched into the cache.
     void (*multiply)(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
                      unsigned column, size_t ahead, Complex *sum, const TorusRow &row);
-    void (*finish)(Complex *sum, W *y, bool adds, const TorusRow &row);  // y = the product, or y += it
+    void (*finish)(Complex *sum, W *y, bool adds, const TorusRow &row);    // y = the product, or y += it
+    void (*add_turned)(const W *x, size_t e, W *y, const TorusRow &row);   // y += X^e x
+    void (*transform_words)(const W *x, Complex *z, const TorusRow &row);  // of residues nearest to 0
 };
 
 template <class T> struct MatrixView {

@@ -130,35 +130,33 @@ template <class W> void TorusProduct::multiply_words(const Numbers &ggsw, const 
                  });
 }
 
-template <class T, class W>
-void TorusProduct::rotate_words(const Numbers &ggsws, const Array &c, const Numbers &exponents, const Out &out) const {
+// steps(sums, e, some, room, worker): multiplies `some` ciphertexts, each of whose exponents e are some steps apart, by
+// monomials with the exponents after the first. It may use room for one product and `more` bytes a ciphertext.
+template <class T, class W, class Steps>
+void TorusProduct::rotate_each(const Array &c, const Numbers &exponents, const Out &out, double seconds, size_t more,
+                               const Steps &steps) const {
     T *const y = result_of<T>(out, 1);
     const size_t k = components_of(out), n = 2 * points_, size = k * n;
     require(exponents.ndim() >= 1 && exponents.hold<i64>() && last(exponents) >= 1, "rotate: exponents of int64");
-    const size_t count = last(exponents) - 1, step = k * levels_ * k * points_;
-    require(k && last(out) == n && c && c.itemsize() == sizeof(T) && c.size() == out.size() && last(c) == n &&
-                ggsws.hold<std::complex<double>>() && ggsws.size() == count * step,
+    require(k && last(out) == n && c && c.itemsize() == sizeof(T) && c.size() == out.size() && last(c) == n,
             "rotate: wrong dtype or shape");
-    const size_t items = out.size() / size;
-    require(exponents.size() == items * (count + 1), "rotate: exponents of another shape");
+    const size_t items = out.size() / size, width = last(exponents);
+    require(exponents.size() == items * width, "rotate: exponents of another shape");
     const i64 *const powers = (const i64 *)exponents.data();
     for (size_t i = 0; i < exponents.size(); ++i)
         require(powers[i] >= 0 && (u64)powers[i] < 2 * n, "rotate: exponents below the order of X");
     constexpr unsigned SHIFT = 8 * (sizeof(T) - sizeof(W));
     constexpr T HALF = SHIFT ? (T)1 << (SHIFT - 1) : 0;
     const T *const x = (const T *)c.data();
-    const Complex *const matrices = (const Complex *)ggsws.data();
-    const TorusRow r = row<W>(SHIFT != 0);
     // Few ciphertexts are divided evenly among the threads.
     const size_t together = std::min(TOGETHER, std::max<size_t>(1, items / num_threads()));
-    const double seconds = (double)(count + 1) * (double)(k * (levels_ + 1)) * seconds_fft((double)n);
     for_each_row((items + together - 1) / together, (double)together * seconds, [&](size_t at, const Worker &worker) {
         const size_t first = at * together, some = std::min(together, items - first);
-        char *const room = (char *)worker.scratch(scratch<W>(k) + some * size * sizeof(W));
-        W *const sums = (W *)(room + scratch<W>(k));
-        const i64 *const e = powers + first * (count + 1);
+        char *const room = (char *)worker.scratch(scratch<W>(k) + some * (size * sizeof(W) + more));
+        W *const sums = (W *)(room + scratch<W>(k) + some * more);
+        const i64 *const e = powers + first * width;
         for (size_t i = 0; i < some * k; ++i) {
-            const size_t turn = (size_t)e[i / k * (count + 1)];
+            const size_t turn = (size_t)e[i / k * width];
             const T *const from = x + (first * k + i) * n;
             for (size_t j = 0; j < n; ++j) {  // X^turn times it
                 const size_t to = (j + turn) % (2 * n);
@@ -166,16 +164,72 @@ void TorusProduct::rotate_words(const Numbers &ggsws, const Array &c, const Numb
                 sums[i * n + to % n] = to < n ? value : (W)0 - value;
             }
         }
-        for (size_t i = 0; i < count && !stopped(worker.stop); ++i)
-            for (size_t item = 0; item < some; ++item) {
-                const size_t turn = (size_t)e[item * (count + 1) + i + 1];
-                W *const sum = sums + item * size;
-                if (turn)
-                    product(matrices + i * step, sum, true, turn, sum, k, room, i + 1 < count && item == 0 ? step : 0,
-                            r);
-            }
+        steps(sums, e + 1, some, room, worker);
         for (size_t i = 0; i < some * size; ++i) y[first * size + i] = (T)sums[i] << SHIFT;
     });
+}
+
+template <class T, class W>
+void TorusProduct::rotate_words(const Numbers &ggsws, const Array &c, const Numbers &exponents, const Out &out) const {
+    const size_t k = components_of(out), n = 2 * points_, size = k * n;
+    const size_t count = last(exponents) - 1, step = k * levels_ * k * points_;
+    require(ggsws.hold<std::complex<double>>() && ggsws.size() == count * step, "rotate: matrices of another shape");
+    const Complex *const matrices = (const Complex *)ggsws.data();
+    const TorusRow r = row<W>(sizeof(T) != sizeof(W));
+    const double seconds = (double)(count + 1) * (double)(k * (levels_ + 1)) * seconds_fft((double)n);
+    rotate_each<T, W>(c, exponents, out, seconds, 0,
+                      [&](W *sums, const i64 *e, size_t some, void *room, const Worker &worker) {
+                          for (size_t i = 0; i < count && !stopped(worker.stop); ++i)
+                              for (size_t item = 0; item < some; ++item) {
+                                  const size_t turn = (size_t)e[item * (count + 1) + i],
+                                               ahead = i + 1 < count && item == 0 ? step : 0;
+                                  W *const sum = sums + item * size;
+                                  if (turn) product(matrices + i * step, sum, true, turn, sum, k, room, ahead, r);
+                              }
+                      });
+}
+
+template <class T, class W>
+void TorusProduct::rotate_words_by_groups(const Array &keys, const Array &c, const Numbers &exponents,
+                                          const Out &out) const {
+    const size_t k = components_of(out), n = 2 * points_, size = k * n, polynomials = k * levels_ * k;
+    require(keys && keys.ndim() == 7 && keys.itemsize() == sizeof(T) && keys.shape(1) &&
+                (keys.shape(1) & (keys.shape(1) - 1)) == 0 &&
+                keys.size() == keys.shape(0) * keys.shape(1) * polynomials * n,
+            "rotate_by_groups: keys of another dtype or shape");
+    const size_t group = (size_t)__builtin_ctzll(keys.shape(1)), bits = last(exponents) - 1, groups = keys.shape(0);
+    require(group && groups == (bits + group - 1) / group, "rotate_by_groups: another number of groups");
+    const T *const words = (const T *)keys.data();
+    const TorusRow r = row<W>(sizeof(T) != sizeof(W)), whole = row<T>(false);
+    const TorusKernels<T> &kernels = word_kernels<T>().torus;
+    const double seconds = (double)(groups + 1) * ((double)(k * (levels_ + 1) + polynomials) * seconds_fft((double)n) +
+                                                   (double)(polynomials << group) * seconds_pointwise(n));
+    const size_t matrix = polynomials * points_ * sizeof(Complex);
+    const auto steps = [&](W *sums, const i64 *e, size_t some, void *room, const Worker &worker) {
+        Complex *const matrices = (Complex *)((char *)room + scratch<W>(k));
+        T *const total = (T *)room;
+        for (size_t i = 0; i < groups && !stopped(worker.stop); ++i) {
+            const size_t first = i * group, those = std::min(group, bits - first);
+            for (size_t polynomial = 0; polynomial < polynomials; ++polynomial)  // whose keys all ciphertexts share
+                for (size_t item = 0; item < some; ++item) {
+                    const i64 *const turns = e + item * (bits + 1) + first;
+                    for (size_t set = 0; set < (size_t)1 << those; ++set) {
+                        const T *const key = words + (((i << group) + set) * polynomials + polynomial) * n;
+                        size_t turn = 0;
+                        for (size_t j = 0; j < those; ++j)
+                            if (set >> j & 1) turn += (size_t)turns[j];
+                        if (set == 0) memcpy(total, key, n * sizeof(T));
+                        else kernels.add_turned(key, turn % (2 * n), total, whole);
+                    }
+                    kernels.transform_words(total, matrices + (item * polynomials + polynomial) * points_, whole);
+                }
+            for (size_t item = 0; item < some; ++item) {
+                W *const sum = sums + item * size;
+                product(matrices + item * polynomials * points_, sum, false, 0, sum, k, room, 0, r);
+            }
+        }
+    };
+    rotate_each<T, W>(c, exponents, out, seconds, matrix, steps);
 }
 
 void TorusProduct::multiply(const Numbers &ggsw, const Array &c, const Out &out) const {
@@ -186,6 +240,11 @@ void TorusProduct::rotate(const Numbers &ggsws, const Array &c, const Numbers &e
     if (modulus_bits_ == 32) rotate_words<u32, u32>(ggsws, c, exponents, out);
     else if (bits_ * levels_ < 32) rotate_words<u64, u32>(ggsws, c, exponents, out);
     else rotate_words<u64, u64>(ggsws, c, exponents, out);
+}
+void TorusProduct::rotate_by_groups(const Array &keys, const Array &c, const Numbers &exponents, const Out &out) const {
+    if (modulus_bits_ == 32) rotate_words_by_groups<u32, u32>(keys, c, exponents, out);
+    else if (bits_ * levels_ < 32) rotate_words_by_groups<u64, u32>(keys, c, exponents, out);
+    else rotate_words_by_groups<u64, u64>(keys, c, exponents, out);
 }
 
 }  // namespace pg

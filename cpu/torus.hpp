@@ -23,6 +23,9 @@ class TorusProduct {
     // which the matrices ggsws (count, ...) hide. Modulo 2^64, digits of less than 32 bits together are taken from
     // words of 32 bits, the high halves of residues.
     void rotate(const Numbers &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
+    // The same for keys (groups, 2^g, k, levels, k, 1, n) in coefficients: for each group of g exponents, of which the
+    // last may be shorter, out is multiplied by the sum over S of X^(sum of e_i, i in S) times matrix S.
+    void rotate_by_groups(const Array &keys, const Array &c, const Numbers &exponents, const Out &out) const;
 
   private:
     template <class W> TorusRow row(bool halved) const;
@@ -30,9 +33,14 @@ class TorusProduct {
     void product(const Complex *matrix, const W *c, bool turns, size_t e, W *out, size_t components, void *room,
                  size_t ahead, const TorusRow &row) const;
     template <class W> size_t scratch(size_t components) const;
+    template <class T, class W, class Steps>
+    void rotate_each(const Array &c, const Numbers &exponents, const Out &out, double seconds, size_t more,
+                     const Steps &steps) const;
     template <class W> void multiply_words(const Numbers &ggsw, const Array &c, const Out &out) const;
     template <class T, class W>
     void rotate_words(const Numbers &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
+    template <class T, class W>
+    void rotate_words_by_groups(const Array &keys, const Array &c, const Numbers &exponents, const Out &out) const;
 
     // Twiddles of the inverse, and factors of results in words of all bits or of the high half.
     struct Tables {

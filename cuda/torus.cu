@@ -1,10 +1,10 @@
 // Blind rotation modulo 2^32 or 2^64 in doubles, with rounding errors (docs/math.md, "Products in doubles").
 //
-// A ciphertext stays in shared memory, as words of 32 bits. One block of threads holds ITEMS ciphertexts of K
-// components, S::LANES threads for each component. A transform takes the n coefficients of a row as n/2 complex numbers
-// (fft_product.cu). The inverse one takes the rounds backwards, but multiplies before it adds, x + w y and x - w y, so
-// that both directions have six FMAs a butterfly; what is missing is a factor for each coefficient, the twist.
-// cpu/fft_torus.hpp does the same operations in the same order.
+// A ciphertext stays in shared memory, or in registers where each has a key of its own, as words of 32 bits. One block
+// of threads holds ITEMS ciphertexts of K components, S::LANES threads for each component. A transform takes the n
+// coefficients of a row as n/2 complex numbers (fft_product.cu). The inverse one takes the rounds backwards, but
+// multiplies before it adds, x + w y and x - w y, so that both directions have six FMAs a butterfly; what is missing is
+// a factor for each coefficient, the twist. cpu/fft_torus.hpp does the same operations in the same order.
 #include "complex.cuh"
 #include "ptx.cuh"
 #include "tile.cuh"
@@ -60,90 +60,72 @@ PG_DEVICE void inverse_torus_stages(Complex<double> *values, const Twiddle &twid
     if constexpr (STAGE + 1 < RADIX) inverse_torus_stages<RADIX, LAST, STAGE + 1>(values, twiddle);
 }
 
-template <class T> struct TorusParameters {
-    const T *x;                  // (items, K, n)
-    const Complex<double> *key;  // (count, KEY_ROWS, LEVELS, K, K, n / 2 / KEY_ROWS)
-    T *y;
-    const i64 *exponents;           // (items, 1 + count)
-    const Complex<double> *tables;  // twiddles of rounds (Torus::twiddle), the first half of the twist, and one more
-    double first[32], last[32];     // constant twiddles: of forward round 0, and of the first inverse round
-    u32 items, count, bits, offset;
-};
-template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED> struct Torus {
+// Transforms of ROWS rows by a block, S::LANES threads for each. INVERSE: whether there are tables of the inverse, too.
+// PAIRED: a warp has half of the lanes of two rows, and a transform of two rounds moves a quarter of its values at a
+// time, in place.
+template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
     using Value = Complex<double>;
     static constexpr int V = S::VALUES, LANES = S::LANES, M = S::LENGTH, N = 2 * M, LAST = S::ROUNDS - 1;
-    static constexpr int OF_ITEM = LANES * K, THREADS = OF_ITEM * ITEMS;
-    // A warp has half of the lanes of both components. They exchange digits by shuffles, and a transform of two rounds
-    // moves a quarter of its values at a time, in place.
-    static constexpr bool PAIRED = K == 2 && LANES == 32 && V == 32 && LEVELS == 1;
     // Few threads have few twiddles each, which stay in registers.
     static constexpr bool KEEPS = V == 8;
-    static constexpr int ROUNDS = 2 * LAST, TABLES = ROUNDS * (M / 2) + M / 2 + 1,
-                         KEPT = KEEPS ? ROUNDS * V / 2 + V : 1;
-    static constexpr int ROOM = PAIRED ? 2 * 16 * 17 : M + LANES;  // numbers in shared memory for a component
-    // Words in shared memory for a component. The components of a warp begin in different banks.
-    static constexpr int HELD = PAIRED ? N + 16 : N;
-    static constexpr int STEP = LEVELS * K * K * M, PART = STEP / KEY_PARTS;  // numbers of a key
-    static_assert(V >= KEY_ROWS && LANES >= 32 && OF_ITEM % 32 == 0, "whole rows of a key, and whole warps");
+    static constexpr int ROUNDS = (1 + INVERSE) * LAST, TWIST = INVERSE ? M / 2 + 1 : 0,
+                         TABLES = ROUNDS * (M / 2) + TWIST, KEPT = KEEPS ? ROUNDS * V / 2 + (INVERSE ? V : 0) : 1;
+    static constexpr int ROOM = PAIRED ? 2 * 16 * 17 : M + LANES;  // numbers in shared memory for a row
+    static constexpr int IN_SHARED = KEEPS ? 0 : TABLES;           // numbers of tables there
+    static_assert(LANES >= 32, "a row has whole warps");
 
-    unsigned char *const memory;
-    const TorusParameters<T> &p;
+    Value *const tables, *const rooms;       // in shared memory: IN_SHARED numbers, ROWS ROOM numbers
+    const double *const first, *const last;  // constant twiddles: of forward round 0, and of the first inverse round
     Place<S> place;
-    u32 item, component;
     Value kept[KEPT];  // twiddles, then the twist
-    PG_DEVICE Torus(unsigned char *m, const TorusParameters<T> &parameters) : memory(m), p(parameters) {
-        const u32 t = threadIdx.x % OF_ITEM;
-        item = threadIdx.x / OF_ITEM;
-        component = PAIRED ? t / 16 % 2 : t / LANES;
-        place.lane = PAIRED ? t / 32 * 16 + t % 16 : t % LANES;
-        place.row = item * K + component;
+    // from: twiddles of rounds (twiddle()), the first half of the twist, and one more
+    PG_DEVICE TorusTransform(const Value *from, Value *t, Value *r, const double *f, const double *l, u32 row, u32 lane)
+        : tables(t), rooms(r), first(f), last(l) {
+        place.row = row, place.lane = lane;
         if constexpr (KEEPS) {
 #pragma unroll
-            for (int i = 0; i < ROUNDS * V / 2; ++i) kept[i] = read<READ_ONLY>(p.tables + i * LANES + place.lane);
+            for (int i = 0; i < ROUNDS * V / 2; ++i) kept[i] = read<READ_ONLY>(from + i * LANES + lane);
+            if constexpr (INVERSE)
 #pragma unroll
-            for (int k = 0; k < V; ++k) kept[ROUNDS * V / 2 + k] = twist_of(p.tables + ROUNDS * (M / 2), k);
+                for (int k = 0; k < V; ++k) kept[ROUNDS * V / 2 + k] = twist_of(from + ROUNDS * (M / 2), k);
         } else {
-            for (u32 i = threadIdx.x; i < TABLES; i += THREADS) tables()[i] = read<READ_ONLY>(p.tables + i);
+            for (u32 i = threadIdx.x; i < TABLES; i += ROWS * LANES) tables[i] = read<READ_ONLY>(from + i);
         }
     }
 
-    // Dynamic shared memory: a step of the key if STAGED, tables unless in registers, rooms, ciphertexts, an mbarrier
-    // and a counter for each part of a step.
-    PG_DEVICE Value *staged() const { return (Value *)memory; }
-    PG_DEVICE Value *tables() const { return staged() + (STAGED ? STEP : 0); }
-    PG_DEVICE Value *rooms() const { return tables() + (KEEPS ? 0 : TABLES); }
-    PG_DEVICE u32 *held() const { return (u32 *)(rooms() + K * ITEMS * ROOM); }
-    PG_DEVICE u64 *barriers() const { return (u64 *)(held() + K * ITEMS * HELD); }
-    PG_DEVICE u32 *counters() const { return (u32 *)(barriers() + KEY_PARTS); }
-
-    PG_DEVICE void synchronise_item() const {
-        if constexpr (OF_ITEM == 32) __syncwarp();
-        else synchronise_named(1 + item, OF_ITEM);
+    // Of the threads of a row, or of two if PAIRED.
+    PG_DEVICE void synchronise_row() const {
+        if constexpr (PAIRED) synchronise_named(1 + place.row / 2, 2 * LANES);
+        else if constexpr (LANES == 32) __syncwarp();
+        else synchronise_named(1 + place.row, LANES);
     }
-    // Of SHARERS threads of a component, which follow each other.
+    // Of SHARERS threads of a row, which follow each other.
     template <int SHARERS> PG_DEVICE void synchronise_some() const {
         if constexpr (SHARERS <= 32) __syncwarp();
-        else synchronise_item();
+        else synchronise_row();
     }
     PG_DEVICE u32 index(int k) const { return place.template group_index<0>(k) + place.template offset<0>(k); }
-
-    // ---- transforms ----
+    static constexpr __device__ u32 distance(int k) {  // of index(k) from place.lane
+        return LANES * (k >> S::radix(0)) + Place<S>::template offset<0>(k);
+    }
+    // Where the thread read value v last.
+    PG_DEVICE u32 last_place(int v) const { return place.template shared<LAST, S::log_gap(LAST)>(v); }
 
     // Transposes 32 x 32 numbers, a thread's values being a row: by quarters of 16 x 16, of which each half of the
     // threads first takes the one on the diagonal.
     template <int HALF> PG_DEVICE void transpose(Value *values) const {
         constexpr int NEAR = 16 * HALF, FAR = 16 - NEAR;
-        Value *const own = rooms() + place.row * ROOM + HALF * 272, *const other = own + (1 - 2 * HALF) * 272;
+        Value *const own = rooms + place.row * ROOM + HALF * 272, *const other = own + (1 - 2 * HALF) * 272;
         const u32 h = place.lane % 16;
 #pragma unroll
         for (int r = 0; r < 16; ++r) own[r * 17 + h] = values[NEAR + r];
         __syncwarp();
 #pragma unroll
         for (int r = 0; r < 16; ++r) values[NEAR + r] = own[h * 17 + r];
-        synchronise_item();
+        synchronise_row();
 #pragma unroll
         for (int r = 0; r < 16; ++r) other[r * 17 + h] = values[FAR + r];
-        synchronise_item();
+        synchronise_row();
 #pragma unroll
         for (int r = 0; r < 16; ++r) values[FAR + r] = own[h * 17 + r];
         __syncwarp();
@@ -156,19 +138,18 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED> struct To
         } else {
             constexpr int LATER = FROM < TO ? TO : FROM, LOG_GAP = S::log_gap(LATER);
             if constexpr (S::log_gap(FROM) != S::log_gap(FROM + 1)) synchronise_some<S::sharers(FROM)>();
-            Value *const all = rooms();
 #pragma unroll
-            for (int k = 0; k < V; ++k) all[place.template shared<FROM, LOG_GAP>(k)] = values[k];
+            for (int k = 0; k < V; ++k) rooms[place.template shared<FROM, LOG_GAP>(k)] = values[k];
             synchronise_some<S::sharers(LATER - 1)>();
 #pragma unroll
-            for (int k = 0; k < V; ++k) values[k] = all[place.template shared<TO, LOG_GAP>(k)];
+            for (int k = 0; k < V; ++k) values[k] = rooms[place.template shared<TO, LOG_GAP>(k)];
         }
     }
     // Twiddle i of V / 2 of this thread in a round: 0 ... LAST - 1 are forward rounds 1 ... LAST, then come inverse
     // rounds LAST - 1 ... 0.
     PG_DEVICE Value twiddle(int round, int i) const {
         const int at = round * (V / 2) + i;
-        return KEEPS ? kept[at] : tables()[at * LANES + place.lane];
+        return KEEPS ? kept[at] : tables[at * LANES + place.lane];
     }
     // The twist is exp(-i pi j / (2 M)) times a scale. Of the second half it has the parts of number M - j, exchanged.
     PG_DEVICE Value twist_of(const Value *half, int k) const {
@@ -178,21 +159,21 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED> struct To
         return {-mirrored.im, -mirrored.re};
     }
     PG_DEVICE Value twist(int k) const {
-        return KEEPS ? kept[ROUNDS * V / 2 + k] : twist_of(tables() + ROUNDS * (M / 2), k);
+        return KEEPS ? kept[ROUNDS * V / 2 + k] : twist_of(tables + ROUNDS * (M / 2), k);
     }
     static PG_DEVICE Value constant(const double *of, int i) { return {of[2 * i], of[2 * i + 1]}; }
-    // Waits for the first part of the key before the last round, so that the products find it.
-    template <int ROUND = 0> PG_DEVICE void forward(Value *values, u32 step) const {
+    // Calls before_last() before the last round.
+    template <int ROUND = 0, class Before> PG_DEVICE void forward(Value *values, const Before &before_last) const {
         constexpr int RADIX = S::radix(ROUND);
         const Complex128 word{Modulus()};
-        const auto even = [&](int i) { return ROUND ? twiddle(ROUND - 1, i) : constant(p.first, i); };
-        if (STAGED && ROUND == LAST) await_bulk(barriers(), step & 1);
+        const auto even = [&](int i) { return ROUND ? twiddle(ROUND - 1, i) : constant(first, i); };
+        if (ROUND == LAST) before_last();
 #pragma unroll
         for (int group = 0; group < V; group += 1 << RADIX)
             forward_stages<Complex128, RADIX, 1, 0>(word, values + group, TreeTwiddles<decltype(even)>{even});
         if constexpr (ROUND < LAST) {
             move<ROUND, ROUND + 1>(values);
-            forward<ROUND + 1>(values, step);
+            forward<ROUND + 1>(values, before_last);
         }
     }
     template <int ROUND = LAST> PG_DEVICE void inverse(Value *values) const {
@@ -200,21 +181,109 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED> struct To
 #pragma unroll
         for (int group = 0; group < V; group += 1 << RADIX)
             inverse_torus_stages<RADIX, ROUND == LAST>(values + group, [&](int i) {
-                return ROUND == LAST ? constant(p.last, i) : twiddle(ROUNDS - 1 - ROUND, group / 2 + i);
+                return ROUND == LAST ? constant(last, i) : twiddle(ROUNDS - 1 - ROUND, group / 2 + i);
             });
         if constexpr (ROUND > 0) {
             move<ROUND, ROUND - 1>(values);
             inverse<ROUND - 1>(values);
         }
     }
+};
+
+// Where a leaf lies in a matrix (KEY_ROWS, levels, k, k, n / 2 / KEY_ROWS): value v of a lane, of the polynomial in row
+// (component `from`, level) and a column.
+template <class S> PG_DEVICE u32 matrix_place(u32 lane, int v, u32 levels, u32 k, u32 level, u32 from, u32 column) {
+    const u32 row = ((v % KEY_ROWS * levels + level) * k + from) * k + column;
+    return row * (S::LENGTH / KEY_ROWS) + key_place(lane * (S::VALUES / KEY_ROWS) + v / KEY_ROWS);
+}
+
+// X^e times a polynomial of N words, which is read along its numbers from `lane` on. It wraps round once, where its
+// sign changes.
+template <class T, u32 N> struct Turned {
+    const T *from;
+    u32 wrap, sign;  // sign: 1 or -1, before it wraps
+    PG_DEVICE Turned(const T *own, u32 e, u32 lane) {
+        const u32 k = lane - e;
+        from = own + (k & (N - 1)), wrap = N - (k & (N - 1)), sign = k & N ? ~0u : 1;
+    }
+    // Number lane + j, plus z
+    PG_DEVICE T plus(u32 j, T z) const {
+        const bool wrapped = j >= wrap;
+        const T value = (wrapped ? from - N : from)[j];
+        const u32 s = wrapped ? 0 - sign : sign;
+        if constexpr (sizeof(T) == 4) return value * s + z;
+        else return s == 1 ? z + value : z - value;
+    }
+};
+
+template <class T> struct TorusParameters {
+    const T *x;                  // (items, K, n)
+    const Complex<double> *key;  // (count, KEY_ROWS, LEVELS, K, K, n / 2 / KEY_ROWS); OWN: (items, count, ...)
+    T *y;
+    const i64 *exponents;           // (items, width): e_0; then, unless OWN, one for each step
+    const Complex<double> *tables;  // (TorusTransform)
+    double first[32], last[32];     // constant twiddles (TorusTransform)
+    u32 items, count, width, bits, offset;
+    u32 begins;  // 0: e_0 counts as 0
+};
+// OWN: each ciphertext has matrices of its own, by which each step multiplies it; else by matrix times X^e - 1, and
+// adds the product.
+template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN> struct Torus {
+    using Value = Complex<double>;
+    static constexpr int V = S::VALUES, LANES = S::LANES, M = S::LENGTH, N = 2 * M;
+    static constexpr int OF_ITEM = LANES * K, THREADS = OF_ITEM * ITEMS;
+    // Components of a warp exchange digits by shuffles.
+    static constexpr bool PAIRED = K == 2 && LANES == 32 && V == 32 && LEVELS == 1;
+    using Transform = TorusTransform<S, K * ITEMS, true, PAIRED>;
+    // Words in shared memory for a component. The components of a warp begin in different banks.
+    static constexpr int HELD = OWN ? 0 : PAIRED ? N + 16 : N;
+    static constexpr int STEP = LEVELS * K * K * M, PART = STEP / KEY_PARTS;  // numbers of a key
+    static_assert(V >= KEY_ROWS && OF_ITEM % 32 == 0, "whole rows of a key, and whole warps");
+    static_assert(!(OWN && STAGED) || ITEMS == 1, "a block stages one matrix");
+
+    // Dynamic shared memory: a step of the key if STAGED, tables, rooms, ciphertexts, an mbarrier and a counter for
+    // each part of a step.
+    unsigned char *const memory;
+    const TorusParameters<T> &p;
+    u32 item, component;
+    u64 at;  // of the ciphertext
+    Transform transform;
+    static PG_DEVICE u32 own_component() {
+        const u32 t = threadIdx.x % OF_ITEM;
+        return PAIRED ? t / 16 % 2 : t / LANES;
+    }
+    static PG_DEVICE u32 own_lane() {
+        const u32 t = threadIdx.x % OF_ITEM;
+        return PAIRED ? t / 32 * 16 + t % 16 : t % LANES;
+    }
+    PG_DEVICE Value *staged() const { return (Value *)memory; }
+    PG_DEVICE Value *tables() const { return staged() + (STAGED ? STEP : 0); }
+    PG_DEVICE Value *rooms() const { return tables() + Transform::IN_SHARED; }
+    PG_DEVICE u32 *held() const { return (u32 *)(rooms() + K * ITEMS * Transform::ROOM); }
+    PG_DEVICE u64 *barriers() const { return (u64 *)(held() + K * ITEMS * HELD); }
+    PG_DEVICE u32 *counters() const { return (u32 *)(barriers() + KEY_PARTS); }
+    PG_DEVICE Torus(unsigned char *m, const TorusParameters<T> &parameters)
+        : memory(m),
+          p(parameters),
+          item(threadIdx.x / OF_ITEM),
+          component(own_component()),
+          transform(p.tables, tables(), rooms(), p.first, p.last, item * K + component, own_lane()) {
+        const u64 wanted = (u64)blockIdx.x * ITEMS + item;
+        at = wanted < p.items ? wanted : p.items - 1;
+    }
+    PG_DEVICE void synchronise_item() const {
+        if constexpr (OF_ITEM == 32) __syncwarp();
+        else if constexpr (PAIRED) transform.synchronise_row();
+        else synchronise_named(1 + K * ITEMS + item, OF_ITEM);
+    }
 
     // ---- the key ----
 
+    PG_DEVICE const Value *matrix(u32 step) const { return p.key + ((OWN ? at * p.count : 0) + step) * STEP; }
     // Fetches part `part` of the matrix of a step into shared memory.
     PG_DEVICE void fetch(u32 step, int part) const {
         if (step < p.count)
-            copy_bulk(staged() + part * PART, p.key + (u64)step * STEP + part * PART, PART * sizeof(Value),
-                      barriers() + part);
+            copy_bulk(staged() + part * PART, matrix(step) + part * PART, PART * sizeof(Value), barriers() + part);
     }
     // The last warp that has read a part fetches the same part of the next step, so that the ciphertexts of a block
     // need not wait for each other.
@@ -230,19 +299,15 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED> struct To
 #pragma unroll
             for (int part = 0; part < KEY_PARTS; ++part) fetch(step + 1, part);
     }
-    PG_DEVICE Value factor(const Value *key, int level, u32 from, int v) const {
-        constexpr int ROW = M / KEY_ROWS;
-        const u32 row = ((v % KEY_ROWS * LEVELS + level) * K + from) * K + component;
-        return key[row * ROW + key_place(place.lane * (V / KEY_ROWS) + v / KEY_ROWS)];
-    }
     // sums += the products of all components' digits of a level with the key's entries for this component, its own
     // digits first. Of one level, sums are the digits' places.
     PG_DEVICE void multiply(const Value *key, Value *digits, Value *sums, int level, u32 step) const {
-        // Digits go where the thread read them last.
-        const auto at = [&](int v) { return place.template shared<LAST, S::log_gap(LAST)>(v); };
+        const auto factor = [&](u32 from, int v) {
+            return key[matrix_place<S>(transform.place.lane, v, LEVELS, K, level, from, component)];
+        };
         if constexpr (!PAIRED) {
 #pragma unroll
-            for (int v = 0; v < V; ++v) rooms()[at(v)] = digits[v];
+            for (int v = 0; v < V; ++v) rooms()[transform.last_place(v)] = digits[v];
             synchronise_item();
         }
 #pragma unroll
@@ -252,14 +317,14 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED> struct To
             for (int v = 0; v < V; ++v) {
                 if (v % KEY_ROWS / (KEY_ROWS / KEY_PARTS) != part) continue;
                 const Value own = digits[v];
-                Value sum = multiply_add(own, factor(key, level, component, v), level ? sums[v] : Value{0, 0});
+                Value sum = multiply_add(own, factor(component, v), level ? sums[v] : Value{0, 0});
 #pragma unroll
                 for (int i = 1; i < K; ++i) {
                     const u32 from = component + i < K ? component + i : component + i - K;
                     Value other;
                     if constexpr (PAIRED) other = {__shfl_xor_sync(~0u, own.re, 16), __shfl_xor_sync(~0u, own.im, 16)};
-                    else other = rooms()[at(v) + ((int)from - (int)component) * ROOM];
-                    sum = multiply_add(other, factor(key, level, from, v), sum);
+                    else other = rooms()[transform.last_place(v) + ((int)from - (int)component) * Transform::ROOM];
+                    sum = multiply_add(other, factor(from, v), sum);
                 }
                 sums[v] = sum;
             }
@@ -273,47 +338,32 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED> struct To
 
     // ---- rotation ----
 
-    // X^e times this component, which is read along its numbers from place.lane on. It wraps round once, where its sign
-    // changes.
-    struct Turned {
-        const u32 *from;
-        u32 wrap, sign;  // sign: 1 or -1, before it wraps
-        PG_DEVICE Turned(const u32 *own, u32 e, u32 lane) {
-            const u32 k = lane - e;
-            from = own + (k & (N - 1)), wrap = N - (k & (N - 1)), sign = k & N ? ~0u : 1;
-        }
-        // Number lane + j, plus z
-        PG_DEVICE u32 plus(u32 j, u32 z) const {
-            const bool wrapped = j >= wrap;
-            return (wrapped ? from - N : from)[j] * (wrapped ? 0 - sign : sign) + z;
-        }
-    };
-    static constexpr __device__ u32 distance(int k) {  // of index(k) from place.lane
-        return LANES * (k >> S::radix(0)) + Place<S>::template offset<0>(k);
-    }
-    // current = own += the nearest integers to values times the twist
+    // current = own += the nearest integers to values times the twist; OWN: current is these integers.
     PG_DEVICE void add(Value *values, u32 *own, u32 *current) const {
         u32 largest = 0;
 #pragma unroll
         for (int k = 0; k < V; ++k) {
-            const Value x = values[k] = multiply_add(values[k], twist(k), Value{0, 0});
+            const Value x = values[k] = multiply_add(values[k], transform.twist(k), Value{0, 0});
             largest = max(largest, max(size_of(x.re), size_of(x.im)));
         }
+        const auto before = [&](int k, u32 more) { return OWN ? 0 : own[transform.index(k) + more]; };
         if (largest < 0x43e00000) {  // below 2^63, as all but made-up values are
 #pragma unroll
             for (int k = 0; k < V; ++k) {
-                current[k] = own[index(k)] + (u32)__double2ll_rn(values[k].re);
-                current[k + V] = own[index(k) + M] + (u32)__double2ll_rn(values[k].im);
+                current[k] = before(k, 0) + (u32)__double2ll_rn(values[k].re);
+                current[k + V] = before(k, M) + (u32)__double2ll_rn(values[k].im);
             }
         } else {
 #pragma unroll
             for (int k = 0; k < V; ++k) {
-                current[k] = own[index(k)] + nearest_word<u32>(values[k].re);
-                current[k + V] = own[index(k) + M] + nearest_word<u32>(values[k].im);
+                current[k] = before(k, 0) + nearest_word<u32>(values[k].re);
+                current[k + V] = before(k, M) + nearest_word<u32>(values[k].im);
             }
         }
+        if constexpr (!OWN)
 #pragma unroll
-        for (int k = 0; k < V; ++k) own[index(k)] = current[k], own[index(k) + M] = current[k + V];
+            for (int k = 0; k < V; ++k)
+                own[transform.index(k)] = current[k], own[transform.index(k) + M] = current[k + V];
     }
     static PG_DEVICE u32 size_of(double x) { return (u32)__double2hiint(x) & 0x7fffffff; }  // grows with |x|
     // The digit in a number to which p.offset has been added.
@@ -324,9 +374,8 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED> struct To
         return (double)(i32)((x >> shift & (2 * half - 1)) - half);
     }
     PG_DEVICE void run() const {
-        u32 *const own = held() + place.row * HELD;
-        const u64 wanted = (u64)blockIdx.x * ITEMS + item, at = wanted < p.items ? wanted : p.items - 1;
-        const i64 *const exponents = p.exponents + at * (1 + p.count);
+        u32 *const own = held() + transform.place.row * HELD;
+        const i64 *const exponents = p.exponents + at * p.width;
         const T *const x = p.x + (at * K + component) * N;
         if (STAGED && threadIdx.x == 0) {
 #pragma unroll
@@ -336,50 +385,153 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED> struct To
             for (int part = 0; part < KEY_PARTS; ++part) fetch(0, part);
         }
         u32 current[2 * V];
-        const u32 first = (u32)exponents[0];
+        const u32 first = p.begins ? (u32)exponents[0] : 0;
 #pragma unroll
         for (int k = 0; k < 2 * V; ++k) {
-            const u32 j = index(k % V) + k / V * M, from = j - first;
+            const u32 j = transform.index(k % V) + k / V * M, from = j - first;
             constexpr int SHIFT = 8 * (sizeof(T) - 4);
             const T value = x[from & (N - 1)] + (SHIFT ? (T)1 << (SHIFT ? SHIFT - 1 : 0) : 0);
             const u32 word = (u32)(value >> SHIFT);
-            own[j] = current[k] = from & N ? 0 - word : word;
+            current[k] = from & N ? 0 - word : word;
+            if constexpr (!OWN) own[j] = current[k];
         }
         __syncthreads();  // mbarriers and tables are there
-        u32 next = p.count ? (u32)exponents[1] : 0;
+        u32 next = !OWN && p.count ? (u32)exponents[1] : 0;
         for (u32 step = 0; step < p.count; ++step) {
             const u32 e = next;
-            if (step + 1 < p.count) next = (u32)exponents[2 + step];
-            const Value *const key = STAGED ? staged() : p.key + (u64)step * STEP;
+            if (!OWN && step + 1 < p.count) next = (u32)exponents[2 + step];
+            const Value *const key = STAGED ? staged() : matrix(step);
             Value sums[V];
             for (int level = 0; level < LEVELS; ++level) {
                 Value values[V];
                 Value *const digits = LEVELS == 1 ? sums : values;
-                const Turned turned(own, e, place.lane);
+                const Turned<u32, N> turned(own, e, transform.place.lane);
 #pragma unroll
                 for (int k = 0; k < V; ++k) {
-                    const u32 j = index(k), d = distance(k), low = LEVELS == 1 ? current[k] : own[j];
-                    const u32 high = LEVELS == 1 ? current[k + V] : own[j + M];
+                    if constexpr (OWN) {
+                        digits[k] = {digit(current[k] + p.offset, level), digit(current[k + V] + p.offset, level)};
+                        continue;
+                    }
+                    const u32 j = transform.index(k), d = Transform::distance(k);
+                    const u32 low = LEVELS == 1 ? current[k] : own[j], high = LEVELS == 1 ? current[k + V] : own[j + M];
                     digits[k] = {digit(turned.plus(d, p.offset - low), level),
                                  digit(turned.plus(d + M, p.offset - high), level)};
                 }
-                forward(digits, step);
+                // The first part of the key is awaited so early that the products find it.
+                transform.forward(digits, [&] {
+                    if (STAGED) await_bulk(barriers(), step & 1);
+                });
                 multiply(key, digits, sums, level, step);
             }
-            inverse(sums);
+            transform.inverse(sums);
             add(sums, own, current);
-            synchronise_item();
+            if constexpr (!OWN) transform.synchronise_row();
         }
-        if (wanted >= p.items) return;
+        if ((u64)blockIdx.x * ITEMS + item >= p.items) return;
         T *const y = p.y + (at * K + component) * N;
 #pragma unroll
-        for (int k = 0; k < 2 * V; ++k) y[index(k % V) + k / V * M] = (T)current[k] << 8 * (sizeof(T) - 4);
+        for (int k = 0; k < 2 * V; ++k) y[transform.index(k % V) + k / V * M] = (T)current[k] << 8 * (sizeof(T) - 4);
     }
 };
 // grid: items / ITEMS in x. block: Torus::THREADS.
-template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED>
-__global__ void __launch_bounds__((Torus<T, S, K, LEVELS, ITEMS, STAGED>::THREADS))
+template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN>
+__global__ void __launch_bounds__((Torus<T, S, K, LEVELS, ITEMS, STAGED, OWN>::THREADS))
     torus_rotation(const __grid_constant__ TorusParameters<T> p) {
     extern __shared__ __align__(16) unsigned char memory[];
-    Torus<T, S, K, LEVELS, ITEMS, STAGED>(memory, p).run();
+    Torus<T, S, K, LEVELS, ITEMS, STAGED, OWN>(memory, p).run();
+}
+
+// ---- keys of groups of bits ----
+
+constexpr int COMBINED_STAGES = 4;  // polynomials of a key in shared memory
+constexpr int MOST_GROUP = 8;       // bits
+
+template <class T> struct CombineParameters {
+    const T *keys;         // (steps, 2^group, components, levels, components, n)
+    Complex<double> *y;    // (items, count, KEY_ROWS, levels, components, components, n / 2 / KEY_ROWS)
+    const i64 *exponents;  // (items, width), from that of the first bit of step 0 on
+    const Complex<double> *tables;
+    double first[32];  // (TorusTransform)
+    u32 items, count, width, k, levels, group;
+    u32 bits;  // of all steps; the last group may be shorter
+};
+// Spectra of the sums over S of X^(sum of e_i, i in S) times matrix S of a step, exact modulo 2^w before they are
+// transformed. A block computes one polynomial of a step for ITEMS ciphertexts, which share what it reads of the key.
+template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
+    using Value = Complex<double>;
+    using Transform = TorusTransform<S, ITEMS, false, false>;
+    static constexpr int V = S::VALUES, LANES = S::LANES, M = S::LENGTH, N = 2 * M, THREADS = LANES * ITEMS;
+    static constexpr int ROOMS = ITEMS * Transform::ROOM * (int)sizeof(Value),
+                         STAGES = STAGED ? COMBINED_STAGES * N * (int)sizeof(T) : 0;
+
+    // Dynamic shared memory: rooms of transforms or, before, polynomials of the key; tables; an mbarrier for each
+    // polynomial.
+    unsigned char *const memory;
+    const CombineParameters<T> &p;
+    Transform transform;
+    PG_DEVICE Value *tables() const { return (Value *)(memory + (ROOMS > STAGES ? ROOMS : STAGES)); }
+    PG_DEVICE u64 *barriers() const { return (u64 *)(tables() + Transform::IN_SHARED); }
+    PG_DEVICE T *staged(u32 set) const { return (T *)memory + set % COMBINED_STAGES * N; }
+    PG_DEVICE TorusCombination(unsigned char *m, const CombineParameters<T> &parameters)
+        : memory(m),
+          p(parameters),
+          transform(p.tables, tables(), (Value *)memory, p.first, nullptr, threadIdx.x / LANES, threadIdx.x % LANES) {}
+
+    PG_DEVICE void run() const {
+        const u32 sets = (p.items + ITEMS - 1) / ITEMS, polynomials = p.k * p.levels * p.k;
+        const u32 polynomial = blockIdx.x / sets % polynomials, step = blockIdx.x / sets / polynomials;
+        const u32 size = min(p.group, p.bits - step * p.group),
+                  count = 1u << size;  // of this group, and of its matrices
+        const u64 wanted = (u64)(blockIdx.x % sets) * ITEMS + transform.place.row;
+        const u64 at = wanted < p.items ? wanted : p.items - 1;
+        const i64 *const exponents = p.exponents + at * p.width + step * p.group;
+        u32 powers[MOST_GROUP];
+#pragma unroll
+        for (int i = 0; i < MOST_GROUP; ++i) powers[i] = (u32)i < size ? (u32)exponents[i] : 0;
+        const T *const keys = p.keys + ((u64)(step << p.group) * polynomials + polynomial) * N;
+        const auto key = [&](u32 set) { return keys + (u64)set * (polynomials * N); };
+        const auto fetch = [&](u32 set) {
+            if (set < count) copy_bulk(staged(set), key(set), N * sizeof(T), barriers() + set % COMBINED_STAGES);
+        };
+        if (STAGED && threadIdx.x == 0) {
+            for (int i = 0; i < COMBINED_STAGES; ++i) start_barrier(barriers() + i);
+            end_barrier_starts();
+            for (u32 set = 0; set < COMBINED_STAGES; ++set) fetch(set);
+        }
+        __syncthreads();  // mbarriers and tables are there
+        T sums[2 * V] = {};
+        for (u32 set = 0; set < count; ++set) {
+            u32 e = 0;
+#pragma unroll
+            for (int i = 0; i < MOST_GROUP; ++i) e += set >> i & 1 ? powers[i] : 0;
+            if (STAGED) await_bulk(barriers() + set % COMBINED_STAGES, set / COMBINED_STAGES & 1);
+            const Turned<T, N> turned(STAGED ? staged(set) : key(set), e, transform.place.lane);
+#pragma unroll
+            for (int k = 0; k < 2 * V; ++k) sums[k] = turned.plus(Transform::distance(k % V) + k / V * M, sums[k]);
+            if constexpr (STAGED) {
+                __syncthreads();
+                if (threadIdx.x == 0) fetch(set + COMBINED_STAGES);
+            }
+        }
+        Value values[V];
+#pragma unroll
+        for (int k = 0; k < V; ++k) values[k] = {number(sums[k]), number(sums[k + V])};
+        transform.forward(values, [] {});
+        if (wanted >= p.items) return;
+        Value *const y = p.y + (at * p.count + step) * (polynomials * M);
+        const u32 column = polynomial % p.k, row = polynomial / p.k;
+#pragma unroll
+        for (int v = 0; v < V; ++v)
+            y[matrix_place<S>(transform.place.lane, v, p.levels, p.k, row % p.levels, row / p.levels, column)] =
+                values[v];
+    }
+    static PG_DEVICE double number(u32 x) { return (double)(i32)x; }
+    static PG_DEVICE double number(u64 x) { return (double)(i64)x; }
+};
+// grid: polynomials of matrices of all steps, times items / ITEMS, in x. block: TorusCombination::THREADS.
+template <class T, class S, int ITEMS, bool STAGED>
+__global__ void __launch_bounds__((TorusCombination<T, S, ITEMS, STAGED>::THREADS))
+    torus_combination(const __grid_constant__ CombineParameters<T> p) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    TorusCombination<T, S, ITEMS, STAGED>(memory, p).run();
 }

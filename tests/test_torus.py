@@ -69,6 +69,23 @@ def test_the_largest_digits_and_keys(device: str, shape: tuple[int, int, int, in
         )
 
 
+@on("cpu", *CARDS)
+@pytest.mark.parametrize("shape", [(32, 64, 23, 1, 2), (64, 32, 7, 3, 2), (512, 64, 22, 1, 2)])
+def test_the_largest_digits_and_combined_keys(device: str, shape: tuple[int, int, int, int, int]) -> None:
+    """The sum of the matrices of a group has all residues near q/2."""
+    n, modulus_bits, bits, levels, k = shape
+    R, q, half = Ring(n, 2**modulus_bits), 2**modulus_bits, -(1 << bits - 1)
+    largest = sum(half * g for g in lattice.gadget(R, bits=bits, levels=levels)) % q
+    c = R(np.full((1, k, n), largest, object))
+    for residue in (q // 2, q // 2 - 1, q // 2 + 1):
+        parts = [np.full((k, levels, k, n), x % q, object) for x in (q - 5, residue + 5)]
+        prepared = doubled(R(np.stack(parts)[None]), bits)
+        signed = residue if residue < q // 2 else residue - q
+        row = [k * levels * half * signed * (2 * i + 2 - n) % q for i in range(n)]
+        error = centred(lattice.blind_rotate(c, prepared, [[0, 0]], bits=bits), R([[row] * k]))
+        assert np.abs(error).max() <= prepared.error.bound
+
+
 @on("cpu")
 @pytest.mark.parametrize(
     "shape", [(512, 64, 23, 1, 5), (1024, 32, 15, 2, 2), (1024, 64, 11, 2, 2), (2048, 64, 23, 1, 2)]
@@ -86,6 +103,23 @@ def test_the_standard_deviation_of_a_million_coefficients(
     assert np.sqrt(np.mean(error**2)) == pytest.approx(prepared.error.std, rel=0.1)
     assert np.abs(error).max() < prepared.error.bound
     assert abs(np.mean(error)) < 4 * prepared.error.std / math.sqrt(error.size) + 1
+
+
+@on("cpu")
+@pytest.mark.parametrize("shape", [(1024, 32, 15, 2, 2), (2048, 64, 22, 1, 2)])
+def test_the_standard_deviation_with_combined_keys(
+    device: str, shape: tuple[int, int, int, int, int]
+) -> None:
+    n, modulus_bits, bits, levels, k = shape
+    R, count = Ring(n, 2**modulus_bits), 100
+    key = R.random((1, 2, k, levels, k), seed=1)
+    prepared, none = doubled(key, bits), np.zeros((count, 1), int)
+    c = lattice.blind_rotate(R.random((count, k), seed=2), doubled(key[:0], bits), none, bits=bits)
+    exponents = np.concatenate([none, np.random.default_rng(3).integers(1, 2 * n, (count, 1))], axis=1)
+    found = lattice.blind_rotate(c, prepared, exponents, bits=bits)
+    error = centred(found, lattice.blind_rotate(c, key, exponents, bits=bits))
+    assert np.sqrt(np.mean(error**2)) == pytest.approx(prepared.error.std, rel=0.1)
+    assert np.abs(error).max() < prepared.error.bound
 
 
 @on("cpu", "reference", *CARDS)
@@ -114,11 +148,80 @@ def test_each_step_of_a_rotation(device: str, shape: tuple[int, int, int, int, i
     assert state.cpu() == whole.cpu()
 
 
+def grouped(
+    shape: tuple[int, int, int, int, int], group: int, count: int, items: int
+) -> tuple[Poly, Poly, np.ndarray[Any, Any]]:
+    """A key of groups for `count` bits, ciphertexts, and exponents for them."""
+    n, modulus_bits, _, levels, k = shape
+    R, groups = Ring(n, 2**modulus_bits), -(-count // group)
+    key = R.random((groups, 2**group, k, levels, k), seed=1)
+    exponents = np.random.default_rng(3).integers(-n, 3 * n, (items, 1 + count))
+    return key, R.random((items, k), seed=2), exponents
+
+
+@on("cpu", "reference", *CARDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_each_step_of_a_rotation_by_groups(device: str, shape: tuple[int, int, int, int, int]) -> None:
+    """As for single bits. The last group is shorter."""
+    n, bits = shape[0], shape[2]
+    if device == "reference" and n > 64:
+        pytest.skip("takes minutes")
+    key, c, exponents = grouped(shape, 2, 5, 3)
+    exponents[0, 1], exponents[1, 2] = 0, n
+    whole = lattice.blind_rotate(c, doubled(key, bits), exponents, bits=bits)
+    none = np.zeros((3, 1), int)
+    state = lattice.blind_rotate(c, doubled(key[:0], bits), exponents[:, :1], bits=bits)
+    for i in range(3):
+        own, powers = key[i : i + 1], np.concatenate([none, exponents[:, 1 + 2 * i : 3 + 2 * i]], axis=1)
+        after = lattice.blind_rotate(state, doubled(own, bits), powers, bits=bits)
+        exact = lattice.blind_rotate(state, own, powers, bits=bits)
+        assert np.abs(centred(after, exact)).max() <= doubled(own, bits).error.bound
+        state = after
+    assert state.cpu() == whole.cpu()
+
+
+@on("cpu", "reference", *CARDS)
+@pytest.mark.parametrize(
+    ("n", "q", "bits", "levels"), [(8, 2**12, 4, 3), (32, 2**32, 8, 4), (16, 12289, 4, 3)]
+)
+@pytest.mark.parametrize("group", [1, 2, 3])
+def test_a_rotation_by_groups_without_noise(
+    device: str, n: int, q: int, bits: int, levels: int, group: int
+) -> None:
+    """Matrices that hide bits exactly turn ciphertexts by the sum of the chosen exponents."""
+    R, secret = Ring(n, q), np.array([1, 0, 1, 1])
+    key = lattice.multi_bit_key(secret, R.zeros(1), group=group, bits=bits, levels=levels, tuniform=0, seed=1)
+    gadget, size = lattice.gadget(R, bits=bits, levels=levels), -(-len(secret) // group) * group
+    messages = np.zeros(key.shape[:2], int)
+    padded = np.concatenate([secret, np.zeros(size - len(secret), int)]).reshape(-1, group)
+    messages[np.arange(len(messages)), padded @ (1 << np.arange(group))] = 1
+    exact = np.zeros((*key.shape, 1), object)
+    for i in range(2):
+        exact[..., i, :, i, 0] = messages[..., None] * np.array(gadget, object)
+    exponents = np.random.default_rng(2).integers(-3 * n, 3 * n, (3, 5))
+    c = R.random((3, 2), seed=3)
+    wanted = c.mul_monomial((exponents[:, 0] + exponents[:, 1:] @ secret)[:, None])
+    left_out = len(messages) * (q / 2 / 2 ** (bits * levels) + levels * 2**bits / 4) if q == 12289 else 0
+    for own in (R(exact), R(exact).ntt() if q == 12289 else lattice.prepare(R(exact), bits=bits)):
+        found = lattice.blind_rotate(c, own, exponents, bits=bits)
+        assert np.abs(centred(found, wanted)).max() <= left_out
+    # The key's own messages are these, under the secret 0 and noise of -1, 0 and 1.
+    assert np.abs(centred(key, R(exact))[..., 0, :]).max() <= 1
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_any_batch_split_and_number_of_threads(shape: tuple[int, int, int, int, int]) -> None:
     n, modulus_bits, bits, _, k = shape
-    prepared, c = doubled(key_of(shape, 3), bits), Ring(n, 2**modulus_bits).random((11, k), seed=2)
+    c = Ring(n, 2**modulus_bits).random((11, k), seed=2)
     exponents = np.random.default_rng(3).integers(0, 2 * n, (11, 4))
+    for key in (key_of(shape, 3), grouped(shape, 2, 3, 1)[0]):
+        prepared = doubled(key, bits)
+        assert_equal_for_all_splits(c, prepared, exponents, bits)
+
+
+def assert_equal_for_all_splits(
+    c: Poly, prepared: lattice.Prepared, exponents: np.ndarray[Any, Any], bits: int
+) -> None:
     before = _cpu.num_threads()
     try:
         found = []
@@ -133,15 +236,16 @@ def test_any_batch_split_and_number_of_threads(shape: tuple[int, int, int, int, 
 
 def test_instruction_sets_that_fuse_give_the_same_bits() -> None:
     shape, before, found = (256, 64, 20, 1, 2), _cpu.isa(), {}
-    key, c = key_of(shape, 2), Ring(256, 2**64).random((3, 2), seed=2)
-    try:
-        for isa in _cpu.supported_isas():
-            _cpu.set_isa(isa)
-            found[isa] = lattice.blind_rotate(c, doubled(key, 20), [[1, 5, 300]] * 3, bits=20)
-    finally:
-        _cpu.set_isa(before)
-    fused = [x for isa, x in found.items() if isa != "portable"]
-    assert all(x == fused[0] for x in fused)
+    c = Ring(256, 2**64).random((3, 2), seed=2)
+    for key in (key_of(shape, 2), grouped(shape, 2, 2, 1)[0]):
+        try:
+            for isa in _cpu.supported_isas():
+                _cpu.set_isa(isa)
+                found[isa] = lattice.blind_rotate(c, doubled(key, 20), [[1, 5, 300]] * 3, bits=20)
+        finally:
+            _cpu.set_isa(before)
+        fused = [x for isa, x in found.items() if isa != "portable"]
+        assert all(x == fused[0] for x in fused)
 
 
 @on(*CARDS)
@@ -172,6 +276,30 @@ def test_a_kernel_gives_the_bits_of_a_core(
         R = c.ring  # forget the record, which has the kernel
         R._plan.calls.clear()
         torus_plans(R, bits, levels, k).handles.clear()
+
+
+@on(*CARDS)
+@pytest.mark.parametrize("shape", FUSED)
+@pytest.mark.parametrize(("items", "group", "count"), [(1, 3, 4), (5, 2, 6)])
+def test_kernels_for_groups_give_the_bits_of_a_core(
+    device: str,
+    shape: tuple[int, int, int, int, int],
+    items: int,
+    group: int,
+    count: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All steps at once, and one after the other where memory is scarce."""
+    bits = shape[2]
+    key, c, exponents = grouped(shape, group, count, items)
+    with pg.device("cpu"):
+        expected = lattice.blind_rotate(c.cpu(), doubled(key.cpu(), bits), exponents, bits=bits)
+    for limit in (1 << 29, 1):
+        monkeypatch.setattr(torus, "_COMBINED_BYTES", limit)
+        found = lattice.blind_rotate(c.to(device), doubled(key.to(device), bits), exponents, bits=bits)
+        assert found.cpu() == expected
+        c.ring._plan.calls.clear()
+        torus_plans(c.ring, bits, shape[3], shape[4]).handles.clear()
 
 
 def torus_plans(R: Ring, bits: int, levels: int, k: int) -> Any:
@@ -221,6 +349,14 @@ def test_refused() -> None:
             lambda: lattice.external_product(doubled(R.zeros((2, 1, 2)), 4), R.zeros((1, 2)), bits=5),
             "digits of 4 bits",
         ),
+        (
+            lambda: lattice.blind_rotate(
+                R.zeros((1, 2)), doubled(R.zeros((2, 4, 2, 1, 2)), 4), [0, 1, 2], bits=4
+            ),
+            "1 \\+ 3 to 1 \\+ 4",
+        ),
+        (lambda: lattice.prepare(R.zeros((2, 3, 2, 1, 2)), bits=4, precision="double"), "2\\*\\*g"),
+        (lambda: lattice.prepare(R.zeros((2, 2, 2, 2, 1, 2)), bits=4, precision="double"), "batch shape"),
     ]
     for call, text in wrong:
         with pytest.raises(pg.ParameterError, match=text):

@@ -190,7 +190,9 @@ NB_MODULE(_cpu, module) {
              nb::arg("modulus_bits"), nb::arg("bits"), nb::arg("levels"), nb::arg("twiddles"), nb::arg("roots"))
         .def("arrange", &TorusProduct::arrange, nb::arg("leaves"), nb::arg("out"))
         .def("multiply", &TorusProduct::multiply, nb::arg("ggsw"), nb::arg("c"), nb::arg("out"))
-        .def("rotate", &TorusProduct::rotate, nb::arg("ggsws"), nb::arg("c"), nb::arg("exponents"), nb::arg("out"));
+        .def("rotate", &TorusProduct::rotate, nb::arg("ggsws"), nb::arg("c"), nb::arg("exponents"), nb::arg("out"))
+        .def("rotate_by_groups", &TorusProduct::rotate_by_groups, nb::arg("keys"), nb::arg("c"), nb::arg("exponents"),
+             nb::arg("out"));
     nb::class_<Auxiliary>(module, "Auxiliary")
         .def(nb::init<const Basis &, const Transform &, size_t, Quotient>(), nb::keep_alive<1, 2>(),
              nb::keep_alive<1, 3>(),

@@ -662,6 +662,14 @@ class Backend(Arithmetic):
             self.gadget_product(gadget, ggsw, moved, moved)
             self.pointwise(basis, "add", out, moved, None, out)
 
+    def rotate_by_groups(self, gadget: Gadget, keys: Array, c: Array, exponents: Array, out: Array) -> bool:
+        """c times X^e_0, then for each group the product with a combined key; False if it cannot.
+
+        keys: (groups, 2^g, k, levels, k, 1, n) in coefficients. That of a group is the sum over S of
+        X^(sum of e_i, i in S) keys[j, S]; the last group may be shorter. The gadget's product is a TorusPlan.
+        """
+        return False
+
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
         """Fourier transforms of rows of complex numbers, (rows, n); the inverse is 1/n times the sums."""
         fft = self.xp.fft

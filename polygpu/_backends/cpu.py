@@ -551,6 +551,11 @@ class CpuBackend(HostBackend):
     def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
         self._do(self._native_gadget(gadget).rotate, ggsws, c, exponents, out)
 
+    def rotate_by_groups(self, gadget: Gadget, keys: Array, c: Array, exponents: Array, out: Array) -> bool:
+        assert isinstance(gadget.product, TorusPlan)
+        self._do(self._native_torus(gadget.product).rotate_by_groups, keys, c, exponents, out)
+        return True
+
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
         self._do(_cpu.fft, x, out, inverse)
 

@@ -21,7 +21,7 @@ from .._core.ring_plan import RingPlan
 from .._core.value import V, Value
 from .._core.ways import way_of_gadget
 from ..errors import ParameterError
-from .arrays import broadcasts, contiguous, empty, spread
+from .arrays import broadcasts, contiguous, copied, empty, spread
 from .batch import ROWS
 from .calls import repeated
 from .einsum import matmul
@@ -34,7 +34,7 @@ Precision = Literal["exact", "double"]
 
 
 class Matrices(NamedTuple):
-    """GGSW ciphertexts of batch shape (k, levels, k), or (count, k, levels, k); prepared: see prepare()."""
+    """GGSW ciphertexts of batch shape (..., k, levels, k); prepared: see prepare()."""
 
     data: Array
     domain: Domain | Literal["prepared"]
@@ -103,18 +103,23 @@ def decompose(x: V, bits: object, levels: object, *, out: Array | None = None) -
     return x._with(data)
 
 
+_AXES = "", "count, ", "groups, 2**g, "  # of a batch of matrices
+
+
 def _checked_product(matrices: Matrices, c: Value, bits: object, count: int) -> Gadget:
-    """Return the plan of products of ciphertexts with matrices; count: 1 for a batch of matrices, else 0."""
+    """Return the plan of products of ciphertexts with matrices.
+
+    count: batch axes of the matrices. With 2 they are keys of groups, which are combined in coefficients.
+    """
     k = c._batch[-1] if c._batch else 0
     shape, name = matrices.shape[count:], "bsk" if count else "ggsw"
     if len(shape) != 3 or shape[0] != shape[2] or shape[2] != k or k < 1:
-        axes = "(count, k, levels, k)" if count else "(k, levels, k)"
         raise ParameterError(
             f"{name}: batch shape {matrices.shape}, of ciphertexts {c._batch}; the first must be "
-            f"{axes}, and the last axis of the second k, the components, at least one"
+            f"({_AXES[count]}k, levels, k), and the last axis of the second k, the components, at least one"
         )
     plan = gadget_of(c._plan, bits, shape[1], k, matrices.precision)
-    if plan.transform is not None and matrices.domain != "eval":
+    if count < 2 and plan.transform is not None and matrices.domain != "eval":
         raise ParameterError(f"{name}: in coefficients; keep it evaluated, as {name}.ntt()")
     return plan
 
@@ -127,11 +132,28 @@ def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array 
     if precision not in ("exact", "double"):
         raise ParameterError(f"precision: {shown(precision)} must be 'exact' or 'double'")
     batch = matrices._batch
-    if len(batch) not in (3, 4) or not batch[-3] == batch[-1] > 0:
-        raise ParameterError(f"ggsw: batch shape {batch}, must be (k, levels, k) or (count, k, levels, k)")
+    if len(batch) not in (3, 4, 5) or not batch[-3] == batch[-1] > 0:
+        raise ParameterError(
+            f"ggsw: batch shape {batch}, must be (k, levels, k), (count, k, levels, k) or "
+            "(groups, 2**g, k, levels, k)"
+        )
     plan = gadget_of(matrices._plan, bits, batch[-2], batch[-3], precision)
-    error = plan.product.error if isinstance(plan.product, TorusPlan) else ProductError(0.0, 0.0)
+    torus = plan.product if isinstance(plan.product, TorusPlan) else None
+    if len(batch) == 5:
+        _group_of(batch)
+        if torus is None:
+            return None, ProductError(0.0, 0.0)
+        return copied(intt(matrices)._data), torus.combined_error
+    error = ProductError(0.0, 0.0) if torus is None else torus.error
     return None if plan.product is None else _prepared(plan, matrices), error
+
+
+def _group_of(batch: tuple[int, ...]) -> int:
+    """Return the bits of a group of a key (groups, 2**g, k, levels, k)."""
+    sets = batch[1]
+    if sets < 2 or sets & (sets - 1):
+        raise ParameterError(f"bsk: batch shape {batch}, its second axis must be 2**g for groups of g bits")
+    return sets.bit_length() - 1
 
 
 def _prepared(plan: Gadget, matrices: Value) -> Array:
@@ -172,7 +194,7 @@ def _matrix_product(ggsw: Matrices, c: V, plan: Gadget, out: Array | None = None
     ring, k = c._plan, c._batch[-1]
     digits = decompose(c, plan.bits, plan.levels)
     rows = digits._data.reshape(*c._batch[:-1], 1, k * plan.levels, ring.rows, ring.n)
-    matrix = ggsw.data.reshape(k * plan.levels, k, ring.rows, ring.n)
+    matrix = ggsw.data.reshape(*ggsw.data.shape[:-5], k * plan.levels, k, ring.rows, ring.n)
     assert ggsw.domain != "prepared"
     found = matmul(digits._with(rows), c._with(matrix, ggsw.domain))
     return to_domain(found._with(found._data.reshape(c._data.shape)), c._domain, out)
@@ -189,13 +211,22 @@ def cmux(ggsw: Matrices, c0: V, c1: V, bits: object, *, out: None = None) -> V:
 
 
 def blind_rotate(c: V, ggsws: Matrices, exponents: object, bits: object, out: Array | None = None) -> V:
-    """Return c X^(e_0 + sum e_i s_i), by one cmux for each i, in coefficients."""
-    _checked_product(ggsws, c, bits, 1)
-    compute = backend_of(c._data)
-    powers = _checked_exponents(c._plan, exponents, c._batch[:-1], ggsws.shape[0], compute)
+    """Return c X^(e_0 + sum e_i s_i) in coefficients, by one cmux for each i or one product for each group."""
+    by_groups = len(ggsws.shape) == 5
+    _checked_product(ggsws, c, bits, 2 if by_groups else 1)
+    compute, most = backend_of(c._data), ggsws.shape[0]
+    least = most
+    if by_groups:
+        group = _group_of(ggsws.shape)
+        most, least = most * group, max(0, (most - 1) * group + 1)
+    powers = _checked_exponents(c._plan, exponents, c._batch[:-1], (least, most), compute)
     if isinstance(powers, np.ndarray):
         powers = compute.constant(powers)
-    return _rotated(c, ggsws, powers, bits, out=out)
+    if not by_groups:
+        return _rotated(c, ggsws, powers, bits, out=out)
+    if ggsws.domain == "eval":
+        ggsws = ggsws._replace(data=intt(Value(c._plan, ggsws.data, "eval"))._data, domain="coef")
+    return _rotated_by_groups(c, ggsws, powers, bits, out=out)
 
 
 @repeated
@@ -228,14 +259,46 @@ def _rotated(c: V, ggsws: Matrices, powers: Array, bits: object, *, out: Array |
     return rotated
 
 
+@repeated
+def _rotated_by_groups(c: V, keys: Matrices, powers: Array, bits: object, *, out: Array | None = None) -> V:
+    """Return c X^(e_0 + sum e_i s_i) for keys of groups in coefficients; powers: as of _rotated."""
+    ring, plan, compute = c._plan, _checked_product(keys, c, bits, 2), backend_of(c._data)
+    check_apart(out, c._data, keys.data)
+    data = result_array(compute, c._data.shape, out, c._data)
+    x = intt(c)
+    if isinstance(plan.product, TorusPlan) and compute.rotate_by_groups(
+        plan, keys.data, x._data, powers, data
+    ):
+        return x._with(data)
+    if isinstance(powers, np.ndarray):
+        powers = compute.constant(powers)
+    total, group = mul_monomial(x, powers[..., :1], data), _group_of(keys.shape)
+    for j, of_group in enumerate(keys.data):
+        some = powers[..., 1 + j * group : 1 + (j + 1) * group]
+        matrix = x._with(empty(compute, (*x._batch[:-1], *of_group.shape[1:]), x._data.dtype))
+        matrix._data[...] = of_group[0]
+        for chosen in range(1, 1 << some.shape[-1]):
+            of_set = [i for i in range(some.shape[-1]) if chosen >> i & 1]
+            turned = mul_monomial(x._with(of_group[chosen]), some[..., of_set].sum(-1)[..., None, None, None])
+            pointwise(ring.basis, "add", matrix._data, turned._data, matrix._data)
+        product = _matrix_product(keys._replace(data=matrix._data, domain="coef"), total, plan)
+        compute.copy(product._data, data)
+    return total
+
+
 def _checked_exponents(
-    ring: RingPlan, exponents: object, batch: tuple[int, ...], count: int, near: Backend
+    ring: RingPlan, exponents: object, batch: tuple[int, ...], counts: tuple[int, int], near: Backend
 ) -> Array:
-    """Return the exponents as exponents_of gives them, broadcast to (*batch, 1 + count)."""
+    """Return the exponents as exponents_of gives them, broadcast to (*batch, 1 + count).
+
+    counts: the least count, and the largest.
+    """
     powers = exponents_of(ring, exponents, "exponents", near)
-    if powers.shape[-1:] != (count + 1,):
+    count = powers.shape[-1] - 1 if powers.shape else -1
+    if not counts[0] <= count <= counts[1]:
+        wanted = f"1 + {counts[0]}" if counts[0] == counts[1] else f"1 + {counts[0]} to 1 + {counts[1]}"
         raise ParameterError(
-            f"exponents: shape {powers.shape}; the last axis must be 1 + {count}: e_0, then one a matrix"
+            f"exponents: shape {powers.shape}; the last axis must be {wanted}: e_0, then one for each bit"
         )
     if not broadcasts(powers.shape[:-1], batch):
         raise ParameterError(

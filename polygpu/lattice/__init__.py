@@ -20,7 +20,7 @@ from .gadget import (
 from .keys import SwitchKey, rotation_keys, switch_key
 from .lwe import decompose_integers, extract, lwe_modulus_switch, lwe_switch
 from .products import add_constant, inner_product, multiply, tensor
-from .secrets import ggsw, lwe_switch_key
+from .secrets import ggsw, lwe_switch_key, multi_bit_key
 from .security import max_log_q
 from .switch import Hoisted, hoist, key_switch, rotate, rotate_many
 from .transform import LinearTransform, transform
@@ -46,6 +46,7 @@ __all__ = [
     "lwe_switch",
     "lwe_switch_key",
     "max_log_q",
+    "multi_bit_key",
     "multiply",
     "prepare",
     "rotate",

@@ -125,7 +125,8 @@ def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Pol
     with precision="double" some times as fast and wrong by a stated error, which adds to the noise.
 
     Args:
-        ggsw: of batch shape (k, levels, k), or (count, k, levels, k) for blind_rotate; in any domain.
+        ggsw: of batch shape (k, levels, k); for blind_rotate also (count, k, levels, k) or, for groups of g
+            bits, (groups, 2**g, k, levels, k). In any domain.
         bits: of the digits that will multiply them.
         precision: "exact", or "double" for rings modulo X**n + 1 and 2**32 or 2**64, n a power of two from 32
             on, and bits up to 31: one transform for each polynomial, whatever its residues. blind_rotate
@@ -137,7 +138,8 @@ def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Pol
         has product="ntt", or no transform in doubles is proven exact (bits above 30, or moduli of 64 bits and
         long digits). A Prepared splits each residue in L digits, 16 L bytes for each point; for 7 bits, 6
         products in a sum and n = 1024, L is 2 modulo 2**32 and 3 modulo 2**64. There are n/2 points, for
-        cyclic rings and other n than powers of two between n and 2n.
+        cyclic rings and other n than powers of two between n and 2n. Keys of groups are combined as integers
+        before they are transformed: with "double" a Prepared holds their residues, else it is ggsw.intt().
 
     Raises:
         ParameterError: another shape, several moduli, 2**(bits * levels) above q, a Prepared, or a ring or
@@ -165,6 +167,8 @@ def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Pol
     data, error = ops.prepare(checked_poly(ggsw, "ggsw"), bits, precision)
     if data is not None:
         return Prepared(ggsw.ring, ggsw.shape, int(bits), ggsw.device, precision, error, data)
+    if len(ggsw.shape) == 5:
+        return ggsw.intt()
     return ggsw.ntt() if ggsw.ring.leaf_size == 1 else ggsw
 
 
@@ -243,17 +247,21 @@ def cmux(ggsw: Poly | Prepared, c0: Poly, c1: Poly, *, bits: int) -> Poly:
 def blind_rotate(
     acc: Poly, bsk: Poly | Prepared, exponents: Any, *, bits: int, out: Poly | None = None
 ) -> Poly:
-    """Ciphertexts times X^(e_0 + sum e_i s_i), where the key has a GGSW ciphertext of each bit s_i.
+    """Ciphertexts times X^(e_0 + sum e_i s_i), for bits s_i that the key hides one by one or in groups.
 
-    It starts from X^e_0 acc. For each i from 1 on, acc becomes cmux(bsk[i - 1], acc, X^e_i acc).
+    It starts from X^e_0 acc. With a key (count, k, levels, k) of single bits acc becomes, for each i from 1
+    on, cmux(bsk[i - 1], acc, X^e_i acc). With one (groups, 2**g, k, levels, k) of multi_bit_key it becomes,
+    for each group j, the external product of acc with the sum over S of X^(sum of e_i, i in S) bsk[j, S].
 
     Args:
         acc: ciphertexts, (*batch, k), of a ring with one modulus of at most 2**64.
-        bsk: the bootstrapping key, (count, k, levels, k): matrices as of external_product. Modulo 2**32 or
-            2**64 prepare() it once; otherwise each call takes about twice as long.
+        bsk: the bootstrapping key: matrices as of external_product; a key of groups in any domain. Modulo
+            2**32 or 2**64 prepare() it once; otherwise each call takes about twice as long. A key of groups
+            is fast with precision="double", and takes some 100 times as long without.
         exponents: integers (*batch, 1 + count), e_0 first, or a shape that broadcasts to that; taken modulo
-            the order of X. An array on acc's GPU stays there, and a recorded call reads it at each launch;
-            other arrays are copied to acc's device.
+            the order of X. For a key of groups there is one for each bit: the last group may be shorter. An
+            array on acc's GPU stays there, and a recorded call reads it at each launch; other arrays are
+            copied to acc's device.
         bits: of a digit.
         out: a Poly of the ring with acc's batch shape to write into; it must not be an operand.
 
@@ -266,8 +274,9 @@ def blind_rotate(
     Cost: an external product for each exponent from e_1 on that is not 0. On the CPU a ciphertext stays in
     the cache throughout. On a GPU it stays in the shared memory of a multiprocessor, in one kernel, for k up
     to 3 and n from 2**8 to 2**12 (2**11 for 64-bit integers). In rings for which prepare() returns its
-    operand each step takes several calls.
-    Source: Chillotti et al. 2018/421, algorithm 3.
+    operand each step takes several calls. A group adds 2**g passes over k^2 levels polynomials and as many
+    transforms for each ciphertext, and saves g - 1 external products.
+    Source: Chillotti et al. 2018/421, algorithm 3; Zhou et al. 2018 (Asiacrypt) for groups.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(8, 2**12)

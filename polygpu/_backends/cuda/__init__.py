@@ -45,12 +45,15 @@ class CudaBackend(Context, Backend):
         multiply.product_ns,
         multiply.prefers_matrix,
     )
-    digit_product, rotated_sums, decompose, signed_digits, prepare, gadget_product, gadget_rotation = (
+    digit_product, rotated_sums, decompose, signed_digits = (
         lattice.digit_product,
         lattice.rotated_sums,
         lattice.decompose,
         lattice.signed_digits,
+    )
+    prepare, gadget_product, gadget_rotation, rotate_by_groups = (
         lattice.prepare,
         lattice.gadget_product,
         lattice.gadget_rotation,
+        lattice.rotate_by_groups,
     )

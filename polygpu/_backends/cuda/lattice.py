@@ -504,6 +504,15 @@ def gadget_rotation(
         pointwise(gpu, gadget.basis, "add", out, moved, None, out)
 
 
+def rotate_by_groups(
+    gpu: Context, gadget: Gadget, keys: Array, c: Array, exponents: Array, out: Array
+) -> bool:
+    if not out.size:
+        return True
+    powers = _here(gpu, exponents.reshape(-1, exponents.shape[-1]))
+    return torus.rotate_by_groups(gpu, gadget, keys, c, powers, out)
+
+
 def _here(gpu: Context, x: Array) -> Array:
     """An array of the host or of this device, on this device."""
     return gpu.from_host(x) if isinstance(x, np.ndarray) else x

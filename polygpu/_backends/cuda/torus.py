@@ -21,7 +21,11 @@ from .tiles import Pass
 from .words import Card
 
 _FILE = "torus.cu"
-KEY_ROWS, KEY_PARTS = (constant(_FILE, name) for name in ("KEY_ROWS", "KEY_PARTS"))
+KEY_ROWS, KEY_PARTS, _COMBINED_STAGES, MOST_GROUP = (
+    constant(_FILE, name) for name in ("KEY_ROWS", "KEY_PARTS", "COMBINED_STAGES", "MOST_GROUP")
+)
+_COMBINED_BYTES = 1 << 29  # of combined keys that are in memory at once
+_COMBINED_THREADS = 512  # of a block that combines them, at most
 _MOST_COMPONENTS, _MOST_LEVELS = 5, 3
 _LOG_POINTS = range(8, 12)
 _HAS_BULK_COPIES = (9, 0)  # the least compute capability that has them
@@ -31,7 +35,14 @@ TORUS = Struct(
     "TorusParameters<u64>",
     ("x key y exponents tables", POINTER),
     ("first last", (U64, 32)),
-    ("items count bits offset", U32),
+    ("items count width bits offset begins", U32),
+)
+COMBINE = Struct(
+    _FILE,
+    "CombineParameters<u64>",
+    ("keys y exponents tables", POINTER),
+    ("first", (U64, 32)),
+    ("items count width k levels group bits", U32),
 )
 
 
@@ -43,6 +54,7 @@ class Rotation(NamedTuple):
     levels: int
     items: int
     is_staged: bool  # the key of a step is fetched into shared memory ahead
+    is_own: bool = False  # each ciphertext has a key of its own, as with combined keys
 
     @property
     def lanes(self) -> int:
@@ -63,11 +75,35 @@ class Rotation(NamedTuple):
         key = self.levels * self.k**2 * points if self.is_staged else 0
         rounds = 2 * (-(-self.passed.log_length // self.passed.log_values) - 1)
         tables = 0 if self.passed.log_values == 3 else (rounds + 1) * points // 2 + 1
-        held = 2 * points + (16 if is_paired else 0)
+        held = 0 if self.is_own else 2 * points + (16 if is_paired else 0)
         return 16 * (key + tables + rows * room) + 4 * rows * held + (12 * KEY_PARTS if self.is_staged else 0)
 
 
-def rotation_of(plan: TorusPlan, levels: int, items: int, card: Card) -> Rotation | None:
+class Combination(NamedTuple):
+    """A kernel that combines keys of groups of bits, for so many ciphertexts a block."""
+
+    passed: Pass
+    items: int
+    is_staged: bool  # the key is fetched into shared memory ahead
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.items << self.passed.log_length - self.passed.log_values
+
+    def shared(self, itemsize: int) -> int:
+        """Bytes of shared memory (struct TorusCombination); itemsize: of a residue."""
+        points = 1 << self.passed.log_length
+        rounds = -(-self.passed.log_length // self.passed.log_values) - 1
+        tables = 0 if self.passed.log_values == 3 else rounds * points // 2
+        rooms = 16 * (self.items * points + self.threads)
+        staged = _COMBINED_STAGES * 2 * points * itemsize if self.is_staged else 0
+        return max(rooms, staged) + 16 * tables + (8 * _COMBINED_STAGES if self.is_staged else 0)
+
+
+def rotation_of(
+    plan: TorusPlan, levels: int, items: int, card: Card, is_own: bool = False
+) -> Rotation | None:
     """The kernel that rotates so many ciphertexts; None where none serves.
 
     Few ciphertexts take many threads each. Many share a block, and with it the key. By measurement
@@ -78,7 +114,7 @@ def rotation_of(plan: TorusPlan, levels: int, items: int, card: Card) -> Rotatio
         return None
     if plan.unit == 1 and plan.modulus_bits == 64:
         return None
-    few = items <= card.multiprocessors
+    few = is_own or items <= card.multiprocessors
     for log_values in (3, 4, 5) if few else (5, 4, 3):
         lanes = 1 << log_points - log_values
         is_simple = k == 2 and levels == 1
@@ -87,16 +123,39 @@ def rotation_of(plan: TorusPlan, levels: int, items: int, card: Card) -> Rotatio
             continue
         for count in range(1 if few else min(_BARRIERS, most // (lanes * k)), 0, -1):
             for is_staged in (True, False):
-                made = Rotation(Pass(0, log_points, 0, 1, log_values), k, levels, count, is_staged)
+                made = Rotation(Pass(0, log_points, 0, 1, log_values), k, levels, count, is_staged, is_own)
                 can_stage = card.capability >= _HAS_BULK_COPIES or not is_staged
                 if can_stage and made.shared <= card.shared_bytes and made.threads <= most:
                     return made
     return None
 
 
+def combination_of(plan: TorusPlan, items: int, card: Card) -> Combination:
+    """The kernel that combines keys for so many ciphertexts."""
+    log_points = plan.points.bit_length() - 1
+    passed = Pass(0, log_points, 0, 1, 4 if log_points > _LOG_POINTS[0] else 3)
+    is_staged = card.capability >= _HAS_BULK_COPIES
+    for count in range(min(items, _COMBINED_THREADS >> log_points - passed.log_values), 1, -1):
+        made = Combination(passed, count, is_staged)
+        if made.shared(plan.basis.dtype.itemsize) <= card.shared_bytes:
+            return made
+    return Combination(passed, 1, is_staged)
+
+
+def combination_launch(plan: TorusPlan, made: Combination, items: int, **values: int) -> Launch:
+    """The launch that combines the keys of values["count"] steps."""
+    parameters = COMBINE(first=_constants(made.passed)[0].tobytes(), items=items, **values)
+    kernel = (
+        f"torus_combination<{ctype(plan.basis)}, {made.passed.shape}, {made.items}, {cbool(made.is_staged)}>"
+    )
+    polynomials = values["count"] * values["k"] ** 2 * values["levels"]
+    grid = polynomials * -(-items // made.items), 1
+    return Launch(_FILE, kernel, grid, made.threads, parameters, made.shared(plan.basis.dtype.itemsize))
+
+
 def rotation_launch(plan: TorusPlan, made: Rotation, items: int, **values: object) -> Launch:
     """The launch that rotates so many ciphertexts."""
-    forward, inverse = _constants(made)
+    forward, inverse = _constants(made.passed)
     rest = 32 - plan.bits * made.levels
     offset = 1 << rest >> 1
     if made.levels > 1:  # as fields, which have half of the base more
@@ -109,7 +168,7 @@ def rotation_launch(plan: TorusPlan, made: Rotation, items: int, **values: objec
         offset=offset % (1 << 32),
         **values,
     )
-    sizes = f"{made.k}, {made.levels}, {made.items}, {cbool(made.is_staged)}"
+    sizes = f"{made.k}, {made.levels}, {made.items}, {cbool(made.is_staged)}, {cbool(made.is_own)}"
     kernel = f"torus_rotation<{ctype(plan.basis)}, {made.passed.shape}, {sizes}>"
     grid = -(-items // made.items), 1
     return Launch(_FILE, kernel, grid, made.threads, parameters, made.shared)
@@ -118,9 +177,9 @@ def rotation_launch(plan: TorusPlan, made: Rotation, items: int, **values: objec
 # ---- tables ----
 
 
-def _rounds(made: Rotation) -> list[tuple[int, int]]:
+def _rounds(passed: Pass) -> list[tuple[int, int]]:
     """The start and the radix of each round of a transform (tile.cuh, Shape)."""
-    length, values = made.passed.log_length, made.passed.log_values
+    length, values = passed.log_length, passed.log_values
     first = length - (-(-length // values) - 1) * values
     return [(0, first), *((start, values) for start in range(first, length, values))]
 
@@ -145,32 +204,33 @@ def _inverse_twiddles(radix: int, log_h: int) -> NDArray[np.complex128]:
     return unit_roots(-((k << log_h) + np.arange(1 << log_h)) * (order >> stage + 1 + log_h), order)
 
 
-def _constants(made: Rotation) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
+def _constants(passed: Pass) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
     """The twiddles of the first forward round and of the first inverse one, 16 each."""
-    rounds, both = _rounds(made), np.zeros((2, 16), np.complex128)
+    rounds, both = _rounds(passed), np.zeros((2, 16), np.complex128)
     first, last = _forward_twiddles(*rounds[0]), _inverse_twiddles(rounds[-1][1], 0)
     both[0, : len(first)], both[1, : len(last)] = first[:, 0], last[:, 0]
     return both[0], both[1]
 
 
-def _tables(gpu: Context, plan: TorusPlan, made: Rotation) -> Shared:
-    """TorusParameters::tables."""
+def _tables(gpu: Context, plan: TorusPlan, passed: Pass) -> Shared:
+    """The tables of TorusTransform: those of the forward transform come first."""
 
     def make() -> tuple[Array, tuple[()]]:
-        points, length, lanes = plan.points, made.passed.log_length, np.arange(made.lanes)
+        points, length, values = plan.points, passed.log_length, passed.log_values
+        lanes = np.arange(points >> values)
         parts: list[NDArray[Any]] = []
-        for start, radix in _rounds(made)[1:]:
+        for start, radix in _rounds(passed)[1:]:
             parts.append(_forward_twiddles(start, radix)[:, lanes >> length - start - radix])
-        for start, radix in _rounds(made)[-2::-1]:
+        for start, radix in _rounds(passed)[-2::-1]:
             log_h = length - start - radix
             table = _inverse_twiddles(radix, log_h)
-            for group in range(1 << made.passed.log_values - radix):
-                parts.append(table[:, lanes + made.lanes * group & (1 << log_h) - 1])
+            for group in range(1 << values - radix):
+                parts.append(table[:, lanes + len(lanes) * group & (1 << log_h) - 1])
         scale = 1 / points / (2.0**32 if plan.unit > 1 else 1.0)
         parts.append(unit_roots(-np.arange(points // 2 + 1, dtype=np.int64), 4 * points) * scale)
         return gpu.from_host(np.concatenate([x.ravel() for x in parts])), ()
 
-    return gpu.kept(plan.handles, f"torus tables {made.passed.log_values}", make)
+    return gpu.kept(plan.handles, f"torus tables {passed.log_values}", make)
 
 
 # ---- operations ----
@@ -207,12 +267,65 @@ def rotate(gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Arra
         return False
 
     def recipe() -> Recipe:
-        tables = _tables(gpu, plan, made)
+        tables = _tables(gpu, plan, made.passed)
         where = dict.fromkeys(("x", "key", "y", "exponents"), 0)
-        where |= {"tables": gpu.address(tables.value), "count": count}
+        where |= {"tables": gpu.address(tables.value), "count": count, "width": 1 + count, "begins": 1}
         recipe = Recipe(4, tables)
         recipe.launch(rotation_launch(plan, made, items, **where), 0, 1, 2, 3)
         return recipe
 
     gpu.run(plan.handles, ("rotate", items, count), recipe, c, ggsws, out, exponents)
+    return True
+
+
+def rotate_by_groups(
+    gpu: Context, gadget: Gadget, keys: Array, c: Array, exponents: Array, out: Array
+) -> bool:
+    """Rotate by combined keys, as many steps at a time as fit in memory; False where no kernel serves."""
+    plan = gadget.product
+    assert isinstance(plan, TorusPlan)
+    items, bits, k = prod(c.shape[:-3]), exponents.shape[-1] - 1, c.shape[-3]
+    group, levels, itemsize = keys.shape[1].bit_length() - 1, gadget.levels, c.itemsize
+    rotation = rotation_of(plan, levels, items, gpu.card, is_own=True)
+    if rotation is None or group > MOST_GROUP:
+        return False
+
+    def recipe() -> Recipe:
+        combination = combination_of(plan, items, gpu.card)
+        used = [_tables(gpu, plan, x.passed) for x in (combination, rotation)]
+        tables = [gpu.address(x.value) for x in used]
+        recipe, matrix = Recipe(4, *used), k * levels * k
+        step = items * matrix * plan.points * 16
+        together = max(1, min(len(keys), _COMBINED_BYTES // step))
+        spectra = recipe.temporary(together * step)
+        for first in range(0, max(1, len(keys)), together):
+            count = min(together, len(keys) - first)
+            where = {"count": count, "width": 1 + bits}
+            launch = combination_launch(
+                plan,
+                combination,
+                items,
+                **dict.fromkeys(("keys", "y", "exponents"), 0),
+                tables=tables[0],
+                k=k,
+                levels=levels,
+                group=group,
+                bits=bits - first * group,
+                **where,
+            )
+            offsets = (first << group) * matrix * 2 * plan.points * itemsize, 0, 8 * (1 + first * group)
+            recipe.launch(launch, 1, spectra, 3, offsets=offsets)
+            launch = rotation_launch(
+                plan,
+                rotation,
+                items,
+                **dict.fromkeys(("x", "key", "y", "exponents"), 0),
+                tables=tables[1],
+                begins=int(first == 0),
+                **where,
+            )
+            recipe.launch(launch, 2 if first else 0, spectra, 2, 3)
+        return recipe
+
+    gpu.run(plan.handles, ("rotate by groups", items, bits, group), recipe, c, keys, out, exponents)
     return True

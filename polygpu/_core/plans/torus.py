@@ -71,14 +71,24 @@ class TorusPlan(FftPlan):
     @cached_property
     def error(self) -> ProductError:
         """The error of a product, 0 where it is exact."""
+        return self._error(False)
+
+    @cached_property
+    def combined_error(self) -> ProductError:
+        """The same of a product with combined residues, which are transformed in doubles."""
+        return self._error(True)
+
+    def _error(self, is_combined: bool) -> ProductError:
         from fractions import Fraction
 
         n, bits, unit = self.degree, self.bits, self.unit
-        bound = torus_error_bound(n, self.terms, bits, self.modulus_bits)
+        bound = torus_error_bound(n, self.terms, bits, self.modulus_bits, is_combined)
         if unit == 1 and 2 * bound < 1:
             return ProductError(0.0, 0.0)
         size = sqrt(self.terms * n * (4**bits + 2) / 12 / 12) * 2.0**self.modulus_bits
-        std = sqrt(_relative_variance(self.points.bit_length() - 1, self.terms)) * 2.0**-53 * size
+        std = (
+            sqrt(_relative_variance(self.points.bit_length() - 1, self.terms, is_combined)) * 2.0**-53 * size
+        )
         if unit > 1 or std > 4:
             rounded = sqrt(std**2 + unit**2 / 12)
         else:  # both products are integers: they differ by at least k where the error exceeds k - 1/2
@@ -111,29 +121,36 @@ class TorusPlan(FftPlan):
         return out.reshape(*batch, points)
 
 
-def torus_error_bound(n: int, terms: int, bits: int, modulus_bits: int) -> Fraction:
-    """A bound on the error of a coefficient before it is rounded (docs/math.md, equation 6b)."""
+def torus_error_bound(
+    n: int, terms: int, bits: int, modulus_bits: int, is_combined: bool = False
+) -> Fraction:
+    """A bound on the error of a coefficient before it is rounded (docs/math.md, equation 6b).
+
+    is_combined: residues are rounded to doubles, and transformed as digits are.
+    """
     from fractions import Fraction  # here, so that importing polygpu stays fast: it imports decimal
 
     u, stages = Fraction(1, 1 << 53), (n // 2).bit_length() - 1
     size = Fraction(terms * n << bits + modulus_bits, 4)
     # A spectrum is rounded once, after errors of at most a quarter of that; the twist is a product by a
     # rounded factor.
-    growth = stage_growth() ** (2 * stages) * (1 + Fraction(5, 4) * u) * (1 + Fraction(301, 100) * u)
+    of_spectrum = stage_growth() ** stages * (1 + u) if is_combined else 1 + Fraction(5, 4) * u
+    growth = stage_growth() ** (2 * stages) * of_spectrum * (1 + Fraction(301, 100) * u)
     return size * (growth * (1 + 3 * terms * u) - 1)
 
 
-def _relative_variance(stages: int, terms: int) -> float:
+def _relative_variance(stages: int, terms: int, is_combined: bool) -> float:
     """The variance of the error over that of the sum, in units of 2^-106.
 
     A stage takes x and y to s = x + w y and 2 x - s. A part of s is rounded after the first product, where
     its variance is 3/4 of the final one, and after the second; 2 x - s has the error of s and one more. So a
     stage adds 3/4 + 1 + 1/2 roundings, and half of that of a rounded twiddle. A sum of t products is rounded
     2 t times, on the way from 0 to the whole. The twist is a product, which is rounded after either half, by
-    a rounded factor. Source: docs/math.md, "Products in doubles".
+    a rounded factor. A spectrum of residues is rounded once, or combined residues are and their transform has
+    its stages. Source: docs/math.md, "Products in doubles".
     """
-    of_stage = 0.75 + 1 + 0.5 + 0.5
-    return _ROUNDING * (2 * stages * of_stage + 1 + (terms + 0.5) + 1.5 + 1)
+    of_stage, transforms = 0.75 + 1 + 0.5 + 0.5, 3 if is_combined else 2
+    return _ROUNDING * (transforms * stages * of_stage + 1 + (terms + 0.5) + 1.5 + 1)
 
 
 def plan_torus(quotient: Quotient, q: int, terms: int, bits: int, levels: int) -> TorusPlan:
