@@ -102,17 +102,33 @@ PG_DEVICE void end_barrier_starts() {
     asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
-PG_DEVICE void copy_bulk(void *shared, const void *global, u32 bytes, u64 *barrier) {
+// Ends what a barrier's phase waits for beside so many bytes.
+PG_DEVICE void expect_bytes(u64 *barrier, u32 bytes) {
 #ifdef PG_SIMULATOR
     sim::mbarrier_arrive_expect_tx((uint64_t *)barrier, bytes);
+#elif __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"((u32)__cvta_generic_to_shared(barrier)),
+                 "r"(bytes)
+                 : "memory");
+#endif
+}
+PG_DEVICE void copy_bulk(void *shared, const void *global, u32 bytes, u64 *barrier) {
+#ifdef PG_SIMULATOR
     sim::bulk_load(shared, global, bytes, (uint64_t *)barrier);
 #elif __CUDA_ARCH__ >= 900
-    const u32 counter = (u32)__cvta_generic_to_shared(barrier);
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(counter), "r"(bytes) : "memory");
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                      (u32)__cvta_generic_to_shared(shared)),
-                 "l"(global), "r"(bytes), "r"(counter)
+                 "l"(global), "r"(bytes), "r"((u32)__cvta_generic_to_shared(barrier))
                  : "memory");
+#endif
+}
+// Orders what this thread has read in shared memory before copies that another thread begins after a barrier. Such
+// copies need not come after reads that are still on their way.
+PG_DEVICE void finish_before_copies() {
+#ifdef PG_SIMULATOR
+    sim::fence_proxy_async();
+#elif __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 PG_DEVICE void await_bulk(u64 *barrier, u32 phase) {
@@ -129,6 +145,40 @@ PG_DEVICE void await_bulk(u64 *barrier, u32 phase) {
         : "memory");
 #endif
 }
+
+// The blocks of a cluster (9.0) run at the same time, and write to each other's shared memory.
+PG_DEVICE void synchronise_cluster() {
+#ifdef PG_SIMULATOR
+    sim::cluster_arrive(), sim::cluster_wait();
+#elif __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+struct OtherBlock {                                       // of the cluster
+    u32 distance;                                         // of its shared memory from this block's
+    PG_DEVICE OtherBlock(const void *shared, u32 rank) {  // shared: any number in this block's shared memory
+#ifdef PG_SIMULATOR
+        distance = rank;
+#elif __CUDA_ARCH__ >= 900
+        const u32 here = (u32)__cvta_generic_to_shared(shared);
+        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(distance) : "r"(here), "r"(rank));
+        distance -= here;  // an address has the number of its block
+#endif
+    }
+    // Stores 16 bytes where p points to, there. The mbarrier there counts them.
+    template <class T> PG_DEVICE void store(T *p, const T &value, u64 *barrier) const {
+        static_assert(sizeof(T) == 16, "one store");
+#ifdef PG_SIMULATOR
+        sim::store_async(sim::map_shared(p, distance), value, sim::map_shared((uint64_t *)barrier, distance));
+#elif __CUDA_ARCH__ >= 900
+        const ulonglong2 words = *(const ulonglong2 *)&value;
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b64 [%0], {%1, %2}, [%3];" ::"r"(
+                         (u32)__cvta_generic_to_shared(p) + distance),
+                     "l"(words.x), "l"(words.y), "r"((u32)__cvta_generic_to_shared(barrier) + distance)
+                     : "memory");
+#endif
+    }
+};
 
 // x y + z w modulo 2^64, in one chain of multiply-adds: compilers compute both products and then add them.
 PG_DEVICE u64 sum_of_products(u64 x, u64 y, u64 z, u64 w) {

@@ -190,15 +190,18 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
     }
 };
 
-// Where a leaf lies in a matrix (KEY_ROWS, levels, k, k, n / 2 / KEY_ROWS): value v of a lane, of the polynomial in row
-// (component `from`, level) and a column.
-template <class S> PG_DEVICE u32 matrix_place(u32 lane, int v, u32 levels, u32 k, u32 level, u32 from, u32 column) {
-    const u32 row = ((v % KEY_ROWS * levels + level) * k + from) * k + column;
-    return row * (S::LENGTH / KEY_ROWS) + key_place(lane * (S::VALUES / KEY_ROWS) + v / KEY_ROWS);
+// Where a leaf lies in a matrix (KEY_PARTS, columns, KEY_ROWS / KEY_PARTS, levels, k, n / 2 / KEY_ROWS): value v of a
+// lane, of the polynomial in row (component `from`, level) and a column.
+template <class S>
+PG_DEVICE u32 matrix_place(u32 lane, int v, u32 levels, u32 k, u32 columns, u32 level, u32 from, u32 column) {
+    constexpr u32 OF_PART = KEY_ROWS / KEY_PARTS;
+    const u32 part = v % KEY_ROWS / OF_PART, row = v % OF_PART;
+    const u32 at = (((part * columns + column) * OF_PART + row) * levels + level) * k + from;
+    return at * (S::LENGTH / KEY_ROWS) + key_place(lane * (S::VALUES / KEY_ROWS) + v / KEY_ROWS);
 }
 
 // X^e times a polynomial of N words, which is read along its numbers from `lane` on. It wraps round once, where its
-// sign changes.
+// sign changes. j: of number lane + j
 template <class T, u32 N> struct Turned {
     const T *from;
     u32 wrap, sign;  // sign: 1 or -1, before it wraps
@@ -206,19 +209,14 @@ template <class T, u32 N> struct Turned {
         const u32 k = lane - e;
         from = own + (k & (N - 1)), wrap = N - (k & (N - 1)), sign = k & N ? ~0u : 1;
     }
-    // Number lane + j, plus z
-    PG_DEVICE T plus(u32 j, T z) const {
-        const bool wrapped = j >= wrap;
-        const T value = (wrapped ? from - N : from)[j];
-        const u32 s = wrapped ? 0 - sign : sign;
-        if constexpr (sizeof(T) == 4) return value * s + z;
-        else return s == 1 ? z + value : z - value;
-    }
+    PG_DEVICE T value(u32 j) const { return (j >= wrap ? from - N : from)[j]; }  // without its sign
+    PG_DEVICE bool is_negative(u32 j) const { return (j >= wrap) != (sign != 1); }
+    PG_DEVICE T plus(u32 j, T z) const { return value(j) * (j >= wrap ? 0 - sign : sign) + z; }
 };
 
 template <class T> struct TorusParameters {
     const T *x;                  // (items, K, n)
-    const Complex<double> *key;  // (count, KEY_ROWS, LEVELS, K, K, n / 2 / KEY_ROWS); OWN: (items, count, ...)
+    const Complex<double> *key;  // (count, ...), or if OWN (items, count, ...), as of matrix_place
     T *y;
     const i64 *exponents;           // (items, width): e_0; then, unless OWN, one for each step
     const Complex<double> *tables;  // (TorusTransform)
@@ -227,28 +225,34 @@ template <class T> struct TorusParameters {
     u32 begins;  // 0: e_0 counts as 0
 };
 // OWN: each ciphertext has matrices of its own, by which each step multiplies it; else by matrix times X^e - 1, and
-// adds the product.
-template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN> struct Torus {
+// adds the product. SPLIT: the components of a ciphertext are in the K blocks of a cluster.
+template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN, bool SPLIT> struct Torus {
     using Value = Complex<double>;
     static constexpr int V = S::VALUES, LANES = S::LANES, M = S::LENGTH, N = 2 * M;
-    static constexpr int OF_ITEM = LANES * K, THREADS = OF_ITEM * ITEMS;
+    static constexpr int HERE = SPLIT ? 1 : K;  // components of a ciphertext in a block
+    static constexpr int OF_ITEM = LANES * HERE, THREADS = OF_ITEM * ITEMS;
     // Components of a warp exchange digits by shuffles.
-    static constexpr bool PAIRED = K == 2 && LANES == 32 && V == 32 && LEVELS == 1;
-    using Transform = TorusTransform<S, K * ITEMS, true, PAIRED>;
+    static constexpr bool PAIRED = K == 2 && LANES == 32 && V == 32 && LEVELS == 1 && !SPLIT;
+    using Transform = TorusTransform<S, HERE * ITEMS, true, PAIRED>;
     // Words in shared memory for a component. The components of a warp begin in different banks.
     static constexpr int HELD = OWN ? 0 : PAIRED ? N + 16 : N;
-    static constexpr int STEP = LEVELS * K * K * M, PART = STEP / KEY_PARTS;  // numbers of a key
+    static constexpr int STEP = LEVELS * K * K * M;  // numbers of a key
+    static constexpr int PART = LEVELS * K * HERE * M / KEY_PARTS;
+    static constexpr int INBOX = SPLIT ? (K - 1) * M : 0;  // numbers of the other components
     static_assert(V >= KEY_ROWS && OF_ITEM % 32 == 0, "whole rows of a key, and whole warps");
     static_assert(!(OWN && STAGED) || ITEMS == 1, "a block stages one matrix");
+    static_assert(!SPLIT || (STAGED && ITEMS == 1), "a cluster has one ciphertext, and stages the key");
 
-    // Dynamic shared memory: a step of the key if STAGED, tables, rooms, ciphertexts, an mbarrier and a counter for
-    // each part of a step.
+    // Dynamic shared memory: a step of the key if STAGED, two inboxes if SPLIT, tables, rooms, ciphertexts, an mbarrier
+    // and a counter for each part of a step, an mbarrier for each inbox.
     unsigned char *const memory;
     const TorusParameters<T> &p;
     u32 item, component;
     u64 at;  // of the ciphertext
     Transform transform;
+    PG_DEVICE u64 wanted_item() const { return SPLIT ? blockIdx.x / K : (u64)blockIdx.x * ITEMS + item; }
     static PG_DEVICE u32 own_component() {
+        if (SPLIT) return blockIdx.x % K;
         const u32 t = threadIdx.x % OF_ITEM;
         return PAIRED ? t / 16 % 2 : t / LANES;
     }
@@ -257,18 +261,20 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN>
         return PAIRED ? t / 32 * 16 + t % 16 : t % LANES;
     }
     PG_DEVICE Value *staged() const { return (Value *)memory; }
-    PG_DEVICE Value *tables() const { return staged() + (STAGED ? STEP : 0); }
+    PG_DEVICE Value *inbox(u32 exchange) const { return staged() + STAGED * KEY_PARTS * PART + exchange % 2 * INBOX; }
+    PG_DEVICE Value *tables() const { return inbox(0) + 2 * INBOX; }
     PG_DEVICE Value *rooms() const { return tables() + Transform::IN_SHARED; }
-    PG_DEVICE u32 *held() const { return (u32 *)(rooms() + K * ITEMS * Transform::ROOM); }
-    PG_DEVICE u64 *barriers() const { return (u64 *)(held() + K * ITEMS * HELD); }
+    PG_DEVICE u32 *held() const { return (u32 *)(rooms() + HERE * ITEMS * Transform::ROOM); }
+    PG_DEVICE u64 *barriers() const { return (u64 *)(held() + HERE * ITEMS * HELD); }
     PG_DEVICE u32 *counters() const { return (u32 *)(barriers() + KEY_PARTS); }
+    PG_DEVICE u64 *arrivals(u32 exchange) const { return (u64 *)(counters() + KEY_PARTS) + exchange % 2; }
     PG_DEVICE Torus(unsigned char *m, const TorusParameters<T> &parameters)
         : memory(m),
           p(parameters),
           item(threadIdx.x / OF_ITEM),
           component(own_component()),
-          transform(p.tables, tables(), rooms(), p.first, p.last, item * K + component, own_lane()) {
-        const u64 wanted = (u64)blockIdx.x * ITEMS + item;
+          transform(p.tables, tables(), rooms(), p.first, p.last, SPLIT ? 0 : item * K + component, own_lane()) {
+        const u64 wanted = wanted_item();
         at = wanted < p.items ? wanted : p.items - 1;
     }
     PG_DEVICE void synchronise_item() const {
@@ -280,20 +286,24 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN>
     // ---- the key ----
 
     PG_DEVICE const Value *matrix(u32 step) const { return p.key + ((OWN ? at * p.count : 0) + step) * STEP; }
-    // Fetches part `part` of the matrix of a step into shared memory.
+    // Fetches part `part` of the matrix of a step into shared memory; if SPLIT, of the column of this component.
     PG_DEVICE void fetch(u32 step, int part) const {
-        if (step < p.count)
-            copy_bulk(staged() + part * PART, matrix(step) + part * PART, PART * sizeof(Value), barriers() + part);
+        if (step >= p.count) return;
+        expect_bytes(barriers() + part, PART * sizeof(Value));
+        copy_bulk(staged() + part * PART, matrix(step) + (SPLIT ? part * K + component : part) * PART,
+                  PART * sizeof(Value), barriers() + part);
     }
     // The last warp that has read a part fetches the same part of the next step, so that the ciphertexts of a block
     // need not wait for each other.
     PG_DEVICE void release(u32 step, int part) const {
+        finish_before_copies();
         __syncwarp();
         if (threadIdx.x % 32 == 0 && add_in_block(counters() + part, 1) == (step + 1) * (THREADS / 32) - 1)
             fetch(step + 1, part);
     }
     // Waits until all threads have read all parts, and fetches those of the next step.
     PG_DEVICE void release(u32 step) const {
+        finish_before_copies();
         __syncthreads();
         if (threadIdx.x == 0)
 #pragma unroll
@@ -302,10 +312,21 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN>
     // sums += the products of all components' digits of a level with the key's entries for this component, its own
     // digits first. Of one level, sums are the digits' places.
     PG_DEVICE void multiply(const Value *key, Value *digits, Value *sums, int level, u32 step) const {
+        const u32 lane = transform.place.lane, exchange = step * LEVELS + level;
         const auto factor = [&](u32 from, int v) {
-            return key[matrix_place<S>(transform.place.lane, v, LEVELS, K, level, from, component)];
+            return key[matrix_place<S>(lane, v, LEVELS, K, HERE, level, from, SPLIT ? 0 : component)];
         };
-        if constexpr (!PAIRED) {
+        if constexpr (SPLIT) {
+#pragma unroll
+            for (int i = 1; i < K; ++i) {  // to those who take this component as their i-th other one
+                const OtherBlock other(memory, component >= i ? component - i : component + K - i);
+                Value *const there = inbox(exchange) + (i - 1) * M + lane;
+#pragma unroll
+                for (int v = 0; v < V; ++v) other.store(there + v * LANES, digits[v], arrivals(exchange));
+            }
+            await_bulk(arrivals(exchange), exchange / 2 & 1);
+            if (threadIdx.x == 0) expect_bytes(arrivals(exchange), INBOX * sizeof(Value));
+        } else if constexpr (!PAIRED) {
 #pragma unroll
             for (int v = 0; v < V; ++v) rooms()[transform.last_place(v)] = digits[v];
             synchronise_item();
@@ -322,7 +343,9 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN>
                 for (int i = 1; i < K; ++i) {
                     const u32 from = component + i < K ? component + i : component + i - K;
                     Value other;
-                    if constexpr (PAIRED) other = {__shfl_xor_sync(~0u, own.re, 16), __shfl_xor_sync(~0u, own.im, 16)};
+                    if constexpr (SPLIT) other = inbox(exchange)[(i - 1) * M + v * LANES + lane];
+                    else if constexpr (PAIRED)
+                        other = {__shfl_xor_sync(~0u, own.re, 16), __shfl_xor_sync(~0u, own.im, 16)};
                     else other = rooms()[transform.last_place(v) + ((int)from - (int)component) * Transform::ROOM];
                     sum = multiply_add(other, factor(from, v), sum);
                 }
@@ -380,10 +403,15 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN>
         if (STAGED && threadIdx.x == 0) {
 #pragma unroll
             for (int part = 0; part < KEY_PARTS; ++part) start_barrier(barriers() + part), counters()[part] = 0;
+            if constexpr (SPLIT)
+                for (u32 i = 0; i < 2; ++i) start_barrier(arrivals(i));
             end_barrier_starts();
+            if constexpr (SPLIT)
+                for (u32 i = 0; i < 2; ++i) expect_bytes(arrivals(i), INBOX * sizeof(Value));
 #pragma unroll
             for (int part = 0; part < KEY_PARTS; ++part) fetch(0, part);
         }
+        if constexpr (SPLIT) synchronise_cluster();  // the others' barriers are there, too
         u32 current[2 * V];
         const u32 first = p.begins ? (u32)exponents[0] : 0;
 #pragma unroll
@@ -427,7 +455,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN>
             add(sums, own, current);
             if constexpr (!OWN) transform.synchronise_row();
         }
-        if ((u64)blockIdx.x * ITEMS + item >= p.items) return;
+        if (wanted_item() >= p.items) return;
         T *const y = p.y + (at * K + component) * N;
 #pragma unroll
         for (int k = 0; k < 2 * V; ++k) y[transform.index(k % V) + k / V * M] = (T)current[k] << 8 * (sizeof(T) - 4);
@@ -435,11 +463,20 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN>
 };
 // grid: items / ITEMS in x. block: Torus::THREADS.
 template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN>
-__global__ void __launch_bounds__((Torus<T, S, K, LEVELS, ITEMS, STAGED, OWN>::THREADS))
+__global__ void __launch_bounds__((Torus<T, S, K, LEVELS, ITEMS, STAGED, OWN, false>::THREADS))
     torus_rotation(const __grid_constant__ TorusParameters<T> p) {
     extern __shared__ __align__(16) unsigned char memory[];
-    Torus<T, S, K, LEVELS, ITEMS, STAGED, OWN>(memory, p).run();
+    Torus<T, S, K, LEVELS, ITEMS, STAGED, OWN, false>(memory, p).run();
 }
+// The same by a cluster for each ciphertext. grid: K items in x.
+#if defined(PG_SIMULATOR) || __CUDA_ARCH__ >= 900
+template <class T, class S, int K, int LEVELS, bool OWN>
+__global__ void __cluster_dims__(K) __launch_bounds__((Torus<T, S, K, LEVELS, 1, true, OWN, true>::THREADS))
+    torus_rotation_split(const __grid_constant__ TorusParameters<T> p) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    Torus<T, S, K, LEVELS, 1, true, OWN, true>(memory, p).run();
+}
+#endif
 
 // ---- keys of groups of bits ----
 
@@ -448,7 +485,7 @@ constexpr int MOST_GROUP = 8;       // bits
 
 template <class T> struct CombineParameters {
     const T *keys;         // (steps, 2^group, components, levels, components, n)
-    Complex<double> *y;    // (items, count, KEY_ROWS, levels, components, components, n / 2 / KEY_ROWS)
+    Complex<double> *y;    // (items, count, ...), as of matrix_place
     const i64 *exponents;  // (items, width), from that of the first bit of step 0 on
     const Complex<double> *tables;
     double first[32];  // (TorusTransform)
@@ -491,7 +528,10 @@ template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
         const T *const keys = p.keys + ((u64)(step << p.group) * polynomials + polynomial) * N;
         const auto key = [&](u32 set) { return keys + (u64)set * (polynomials * N); };
         const auto fetch = [&](u32 set) {
-            if (set < count) copy_bulk(staged(set), key(set), N * sizeof(T), barriers() + set % COMBINED_STAGES);
+            u64 *const barrier = barriers() + set % COMBINED_STAGES;
+            if (set >= count) return;
+            expect_bytes(barrier, N * sizeof(T));
+            copy_bulk(staged(set), key(set), N * sizeof(T), barrier);
         };
         if (STAGED && threadIdx.x == 0) {
             for (int i = 0; i < COMBINED_STAGES; ++i) start_barrier(barriers() + i);
@@ -507,8 +547,17 @@ template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
             if (STAGED) await_bulk(barriers() + set % COMBINED_STAGES, set / COMBINED_STAGES & 1);
             const Turned<T, N> turned(STAGED ? staged(set) : key(set), e, transform.place.lane);
 #pragma unroll
-            for (int k = 0; k < 2 * V; ++k) sums[k] = turned.plus(Transform::distance(k % V) + k / V * M, sums[k]);
+            for (int first = 0; first < 2 * V; first += 8) {
+                T values[8];
+#pragma unroll
+                for (int k = 0; k < 8; ++k) values[k] = turned.value(place_of(first + k));
+#pragma unroll
+                for (int k = 0; k < 8; ++k)
+                    sums[first + k] = turned.is_negative(place_of(first + k)) ? sums[first + k] - values[k]
+                                                                              : sums[first + k] + values[k];
+            }
             if constexpr (STAGED) {
+                finish_before_copies();
                 __syncthreads();
                 if (threadIdx.x == 0) fetch(set + COMBINED_STAGES);
             }
@@ -522,9 +571,10 @@ template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
         const u32 column = polynomial % p.k, row = polynomial / p.k;
 #pragma unroll
         for (int v = 0; v < V; ++v)
-            y[matrix_place<S>(transform.place.lane, v, p.levels, p.k, row % p.levels, row / p.levels, column)] =
+            y[matrix_place<S>(transform.place.lane, v, p.levels, p.k, p.k, row % p.levels, row / p.levels, column)] =
                 values[v];
     }
+    static constexpr __device__ u32 place_of(int k) { return Transform::distance(k % V) + k / V * M; }
     static PG_DEVICE double number(u32 x) { return (double)(i32)x; }
     static PG_DEVICE double number(u64 x) { return (double)(i64)x; }
 };

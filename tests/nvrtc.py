@@ -228,6 +228,7 @@ def gadget_launches(card: Card) -> Iterator[Launch]:
 def torus_launches(card: Card) -> Iterator[Launch]:
     """Blind rotations in doubles: of few ciphertexts and of many, of each size; narrow words of one size."""
     values = blank(torus.TORUS, "first last items bits offset")
+    of_keys = blank(torus.COMBINE, "first items") | {"count": 1, "k": 2, "levels": 1}
     sizes = ((2, 1), (2, 2), (2, 3), (3, 1), (5, 1), (5, 3))
     for log_n, (k, levels), items in product(range(9, 13), sizes, (1, 1 << 12)):
         for bits, q in ((9, 1 << 64), (7, 1 << 32))[: 2 if (k, levels) == sizes[0] else 1]:
@@ -235,6 +236,11 @@ def torus_launches(card: Card) -> Iterator[Launch]:
             made = torus.rotation_of(plan, levels, items, card)
             if made:
                 yield torus.rotation_launch(plan, made, items, **values)
+            own = torus.rotation_of(plan, levels, items, card, is_own=True)
+            if own and sizes.index((k, levels)) < 2:
+                yield torus.rotation_launch(plan, own, items, **values)
+                combined = torus.combination_of(plan, items, card)
+                yield torus.combination_launch(plan, combined, items, **of_keys)
 
 
 def convert_launches(card: Card) -> Iterator[Launch]:

@@ -623,24 +623,43 @@ from polygpu._backends.cuda.tiles import Pass
 
 cases = []
 # n, bits of the modulus, bits and levels of digits, components;
-# log2 of a thread's values, ciphertexts of a block, whether it stages the key
-for n, modulus, bits, levels, k, log_values, items, is_staged in (
-    (512, 64, 23, 1, 2, 3, 2, True),
-    (512, 32, 9, 2, 3, 3, 1, False),
-    (1024, 64, 10, 2, 2, 4, 2, True),
-    (2048, 64, 23, 1, 2, 5, 2, True),
-    (2048, 64, 23, 1, 2, 3, 1, True),
+# log2 of a thread's values, ciphertexts of a block, whether it stages the key, whether it is a cluster's;
+# or bits of a group and whether kernels stage its keys
+for n, modulus, bits, levels, k, log_values, items, is_staged, is_split in (
+    (512, 64, 23, 1, 2, 3, 2, True, False),
+    (512, 32, 9, 2, 3, 3, 1, False, False),
+    (512, 32, 9, 2, 3, 3, 1, True, True),
+    (1024, 64, 10, 2, 2, 4, 2, True, False),
+    (2048, 64, 23, 1, 2, 5, 2, True, False),
+    (2048, 64, 23, 1, 2, 3, 1, True, False),
+    (2048, 64, 23, 1, 2, 3, 1, True, True),
 ):
     R = pg.Ring(n, 2**modulus)
     c, key = R.random((3, k), seed=1), R.random((2, k, levels, k), seed=2)
     exponents = np.array([[1, 3, n + 5], [2 * n - 1, 0, n], [0, 7, 9]])
-    made = torus.Rotation(Pass(0, n.bit_length() - 2, 0, 1, log_values), k, levels, items, is_staged)
+    passed = Pass(0, n.bit_length() - 2, 0, 1, log_values)
+    made = torus.Rotation(passed, k, levels, items, is_staged, False, is_split)
     prepared = lattice.prepare(key, bits=bits, precision="double")
     cases.append((c, key, bits, exponents, made, lattice.blind_rotate(c, prepared, exponents, bits=bits)))
+for n, modulus, bits, levels, k, group, is_staged in (
+    (512, 64, 22, 1, 2, 3, True),
+    (512, 32, 9, 2, 3, 2, False),
+    (1024, 64, 22, 1, 2, 2, True),
+):
+    R = pg.Ring(n, 2**modulus)
+    c, key = R.random((3, k), seed=1), R.random((2, 2**group, k, levels, k), seed=2)
+    exponents = np.array([range(1, 2 * n, n // 3)] * 3)[:, : 2 * group] * [[1], [2], [5]]
+    passed = Pass(0, n.bit_length() - 2, 0, 1, 3)
+    made = torus.Rotation(passed, k, levels, 1, is_staged, True, is_staged and levels == 1)
+    combined = torus.Combination(passed, 2, is_staged)
+    prepared = lattice.prepare(key, bits=bits, precision="double")
+    expected = lattice.blind_rotate(c, prepared, exponents, bits=bits)
+    cases.append((c, key, bits, exponents, (made, combined), expected))
 for order in ("forward", "reverse", "random"):
     with simulated_cuda("h100", order=order, seed=1, concurrent_blocks=2):
-        for c, key, bits, exponents, made, expected in cases:
-            torus.rotation_of = lambda *_: made
+        for c, key, bits, exponents, kernels, expected in cases:
+            made, combined = kernels if type(kernels) is tuple else (kernels, None)
+            torus.rotation_of, torus.combination_of = lambda *_, **__: made, lambda *_: combined
             prepared = lattice.prepare(key.to("cuda"), bits=bits, precision="double")
             assert lattice.blind_rotate(c.to("cuda"), prepared, exponents, bits=bits).cpu() == expected
 """

@@ -211,7 +211,7 @@ def cmux(ggsw: Matrices, c0: V, c1: V, bits: object, *, out: None = None) -> V:
 
 
 def blind_rotate(c: V, ggsws: Matrices, exponents: object, bits: object, out: Array | None = None) -> V:
-    """Return c X^(e_0 + sum e_i s_i) in coefficients, by one cmux for each i or one product for each group."""
+    """Return c X^(e_0 + sum e_i s_i) in coefficients, by a cmux for each i, or one product for each group."""
     by_groups = len(ggsws.shape) == 5
     _checked_product(ggsws, c, bits, 2 if by_groups else 1)
     compute, most = backend_of(c._data), ggsws.shape[0]

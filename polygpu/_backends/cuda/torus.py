@@ -25,7 +25,8 @@ KEY_ROWS, KEY_PARTS, _COMBINED_STAGES, MOST_GROUP = (
     constant(_FILE, name) for name in ("KEY_ROWS", "KEY_PARTS", "COMBINED_STAGES", "MOST_GROUP")
 )
 _COMBINED_BYTES = 1 << 29  # of combined keys that are in memory at once
-_COMBINED_THREADS = 512  # of a block that combines them, at most
+_COMBINED_THREADS = 256  # of a block that combines them, at most
+_REGISTERS = 1 << 16  # of a multiprocessor, of which each thread of a rotation takes up to 256
 _MOST_COMPONENTS, _MOST_LEVELS = 5, 3
 _LOG_POINTS = range(8, 12)
 _HAS_BULK_COPIES = (9, 0)  # the least compute capability that has them
@@ -55,6 +56,7 @@ class Rotation(NamedTuple):
     items: int
     is_staged: bool  # the key of a step is fetched into shared memory ahead
     is_own: bool = False  # each ciphertext has a key of its own, as with combined keys
+    is_split: bool = False  # a ciphertext has a block for each component, together a cluster
 
     @property
     def lanes(self) -> int:
@@ -64,19 +66,26 @@ class Rotation(NamedTuple):
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.lanes * self.k * self.items
+        return self.lanes * self.here * self.items
+
+    @property
+    def here(self) -> int:
+        """Components of a ciphertext in a block."""
+        return 1 if self.is_split else self.k
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory (struct Torus)."""
-        points, rows = 1 << self.passed.log_length, self.k * self.items
+        points, rows = 1 << self.passed.log_length, self.here * self.items
         is_paired = self.k == 2 and self.lanes == 32 and self.passed.log_values == 5 and self.levels == 1
         room = 2 * 16 * 17 if is_paired else points + self.lanes
-        key = self.levels * self.k**2 * points if self.is_staged else 0
+        key = self.levels * self.k * self.here * points if self.is_staged else 0
+        inboxes = 2 * (self.k - 1) * points if self.is_split else 0
         rounds = 2 * (-(-self.passed.log_length // self.passed.log_values) - 1)
         tables = 0 if self.passed.log_values == 3 else (rounds + 1) * points // 2 + 1
         held = 0 if self.is_own else 2 * points + (16 if is_paired else 0)
-        return 16 * (key + tables + rows * room) + 4 * rows * held + (12 * KEY_PARTS if self.is_staged else 0)
+        barriers = (12 * KEY_PARTS if self.is_staged else 0) + (16 if self.is_split else 0)
+        return 16 * (key + inboxes + tables + rows * room) + 4 * rows * held + barriers
 
 
 class Combination(NamedTuple):
@@ -106,14 +115,19 @@ def rotation_of(
 ) -> Rotation | None:
     """The kernel that rotates so many ciphertexts; None where none serves.
 
-    Few ciphertexts take many threads each. Many share a block, and with it the key. By measurement
-    (docs/experiments.md).
+    Few ciphertexts take many threads each, in a cluster if all clusters run at once. Many share a block, and
+    with it the key. By measurement (docs/experiments.md).
     """
     log_points, k = plan.points.bit_length() - 1, plan.terms // levels
     if log_points not in _LOG_POINTS or not 2 <= k <= _MOST_COMPONENTS or levels > _MOST_LEVELS:
         return None
     if plan.unit == 1 and plan.modulus_bits == 64:
         return None
+    if card.capability >= _HAS_BULK_COPIES:
+        made = Rotation(Pass(0, log_points, 0, 1, 3), k, levels, 1, True, is_own, True)
+        resident = min(card.shared_bytes // made.shared, _REGISTERS // (256 * made.threads))
+        if items * k <= resident * card.multiprocessors:
+            return made
     few = is_own or items <= card.multiprocessors
     for log_values in (3, 4, 5) if few else (5, 4, 3):
         lanes = 1 << log_points - log_values
@@ -133,13 +147,14 @@ def rotation_of(
 def combination_of(plan: TorusPlan, items: int, card: Card) -> Combination:
     """The kernel that combines keys for so many ciphertexts."""
     log_points = plan.points.bit_length() - 1
-    passed = Pass(0, log_points, 0, 1, 4 if log_points > _LOG_POINTS[0] else 3)
-    is_staged = card.capability >= _HAS_BULK_COPIES
-    for count in range(min(items, _COMBINED_THREADS >> log_points - passed.log_values), 1, -1):
-        made = Combination(passed, count, is_staged)
-        if made.shared(plan.basis.dtype.itemsize) <= card.shared_bytes:
-            return made
-    return Combination(passed, 1, is_staged)
+    passed = Pass(0, log_points, 0, 1, 3)
+    most = min(items, _COMBINED_THREADS >> log_points - passed.log_values)
+    for is_staged in (True, False)[card.capability < _HAS_BULK_COPIES :]:
+        for count in range(most, 0, -1):
+            made = Combination(passed, count, is_staged)
+            if made.shared(plan.basis.dtype.itemsize) <= card.shared_bytes:
+                return made
+    raise AssertionError(f"{card}: no room for one transform")
 
 
 def combination_launch(plan: TorusPlan, made: Combination, items: int, **values: int) -> Launch:
@@ -168,9 +183,11 @@ def rotation_launch(plan: TorusPlan, made: Rotation, items: int, **values: objec
         offset=offset % (1 << 32),
         **values,
     )
-    sizes = f"{made.k}, {made.levels}, {made.items}, {cbool(made.is_staged)}, {cbool(made.is_own)}"
-    kernel = f"torus_rotation<{ctype(plan.basis)}, {made.passed.shape}, {sizes}>"
+    of = f"{ctype(plan.basis)}, {made.passed.shape}, {made.k}, {made.levels}"
+    kernel = f"torus_rotation<{of}, {made.items}, {cbool(made.is_staged)}, {cbool(made.is_own)}>"
     grid = -(-items // made.items), 1
+    if made.is_split:
+        kernel, grid = f"torus_rotation_split<{of}, {cbool(made.is_own)}>", (items * made.k, 1)
     return Launch(_FILE, kernel, grid, made.threads, parameters, made.shared)
 
 
@@ -247,13 +264,13 @@ def prepare(gpu: Context, gadget: Gadget, matrices: Array, out: Array) -> None:
 
 
 def _arranged(spectra: NDArray[np.complex128]) -> NDArray[np.complex128]:
-    """Spectra (count, k, levels, k, points) as TorusParameters::key has them."""
+    """Spectra (count, k, levels, k, points) as matrix_place of the kernels has them."""
     count, k, levels, _, points = spectra.shape
-    groups = np.arange(points // KEY_ROWS)
-    rows = np.empty((count, KEY_ROWS, levels, k, k, points // KEY_ROWS), np.complex128)
+    some, groups = KEY_ROWS // KEY_PARTS, np.arange(points // KEY_ROWS)
+    rows = np.empty((count, KEY_PARTS, k, some, levels, k, len(groups)), np.complex128)
     rows[..., groups ^ (groups >> 3 & 3)] = spectra.reshape(
-        count, k, levels, k, points // KEY_ROWS, KEY_ROWS
-    ).transpose(0, 5, 2, 1, 3, 4)
+        count, k, levels, k, len(groups), KEY_PARTS, some
+    ).transpose(0, 5, 3, 6, 2, 1, 4)
     return rows
 
 
