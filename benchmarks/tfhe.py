@@ -30,6 +30,7 @@ from .tables import Table, figure
 Array = NDArray[Any]
 ROTATION, SWITCH, WHOLE = "TFHE: blind rotation", "TFHE: LWE key switch", "TFHE: bootstrap"
 NAMES = {ROTATION: "blind rotation", SWITCH: "key switch", WHOLE: "bootstrap"}
+GROUPED = "2+2 bits, groups of 4"
 BATCHES = {"cpu": (1, 16), "gpu": (1, 16, 128, 1024, 4096)}
 QUICK = TFHE(
     n=16, N=64, bits=64, is_torus=True, noise=30, ring_noise=17, digits=(15, 2), switch_digits=(4, 5)
@@ -41,16 +42,19 @@ MUSTS = {
     ("gpu", SWITCH, "2+2 bits", 4096): ("a second", 2_000_000),
     ("gpu", WHOLE, "2+2 bits", 4096): ("a second", 65_000),
     ("gpu", ROTATION, "2020", 4096): ("a second", 60_000),
+    ("gpu", ROTATION, GROUPED, 1): ("ms", 0.75),
+    ("gpu", ROTATION, GROUPED, 128): ("a second", 32_000),
     ("cpu", ROTATION, "2+2 bits", 1): ("ms", 8.5),
     ("cpu", ROTATION, "2+2 bits", 16): ("ms", 7.5),
 }
 
 
 def fmas(scheme: TFHE) -> int:
-    """FMAs of a rotation in doubles: of butterflies, products and the twist."""
+    """FMAs of a rotation in doubles: of butterflies, products and the twist. Groups also transform keys."""
     points, (_, levels), k = scheme.N // 2, scheme.digits, scheme.k + 1
-    butterflies = k * (levels + 1) * points // 2 * (points.bit_length() - 1) * 6
-    return scheme.n * (butterflies + 4 * points * (k * levels * k + k))
+    transforms = k * (levels + 1) + (k * levels * k if scheme.group > 1 else 0)
+    butterflies = transforms * points // 2 * (points.bit_length() - 1) * 6
+    return -(-scheme.n // scheme.group) * (butterflies + 4 * points * (k * levels * k + k))
 
 
 @cache
@@ -179,7 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = checked_device(options.device)
     timer: Timer | None = None if device == "cpu" else CudaEvents()
     batches = BATCHES["cpu" if device == "cpu" else "gpu"]
-    sizes = [("2+2 bits", batch) for batch in batches] + [("1+1 bits", batches[-1]), ("2020", batches[-1])]
+    sizes = [(name, batch) for name in ("2+2 bits", GROUPED) for batch in batches]
+    sizes += [(name, batches[-1]) for name in ("1+1 bits", "1+1 bits, groups of 4", "2020")]
     for name, batch in [("quick", 2)] if options.quick else sizes:
         for cores in (1, 2) if device == "cpu" and batch > 1 else (1,):
             with on_cores(cores):

@@ -79,6 +79,18 @@ def test_failures_are_those_that_the_sets_are_made_for(name: str, log2: float) -
     assert math.log2(tfhe.SETS[name].failure()) == pytest.approx(log2, abs=1)
 
 
+@pytest.mark.parametrize(
+    ("name", "log2"),
+    [
+        ("1+1 bits, groups of 4", -145.020),
+        ("2+2 bits, groups of 4", -134.345),
+        ("3+3 bits, groups of 4", -130.951),
+    ],
+)
+def test_failures_with_groups_are_near_those_of_another_rounding(name: str, log2: float) -> None:
+    assert math.log2(tfhe.SETS[name].failure()) == pytest.approx(log2, abs=7)
+
+
 @pytest.fixture(scope="module")
 def four_bits() -> tfhe.Keys:
     return tfhe.FOUR_BITS.keygen(b"keys")
@@ -88,9 +100,11 @@ def centred(turns: Any) -> Any:
     return turns - np.rint(turns)
 
 
-def test_messages_of_four_bits(four_bits: tfhe.Keys) -> None:
+@pytest.mark.parametrize("name", ["2+2 bits", "2+2 bits, groups of 4"])
+def test_messages_of_four_bits(name: str, four_bits: tfhe.Keys) -> None:
     """200 random messages, and the noise after each step beside theory."""
-    scheme, keys, messages = tfhe.FOUR_BITS, four_bits, np.random.default_rng(1).integers(0, 16, 200)
+    scheme, messages = tfhe.SETS[name], np.random.default_rng(1).integers(0, 16, 200)
+    keys = four_bits if scheme is tfhe.FOUR_BITS else scheme.keygen(b"keys")
     vectors, of = scheme.encrypt(keys, messages, b"m"), scheme.variances()
     (found,) = scheme.bootstrap(keys, vectors, lambda m: (7 * m + 3) % 16)
     expected = (7 * messages + 3) % 16
@@ -119,7 +133,15 @@ def test_integers_of_eight_bits(four_bits: tfhe.Keys) -> None:
     assert numbers.decrypt(numbers.apply(cx, lambda m: 3 - m % 4)).tolist() == (255 - x).tolist()
 
 
-@pytest.mark.parametrize("name", ["1+1 bits", pytest.param("3+3 bits", marks=pytest.mark.tools)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "1+1 bits",
+        "1+1 bits, groups of 4",
+        pytest.param("3+3 bits", marks=pytest.mark.tools),
+        pytest.param("3+3 bits, groups of 4", marks=pytest.mark.tools),
+    ],
+)
 def test_other_sets(name: str) -> None:
     scheme = tfhe.SETS[name]
     keys, messages = scheme.keygen(b"keys"), np.arange(0, scheme.p, scheme.p // 4)

@@ -116,18 +116,19 @@ def rotation_of(
     """The kernel that rotates so many ciphertexts; None where none serves.
 
     Few ciphertexts take many threads each, in a cluster if all clusters run at once. Many share a block, and
-    with it the key. By measurement (docs/experiments.md).
+    with it the key, or take clusters where a block has no room for the key. By measurement
+    (docs/experiments.md).
     """
     log_points, k = plan.points.bit_length() - 1, plan.terms // levels
     if log_points not in _LOG_POINTS or not 2 <= k <= _MOST_COMPONENTS or levels > _MOST_LEVELS:
         return None
     if plan.unit == 1 and plan.modulus_bits == 64:
         return None
-    if card.capability >= _HAS_BULK_COPIES:
-        made = Rotation(Pass(0, log_points, 0, 1, 3), k, levels, 1, True, is_own, True)
-        resident = min(card.shared_bytes // made.shared, _REGISTERS // (256 * made.threads))
-        if items * k <= resident * card.multiprocessors:
-            return made
+    can_stage = card.capability >= _HAS_BULK_COPIES
+    split = Rotation(Pass(0, log_points, 0, 1, 3), k, levels, 1, True, is_own, True)
+    resident = min(card.shared_bytes // split.shared, _REGISTERS // (256 * split.threads)) if can_stage else 0
+    if items * k <= resident * card.multiprocessors:
+        return split
     few = is_own or items <= card.multiprocessors
     for log_values in (3, 4, 5) if few else (5, 4, 3):
         lanes = 1 << log_points - log_values
@@ -136,11 +137,10 @@ def rotation_of(
         if lanes < 32 or (log_values == 5 and not is_simple):
             continue
         for count in range(1 if few else min(_BARRIERS, most // (lanes * k)), 0, -1):
-            for is_staged in (True, False):
+            for is_staged in (True, False)[not can_stage :]:
                 made = Rotation(Pass(0, log_points, 0, 1, log_values), k, levels, count, is_staged, is_own)
-                can_stage = card.capability >= _HAS_BULK_COPIES or not is_staged
-                if can_stage and made.shared <= card.shared_bytes and made.threads <= most:
-                    return made
+                if made.shared <= card.shared_bytes and made.threads <= most:
+                    return split if resident and not is_staged else made
     return None
 
 
