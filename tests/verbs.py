@@ -1329,7 +1329,7 @@ _REASONS = {
     """,
     "draws random values": """
         Ring.binomial Ring.gaussian Ring.random Ring.ternary Ring.tuniform lattice.ggsw
-        lattice.lwe_switch_key lattice.rotation_keys lattice.switch_key
+        lattice.lwe_switch_key lattice.multi_bit_key lattice.rotation_keys lattice.switch_key
     """,
     "is made from host values": """
         Ring.__call__ Ring.from_floats Ring.from_residues Ring.from_slots Ring.monomial Ring.ones Ring.zeros
