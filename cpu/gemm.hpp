@@ -4,6 +4,7 @@
 // It needs the integer operations of Reals (fft_product.hpp), and
 //   REGISTERS            number of vector registers
 //   mul_halves(x, y)     product of the low halves of 64-bit lanes
+//   mul_low(x, y)        product of 64-bit lanes modulo 2^64
 //   MULTIPLIER52         whether there is a multiplier for x and y below 2^52, and with it
 //   mul_add_low, mul_add_high(z, x, y)    z plus the low or the high 52 bits of x y
 //   Lanes52                               lanes with residue(low, high): low + 2^52 high mod q, where high
@@ -117,6 +118,33 @@ template <class R> struct ShortSums52 : Sums52<R> {
     PG_INLINE V residue(const Sum &s) const { return lanes52.residue(s.part[0], s.part[1]); }
 };
 
+// Powers of two: sums modulo 2^64 need no carry. WIDE: q > 2^32.
+template <class R_, bool WIDE> struct PowerSums {
+    using R = R_;
+    using V = typename R::I;
+    using Words = typename R::Words;
+    static constexpr size_t DIGITS = 1, ROWS = 4, VECTORS = R::REGISTERS / 8, WIDTH = R::WIDTH;
+    static constexpr size_t period = ~(size_t)0;
+    struct Residue {
+        V digit[DIGITS];
+    };
+    using Sum = V;
+    const u64 last;
+    const V mask;
+
+    explicit PowerSums(const Modulus &m) : last(m.last), mask(Words::splat(m.last)) {}
+    static PG_INLINE Sum zero() { return Words::zero(); }
+    static PG_INLINE Residue split(V x) { return {{x}}; }
+    static PG_INLINE void mul_add(Sum &s, const Residue &x, const Residue &y) {
+        if constexpr (WIDE) s = Words::add(s, R::mul_low(x.digit[0], y.digit[0]));
+        else s = Words::add(s, R::mul_halves(x.digit[0], y.digit[0]));
+    }
+    static PG_INLINE void fold(Sum &) {}
+    PG_INLINE V residue(const Sum &s) const { return canonical(s); }
+    PG_INLINE V canonical(V x) const { return R::both(x, mask); }
+    PG_INLINE V add_mod(V x, V y) const { return canonical(Words::add(x, y)); }
+};
+
 // Any q up to 2^64: sums of three words.
 struct WordSums {
     using R = ScalarReals;
@@ -150,6 +178,7 @@ struct WordSums {
 
 // Calls f with the fastest sums for a modulus.
 template <class R, class F> void with_sums(const Modulus &m, const F &f) {
+    if ((m.last & (m.last + 1)) == 0) return m.last >> 32 ? f(PowerSums<R, true>(m)) : f(PowerSums<R, false>(m));
     if (m.last < 1ull << 31) return f(DigitSums<R, 1>(m));
     if constexpr (R::MULTIPLIER52)
         if (m.last < 1ull << 52) return f(Sums52<R>(m));

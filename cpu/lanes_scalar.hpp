@@ -115,6 +115,7 @@ struct ScalarReals {
     static PG_INLINE I mul_halves(I x, I y) { return (u64)(u32)x * (u32)y; }
     static PG_INLINE I mul_high(I x, I y, I) { return pg::mul_hi(x, y); }
     static PG_INLINE I mul_low(I x, I y, I) { return x * y; }
+    static PG_INLINE I mul_low(I x, I y) { return x * y; }
     static PG_INLINE I where_negative(I x, I y, I other = 0) { return (int64_t)x < 0 ? y : other; }
     static PG_INLINE I both(I x, I y) { return x & y; }
     static PG_INLINE I left(I x, unsigned count) { return x << count; }

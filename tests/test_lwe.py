@@ -69,12 +69,13 @@ def test_a_switch_of_the_key(device: str, q: int, bits: int, levels: int) -> Non
     assert host(alone).astype(object).tolist() == expected[1][1]
 
 
+@pytest.mark.parametrize("q", [2**64, PRIME])
 @pytest.mark.parametrize("rows", [1, 47, 48, 100])
-def test_few_and_many_vectors(rows: int) -> None:
-    """Fewer vectors than least_byte_rows are multiplied as words."""
-    x, key = vectors(2**64, (rows, 10), 1), vectors(2**64, (9 * 4, 6), 2)
-    found = lattice.lwe_switch(x, key, q=2**64, bits=4, levels=4)
-    assert found.tolist() == [switched(v, key.tolist(), 2**64, 4, 4) for v in x.tolist()]
+def test_few_and_many_vectors(rows: int, q: int) -> None:
+    """Digits of few vectors are multiplied as words, those of many as bytes unless q is a power of two."""
+    x, key = vectors(q, (rows, 10), 1), vectors(q, (9 * 4, 6), 2)
+    found = lattice.lwe_switch(x, key, q=q, bits=4, levels=4)
+    assert found.tolist() == [switched(v, key.tolist(), q, 4, 4) for v in x.tolist()]
 
 
 @on("cpu", "reference", *CARDS)

@@ -393,7 +393,10 @@ class Backend(Arithmetic):
         """
 
     multiplies_bytes = False
-    least_byte_rows = 1  # from so many rows on bytes multiply words faster than words do
+
+    def prefers_bytes(self, basis: Basis, rows: int) -> bool:
+        """Whether so many rows of small integers multiply faster as bytes than as words."""
+        return self.multiplies_bytes
 
     # ---- composed ----
 

@@ -395,7 +395,11 @@ class CpuBackend(HostBackend):
         return native.ns_by_transform(way.points, way.leaf_size)
 
     multiplies_bytes = True
-    least_byte_rows = 48  # by measurement (docs/experiments.md)
+
+    def prefers_bytes(self, basis: Basis, rows: int) -> bool:
+        """Decide by measurements (docs/experiments.md)."""
+        q = basis.moduli[0]
+        return rows >= 48 and q & (q - 1) != 0
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """Decide by measurements (docs/performance.md)."""

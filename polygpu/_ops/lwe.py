@@ -105,7 +105,7 @@ def switch(x: object, key: object, q: object, bits: object, levels: object, out:
 def _digits(compute: Backend, gadget: Gadget, masks: Array) -> Array:
     """Return digits (rows, n, levels): signed integers where they multiply faster so, else residues."""
     rows, n = masks.shape
-    if compute.multiplies_bytes and gadget.bits <= 16 and rows >= compute.least_byte_rows:
+    if gadget.bits <= 16 and compute.prefers_bytes(gadget.basis, rows):
         small = empty(compute, (rows, n, gadget.levels), np.dtype(np.int8 if gadget.bits <= 8 else np.int16))
         compute.signed_digits(gadget, masks, small)
         return small
