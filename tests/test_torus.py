@@ -353,7 +353,7 @@ def test_refused() -> None:
             lambda: lattice.blind_rotate(
                 R.zeros((1, 2)), doubled(R.zeros((2, 4, 2, 1, 2)), 4), [0, 1, 2], bits=4
             ),
-            "1 \\+ 3 to 1 \\+ 4",
+            "must have 4 to 5",
         ),
         (lambda: lattice.prepare(R.zeros((2, 3, 2, 1, 2)), bits=4, precision="double"), "2\\*\\*g"),
         (lambda: lattice.prepare(R.zeros((2, 2, 2, 2, 1, 2)), bits=4, precision="double"), "batch shape"),

@@ -117,6 +117,7 @@ def _checked_product(matrices: Matrices, c: Value, bits: object, count: int) -> 
         raise ParameterError(
             f"{name}: batch shape {matrices.shape}, of ciphertexts {c._batch}; the first must be "
             f"({_AXES[count]}k, levels, k), and the last axis of the second k, the components, at least one"
+            + (". Keys of several bits are for blind_rotate" if len(shape) > 3 and not count else "")
         )
     plan = gadget_of(c._plan, bits, shape[1], k, matrices.precision)
     if count < 2 and plan.transform is not None and matrices.domain != "eval":
@@ -140,7 +141,7 @@ def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array 
     plan = gadget_of(matrices._plan, bits, batch[-2], batch[-3], precision)
     torus = plan.product if isinstance(plan.product, TorusPlan) else None
     if len(batch) == 5:
-        _group_of(batch)
+        _group_of(batch, "ggsw")
         if torus is None:
             return None, ProductError(0.0, 0.0)
         return copied(intt(matrices)._data), torus.combined_error
@@ -148,11 +149,14 @@ def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array 
     return None if plan.product is None else _prepared(plan, matrices), error
 
 
-def _group_of(batch: tuple[int, ...]) -> int:
+def _group_of(batch: tuple[int, ...], name: str = "bsk") -> int:
     """Return the bits of a group of a key (groups, 2**g, k, levels, k)."""
     sets = batch[1]
     if sets < 2 or sets & (sets - 1):
-        raise ParameterError(f"bsk: batch shape {batch}, its second axis must be 2**g for groups of g bits")
+        raise ParameterError(
+            f"{name}: batch shape {batch}; a key of groups of g bits has 2**g matrices on the second axis, "
+            "as multi_bit_key makes them"
+        )
     return sets.bit_length() - 1
 
 
@@ -296,9 +300,10 @@ def _checked_exponents(
     powers = exponents_of(ring, exponents, "exponents", near)
     count = powers.shape[-1] - 1 if powers.shape else -1
     if not counts[0] <= count <= counts[1]:
-        wanted = f"1 + {counts[0]}" if counts[0] == counts[1] else f"1 + {counts[0]} to 1 + {counts[1]}"
+        most = "" if counts[0] == counts[1] else f" to {counts[1] + 1}"
         raise ParameterError(
-            f"exponents: shape {powers.shape}; the last axis must be {wanted}: e_0, then one for each bit"
+            f"exponents: shape {powers.shape}; the last axis must have {counts[0] + 1}{most} entries: e_0, then "
+            "one for each bit that the key hides"
         )
     if not broadcasts(powers.shape[:-1], batch):
         raise ParameterError(

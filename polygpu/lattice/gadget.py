@@ -72,7 +72,9 @@ def decompose(a: Poly, *, bits: int, levels: int, out: Poly | None = None) -> Po
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Prepared:
-    """GGSW ciphertexts as transforms in doubles, the form that products read fastest; prepare() makes it.
+    """GGSW ciphertexts in the form that products read fastest, transforms in doubles; prepare() makes it.
+
+    A key of groups of bits is held as residues, since it is combined before it is transformed.
 
     It has `ring`, `shape` (the batch shape of the ciphertexts), `bits` of the digits that it multiplies,
     `device`, `precision`, and the `error` of a coefficient of one product: `error.bound` is its largest size,
@@ -110,7 +112,7 @@ class Prepared:
             raise DeviceError(
                 f"{name}: prepared on {self.device}, the ciphertexts are on {c.device}; prepare it there"
             )
-        if self.device == "cpu" and self._isa != _cpu.isa():
+        if self.device == "cpu" and self._isa != _cpu.isa() and len(self.shape) < 5:
             raise DeviceError(f"{name}: prepared for {self._isa}, {_cpu.isa()} is in use; prepare it again")
         if integer(bits, "bits") != self.bits:
             raise ParameterError(f"{name}: prepared for digits of {self.bits} bits, bits is {bits}")
@@ -139,7 +141,8 @@ def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Pol
         long digits). A Prepared splits each residue in L digits, 16 L bytes for each point; for 7 bits, 6
         products in a sum and n = 1024, L is 2 modulo 2**32 and 3 modulo 2**64. There are n/2 points, for
         cyclic rings and other n than powers of two between n and 2n. Keys of groups are combined as integers
-        before they are transformed: with "double" a Prepared holds their residues, else it is ggsw.intt().
+        before they are transformed. Of them a Prepared holds a copy of the residues with "double"; without,
+        the result is ggsw.intt() in each ring.
 
     Raises:
         ParameterError: another shape, several moduli, 2**(bits * levels) above q, a Prepared, or a ring or
@@ -148,7 +151,8 @@ def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Pol
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
     Cost: a transform for each digit of each polynomial; with "double" one in extended precision on the host,
-    some 0.2 ms for n = 2048. Source: docs/math.md, "Products by FFT" and "Products in doubles".
+    some 0.2 ms for n = 2048; a copy of a key of groups. Source: docs/math.md, "Products by FFT" and "Products
+    in doubles".
 
     >>> import polygpu as pg
     >>> R = pg.Ring(32, 2**32)
@@ -257,7 +261,7 @@ def blind_rotate(
         acc: ciphertexts, (*batch, k), of a ring with one modulus of at most 2**64.
         bsk: the bootstrapping key: matrices as of external_product; a key of groups in any domain. Modulo
             2**32 or 2**64 prepare() it once; otherwise each call takes about twice as long. A key of groups
-            is fast with precision="double", and takes some 100 times as long without.
+            is fast with precision="double", and takes 5 to 25 times as long without on a core.
         exponents: integers (*batch, 1 + count), e_0 first, or a shape that broadcasts to that; taken modulo
             the order of X. For a key of groups there is one for each bit: the last group may be shorter. An
             array on acc's GPU stays there, and a recorded call reads it at each launch; other arrays are
@@ -271,12 +275,15 @@ def blind_rotate(
         ParameterError: exponents of another shape. CoefficientError: exponents that are no integers.
             All else as external_product.
 
-    Cost: an external product for each exponent from e_1 on that is not 0. On the CPU a ciphertext stays in
-    the cache throughout. On a GPU it stays in the shared memory of a multiprocessor, in one kernel, for k up
-    to 3 and n from 2**8 to 2**12 (2**11 for 64-bit integers). In rings for which prepare() returns its
-    operand each step takes several calls. A group adds 2**g passes over k^2 levels polynomials and as many
-    transforms for each ciphertext, and saves g - 1 external products.
-    Source: Chillotti et al. 2018/421, algorithm 3; Zhou et al. 2018 (Asiacrypt) for groups.
+    Cost: an external product for each exponent from e_1 on; on the CPU none for those that are 0. There a
+    ciphertext stays in the cache throughout. On a GPU it stays in the shared memory of one multiprocessor, or
+    of k, in one kernel: for k up to 3 and n from 2**8 to 2**12 (2**11 for 64-bit integers), and prepared with
+    precision="double" for k from 2 to 5, n from 2**9 to 2**12, up to 3 levels and, modulo 2**64, digits of
+    less than 32 bits together. Elsewhere, and in rings for which prepare() returns its operand, each step
+    takes several calls. A group saves g - 1 external products for each ciphertext, and adds k^2 levels
+    transforms and 2**g times as many sums of polynomials. On a GPU the transforms of 512 MiB, or of one group
+    of all ciphertexts if that is more, are in memory at a time; groups of more than 8 bits are slow there.
+    Source: Chillotti et al. 2018/421, algorithm 3; Zhou et al. 2017/735 for groups.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(8, 2**12)

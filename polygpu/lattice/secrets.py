@@ -150,9 +150,10 @@ def multi_bit_key(
 ) -> Poly:
     """A bootstrapping key that takes `group` bits of a secret in one step of blind_rotate.
 
-    Entry [j, S] is a GGSW ciphertext of the product over the bits i of group j of s_i, where bit i of S is
-    set, or 1 - s_i: of 1 for one S, and of 0 for the others. So the sum over S of [j, S] times X to the power
-    of the e_i, i in S, is one of X^(sum of e_i s_i). Bits that the last group lacks count as 0.
+    Entry [j, S] is a GGSW ciphertext of 1 if the bits of group j are those of the number S, the first bit
+    being the lowest, and of 0 for the other S. So the sum over S of [j, S] times X to the power of the sum of
+    those e_i whose bits are set in S is a ciphertext of X^(sum of e_i s_i). Bits that the last group lacks
+    count as 0.
 
     Args:
         small: bits, n of them.
@@ -171,7 +172,7 @@ def multi_bit_key(
         ParameterError: entries that are no bits, or a group outside its range; all else as ggsw.
 
     Cost: that of ggsw for 2^group messages a group.
-    Source: Zhou et al. 2018 (Asiacrypt); Joye, Paillier 2022 (CSCML).
+    Source: Zhou et al. 2017/735; Joye, Paillier 2022 (CSCML).
 
     >>> import polygpu as pg
     >>> R = pg.Ring(32, 2**32)
@@ -181,9 +182,10 @@ def multi_bit_key(
     """
     size, s = integer(group, "group"), _secret(small, "small")
     if not 1 <= size <= 8:
-        raise ParameterError(f"group: {shown(size)} must be from 1 to 8")
+        raise ParameterError(f"group: {shown(size)} must be from 1 to 8 bits")
     if not np.isin(s, (0, 1)).all():
-        raise ParameterError("small: must be bits")
+        wrong = s[~np.isin(s, (0, 1))][0]
+        raise ParameterError(f"small: {wrong} is not 0 or 1; encrypt such entries one by one with ggsw")
     groups = -(-len(s) // size)
     own = np.zeros(groups * size, np.int64)
     own[: len(s)] = s

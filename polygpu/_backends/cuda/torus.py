@@ -30,7 +30,7 @@ _REGISTERS = 1 << 16  # of a multiprocessor, of which each thread of a rotation 
 _MOST_COMPONENTS, _MOST_LEVELS = 5, 3
 _LOG_POINTS = range(8, 12)
 _HAS_BULK_COPIES = (9, 0)  # the least compute capability that has them
-_BARRIERS = 15  # of a block, one for each ciphertext
+_BARRIERS = 15  # of a block that have numbers: for each component, and for each ciphertext
 TORUS = Struct(
     _FILE,
     "TorusParameters<u64>",
@@ -136,8 +136,9 @@ def rotation_of(
         most = 512 if log_values == 4 and is_simple else 256  # threads, for their registers
         if lanes < 32 or (log_values == 5 and not is_simple):
             continue
-        for count in range(1 if few else min(_BARRIERS, most // (lanes * k)), 0, -1):
-            for is_staged in (True, False)[not can_stage :]:
+        named = 1 if log_values == 5 and lanes == 32 else k + 1  # barriers of a ciphertext
+        for is_staged in (True, False)[not can_stage :]:
+            for count in range(1 if few else min(_BARRIERS // named, most // (lanes * k)), 0, -1):
                 made = Rotation(Pass(0, log_points, 0, 1, log_values), k, levels, count, is_staged, is_own)
                 if made.shared <= card.shared_bytes and made.threads <= most:
                     return split if resident and not is_staged else made

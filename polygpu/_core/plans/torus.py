@@ -65,7 +65,7 @@ class TorusPlan(FftPlan):
 
     @property
     def unit(self) -> int:
-        """Of the ciphertexts of a blind rotation: modulo 2^64 2^32, if all digits have less than 32 bits."""
+        """What sums are rounded to: 2^32 modulo 2^64 for digits of less than 32 bits together, else 1."""
         return 1 << 32 if self.modulus_bits == 64 and self.bits * self.levels < 32 else 1
 
     @cached_property
