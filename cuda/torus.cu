@@ -240,7 +240,9 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
     static constexpr int PART = LEVELS * K * HERE * M / KEY_PARTS;
     static constexpr int INBOX = SPLIT ? (K - 1) * M : 0;  // numbers of the other components
     static_assert(V >= KEY_ROWS && OF_ITEM % 32 == 0, "whole rows of a key, and whole warps");
-    static_assert(PAIRED || OF_ITEM == 32 || (HERE + 1) * ITEMS <= 15, "barriers have numbers from 1 to 15");
+    // Barriers of components come first; a component of one warp has none.
+    static constexpr int FIRST_OF_ITEMS = LANES == 32 ? 1 : 1 + HERE * ITEMS;
+    static_assert(FIRST_OF_ITEMS + ITEMS <= 16, "barriers have numbers from 1 to 15");
     static_assert(!(OWN && STAGED) || ITEMS == 1, "a block stages one matrix");
     static_assert(!SPLIT || (STAGED && ITEMS == 1), "a cluster has one ciphertext, and stages the key");
 
@@ -281,7 +283,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
     PG_DEVICE void synchronise_item() const {
         if constexpr (OF_ITEM == 32) __syncwarp();
         else if constexpr (PAIRED) transform.synchronise_row();
-        else synchronise_named(1 + HERE * ITEMS + item, OF_ITEM);
+        else synchronise_named(FIRST_OF_ITEMS + item, OF_ITEM);
     }
 
     // ---- the key ----

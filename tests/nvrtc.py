@@ -665,8 +665,8 @@ SPILLED = {
     ("rotated_sums", "Lazy64"): 8,
     ("rotated_sums", "Strict64"): 8,
     # Several levels or more than two components: of 16 values a thread 224, of a key in global memory more.
-    ("torus_rotation", "u32"): 416,
-    ("torus_rotation", "u64"): 416,
+    ("torus_rotation", "u32"): 528,
+    ("torus_rotation", "u64"): 528,
     ("start_rows", "Lazy60"): 32,
     ("start_rows", "Lazy64"): 32,
     ("start_rows", "Strict64"): 64,

@@ -302,8 +302,8 @@ def _checked_exponents(
     if not counts[0] <= count <= counts[1]:
         most = "" if counts[0] == counts[1] else f" to {counts[1] + 1}"
         raise ParameterError(
-            f"exponents: shape {powers.shape}; the last axis must have {counts[0] + 1}{most} entries: e_0, then "
-            "one for each bit that the key hides"
+            f"exponents: shape {powers.shape}; the last axis must have {counts[0] + 1}{most} entries: e_0, "
+            "then one for each bit that the key hides"
         )
     if not broadcasts(powers.shape[:-1], batch):
         raise ParameterError(

@@ -30,7 +30,7 @@ _REGISTERS = 1 << 16  # of a multiprocessor, of which each thread of a rotation 
 _MOST_COMPONENTS, _MOST_LEVELS = 5, 3
 _LOG_POINTS = range(8, 12)
 _HAS_BULK_COPIES = (9, 0)  # the least compute capability that has them
-_BARRIERS = 15  # of a block that have numbers: for each component, and for each ciphertext
+_BARRIERS = 15  # of a block, for each ciphertext, and for each component of more than a warp
 TORUS = Struct(
     _FILE,
     "TorusParameters<u64>",
@@ -116,8 +116,7 @@ def rotation_of(
     """The kernel that rotates so many ciphertexts; None where none serves.
 
     Few ciphertexts take many threads each, in a cluster if all clusters run at once. Many share a block, and
-    with it the key, or take clusters where a block has no room for the key. By measurement
-    (docs/experiments.md).
+    with it the key. By measurement (docs/experiments.md).
     """
     log_points, k = plan.points.bit_length() - 1, plan.terms // levels
     if log_points not in _LOG_POINTS or not 2 <= k <= _MOST_COMPONENTS or levels > _MOST_LEVELS:
@@ -136,12 +135,12 @@ def rotation_of(
         most = 512 if log_values == 4 and is_simple else 256  # threads, for their registers
         if lanes < 32 or (log_values == 5 and not is_simple):
             continue
-        named = 1 if log_values == 5 and lanes == 32 else k + 1  # barriers of a ciphertext
-        for is_staged in (True, False)[not can_stage :]:
-            for count in range(1 if few else min(_BARRIERS // named, most // (lanes * k)), 0, -1):
+        named = 1 if lanes == 32 else k + 1  # barriers of a ciphertext
+        for count in range(1 if few else min(_BARRIERS // named, most // (lanes * k)), 0, -1):
+            for is_staged in (True, False)[not can_stage :]:
                 made = Rotation(Pass(0, log_points, 0, 1, log_values), k, levels, count, is_staged, is_own)
                 if made.shared <= card.shared_bytes and made.threads <= most:
-                    return split if resident and not is_staged else made
+                    return made
     return None
 
 
