@@ -169,6 +169,25 @@ def test_exponents_stay_on_their_device(device: str, name: str) -> None:
 
 
 @on(*CARDS)
+def test_numbers_in_every_layout(device: str) -> None:
+    """Axes of one entry may have any stride; others are steps or in another order."""
+    R, numbers = Ring(16, 97), np.random.default_rng(1).integers(0, 16, (4, 6)) * 2 + 1
+    layouts = [lambda a: a, lambda a: a[:, :3], lambda a: a[:, ::2], lambda a: a[::2], lambda a: a.T]
+    layouts += [lambda a: a[:, 2:3], lambda a: a[:, 0][:, None], lambda a: a[0][None, :, None]]
+    layouts += [
+        lambda a: a.ravel()[:, None],
+        lambda a: a[:, :, None, None],
+        lambda a: a.ravel()[None, ::2, None],
+    ]
+    for layout in layouts:
+        own, given = layout(numbers), layout(there(numbers))
+        for shape in (own.shape, (1,) * own.ndim):
+            x = R(draw(R, shape))
+            assert x.mul_monomial(given) == x.mul_monomial(own)
+            assert x.automorphism(given) == x.automorphism(own)
+
+
+@on(*CARDS)
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
 def test_one_launch_for_all_items(device: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another number prepares nothing, and one that was seen copies nothing from the host."""

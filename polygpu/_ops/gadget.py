@@ -230,7 +230,7 @@ def blind_rotate(c: V, ggsws: Matrices, exponents: object, bits: object, out: Ar
         return _rotated(c, ggsws, powers, bits, out=out)
     if ggsws.domain == "eval":
         ggsws = ggsws._replace(data=intt(Value(c._plan, ggsws.data, "eval"))._data, domain="coef")
-    return _rotated_by_groups(c, ggsws, powers, bits, out=out)
+    return _rotated_by_groups(c, ggsws, powers, bits, out)
 
 
 @repeated
@@ -263,8 +263,7 @@ def _rotated(c: V, ggsws: Matrices, powers: Array, bits: object, *, out: Array |
     return rotated
 
 
-@repeated
-def _rotated_by_groups(c: V, keys: Matrices, powers: Array, bits: object, *, out: Array | None = None) -> V:
+def _rotated_by_groups(c: V, keys: Matrices, powers: Array, bits: object, out: Array | None) -> V:
     """Return c X^(e_0 + sum e_i s_i) for keys of groups in coefficients; powers: as of _rotated."""
     ring, plan, compute = c._plan, _checked_product(keys, c, bits, 2), backend_of(c._data)
     check_apart(out, c._data, keys.data)
@@ -274,17 +273,16 @@ def _rotated_by_groups(c: V, keys: Matrices, powers: Array, bits: object, *, out
         plan, keys.data, x._data, powers, data
     ):
         return x._with(data)
-    if isinstance(powers, np.ndarray):
-        powers = compute.constant(powers)
     total, group = mul_monomial(x, powers[..., :1], data), _group_of(keys.shape)
     for j, of_group in enumerate(keys.data):
-        some = powers[..., 1 + j * group : 1 + (j + 1) * group]
-        matrix = x._with(empty(compute, (*x._batch[:-1], *of_group.shape[1:]), x._data.dtype))
-        matrix._data[...] = of_group[0]
-        for chosen in range(1, 1 << some.shape[-1]):
-            of_set = [i for i in range(some.shape[-1]) if chosen >> i & 1]
-            turned = mul_monomial(x._with(of_group[chosen]), some[..., of_set].sum(-1)[..., None, None, None])
-            pointwise(ring.basis, "add", matrix._data, turned._data, matrix._data)
+        some = powers[..., 1 + j * group : 1 + (j + 1) * group, None, None, None]
+        sums = [some[..., 0, :, :, :] * 0]  # of the exponents of each set
+        for i in range(some.shape[-4]):
+            sums += [e + some[..., i, :, :, :] for e in sums]
+        terms = (mul_monomial(x._with(m), e) for m, e in zip(of_group, sums, strict=False))
+        matrix = next(terms)
+        for term in terms:
+            pointwise(ring.basis, "add", matrix._data, term._data, matrix._data)
         product = _matrix_product(keys._replace(data=matrix._data, domain="coef"), total, plan)
         compute.copy(product._data, data)
     return total

@@ -389,7 +389,8 @@ def _reorder(
     if not out.size:
         return
     width = _width(basis, x.shape[-1], gpu.address(out) % ALIGNMENT == 0)
-    count, step = numbers.size, numbers.strides[-1] // numbers.itemsize if numbers.size > 1 else 1
+    numbers = numbers.reshape(-1)  # an axis of one entry may have any stride
+    count, step = numbers.size, numbers.strides[0] // numbers.itemsize if numbers.size > 1 else 1
 
     def recipe() -> Recipe:
         moduli = gpu.moduli_of(basis)
