@@ -510,7 +510,7 @@ def test_prepared_matrices_refuse() -> None:
         (lambda: lattice.prepare(ggsw, bits=11), pg.ParameterError, "at most"),
         (lambda: lattice.prepare(3, bits=7), pg.RingMismatch, "ggsw: int"),  # type: ignore[arg-type]
         (lambda: lattice.prepare(prepared, bits=7), pg.ParameterError, "prepared already"),  # type: ignore[arg-type]
-        (lambda: lattice.prepare(ggsw[None, None], bits=7), pg.ParameterError, "2\\*\\*g matrices"),
+        (lambda: lattice.prepare(ggsw[None, None], bits=7), pg.ParameterError, "2\\*\\*g for a group"),
         (lambda: lattice.prepare(ggsw[:0, :, :0], bits=7), pg.ParameterError, "must be \\(k, levels, k\\)"),
         (lambda: pickle.dumps(prepared), TypeError, "prepare again"),
         (lambda: copy.deepcopy(prepared), TypeError, "prepare again"),

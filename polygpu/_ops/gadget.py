@@ -135,13 +135,12 @@ def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array 
     batch = matrices._batch
     if len(batch) not in (3, 4, 5) or not batch[-3] == batch[-1] > 0:
         raise ParameterError(
-            f"ggsw: batch shape {batch}, must be (k, levels, k), (count, k, levels, k) or "
-            "(groups, 2**g, k, levels, k)"
+            f"ggsw: batch shape {batch}, must be (k, levels, k), (count, k, levels, k), "
+            "(count, 2, k, levels, k) or (groups, 2**g, k, levels, k)"
         )
     plan = gadget_of(matrices._plan, bits, batch[-2], batch[-3], precision)
     torus = plan.product if isinstance(plan.product, TorusPlan) else None
-    if len(batch) == 5:
-        _group_of(batch, "ggsw")
+    if len(batch) == 5 and _group_of(batch, "ggsw") > 1:
         if torus is None:
             return None, ProductError(0.0, 0.0)
         return copied(intt(matrices)._data), torus.combined_error
@@ -150,23 +149,31 @@ def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array 
 
 
 def _group_of(batch: tuple[int, ...], name: str = "bsk") -> int:
-    """Return the bits of a group of a key (groups, 2**g, k, levels, k)."""
+    """Return the bits of a group of a key (groups, 2**g, k, levels, k); 1 for a key of a ternary secret."""
     sets = batch[1]
     if sets < 2 or sets & (sets - 1):
         raise ParameterError(
-            f"{name}: batch shape {batch}; a key of groups of g bits has 2**g matrices on the second axis, "
-            "as multi_bit_key makes them"
+            f"{name}: batch shape {batch}; the second axis must have two matrices for an entry of a ternary "
+            "secret, or 2**g for a group of g bits, as multi_bit_key makes them"
         )
     return sets.bit_length() - 1
+
+
+def is_grouped(batch: tuple[int, ...]) -> bool:
+    """Whether matrices of this batch shape are a key of groups of bits."""
+    return len(batch) == 5 and batch[1] > 2
 
 
 def _prepared(plan: Gadget, matrices: Value) -> Array:
     assert plan.product is not None
     compute = backend_of(matrices._data)
-    shape = (*matrices._batch, plan.product.digits, plan.product.points)
-    out = empty(compute, shape, np.dtype(np.complex128))
-    if prod(shape):
-        compute.prepare(plan, intt(matrices)._data, out)
+    data, shape = intt(matrices)._data, matrices._batch
+    if len(shape) == 5:
+        shape = (prod(shape[:2]), *shape[2:])
+        data = data.reshape(*shape, *data.shape[-2:])
+    out = empty(compute, (*shape, plan.product.digits, plan.product.points), np.dtype(np.complex128))
+    if out.size:
+        compute.prepare(plan, data, out)
     return out
 
 
@@ -216,14 +223,17 @@ def cmux(ggsw: Matrices, c0: V, c1: V, bits: object, *, out: None = None) -> V:
 
 def blind_rotate(c: V, ggsws: Matrices, exponents: object, bits: object, out: Array | None = None) -> V:
     """Return c X^(e_0 + sum e_i s_i) in coefficients, by a cmux for each i, or one product for each group."""
-    by_groups = len(ggsws.shape) == 5
+    group = _group_of(ggsws.shape) if len(ggsws.shape) == 5 else 0
+    if group == 1:
+        data = ggsws.data if ggsws.domain == "prepared" else ggsws.data.reshape(-1, *ggsws.data.shape[2:])
+        ggsws = ggsws._replace(data=data, shape=(2 * ggsws.shape[0], *ggsws.shape[2:]))
+    by_groups = group > 1
     _checked_product(ggsws, c, bits, 2 if by_groups else 1)
-    compute, most = backend_of(c._data), ggsws.shape[0]
-    least = most
-    if by_groups:
-        group = _group_of(ggsws.shape)
-        most, least = most * group, max(0, (most - 1) * group + 1)
+    compute, most = backend_of(c._data), ggsws.shape[0] // 2 if group == 1 else ggsws.shape[0] * (group or 1)
+    least = most if not by_groups else max(0, most - group + 1)
     powers = _checked_exponents(c._plan, exponents, c._batch[:-1], (least, most), compute)
+    if group == 1:
+        powers = _of_both_signs(c._plan, powers)
     if isinstance(powers, np.ndarray):
         powers = compute.constant(powers)
     if not by_groups:
@@ -286,6 +296,16 @@ def _rotated_by_groups(c: V, keys: Matrices, powers: Array, bits: object, out: A
         product = _matrix_product(keys._replace(data=matrix._data, domain="coef"), total, plan)
         compute.copy(product._data, data)
     return total
+
+
+def _of_both_signs(ring: RingPlan, powers: Array) -> Array:
+    """Return exponents (*batch, 1 + 2 count): e_0, then e_i and -e_i for each i."""
+    home = backend_of(powers)
+    with home.device_scope():
+        pairs = home.xp.stack([powers[..., 1:], -powers[..., 1:] % ring.quotient.order], axis=-1)
+        rest = pairs.reshape(*powers.shape[:-1], -1)
+        made: Array = home.xp.concatenate([powers[..., :1], rest], axis=-1)
+    return made
 
 
 def _checked_exponents(

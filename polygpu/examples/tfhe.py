@@ -232,7 +232,7 @@ class TFHE:
         if not self.is_torus:
             return 0.0
         bits, levels = self.digits
-        batch = (1, 2) if self.group > 1 else ()
+        batch = (1, 1 << self.group) if self.group > 1 else ()
         with pg.device("cpu"):
             one = self.ring.zeros((*batch, self.k + 1, levels, self.k + 1))
         prepared = lattice.prepare(one, bits=bits, precision="double")

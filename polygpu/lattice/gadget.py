@@ -112,7 +112,7 @@ class Prepared:
             raise DeviceError(
                 f"{name}: prepared on {self.device}, the ciphertexts are on {c.device}; prepare it there"
             )
-        if self.device == "cpu" and self._isa != _cpu.isa() and len(self.shape) < 5:
+        if self.device == "cpu" and self._isa != _cpu.isa() and not ops.is_grouped(self.shape):
             raise DeviceError(f"{name}: prepared for {self._isa}, {_cpu.isa()} is in use; prepare it again")
         if integer(bits, "bits") != self.bits:
             raise ParameterError(f"{name}: prepared for digits of {self.bits} bits, bits is {bits}")
@@ -127,8 +127,8 @@ def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Pol
     with precision="double" some times as fast and wrong by a stated error, which adds to the noise.
 
     Args:
-        ggsw: of batch shape (k, levels, k); for blind_rotate also (count, k, levels, k) or, for groups of g
-            bits, (groups, 2**g, k, levels, k). In any domain.
+        ggsw: of batch shape (k, levels, k); for blind_rotate also (count, k, levels, k), for ternary secrets
+            (count, 2, k, levels, k), for groups of g bits (groups, 2**g, k, levels, k). In any domain.
         bits: of the digits that will multiply them.
         precision: "exact", or "double" for rings modulo X**n + 1 and 2**32 or 2**64, n a power of two from 32
             on, and bits up to 31: one transform for each polynomial, whatever its residues. blind_rotate
@@ -171,7 +171,7 @@ def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Pol
     data, error = ops.prepare(checked_poly(ggsw, "ggsw"), bits, precision)
     if data is not None:
         return Prepared(ggsw.ring, ggsw.shape, int(bits), ggsw.device, precision, error, data)
-    if len(ggsw.shape) == 5:
+    if ops.is_grouped(ggsw.shape):
         return ggsw.intt()
     return ggsw.ntt() if ggsw.ring.leaf_size == 1 else ggsw
 
@@ -251,11 +251,13 @@ def cmux(ggsw: Poly | Prepared, c0: Poly, c1: Poly, *, bits: int) -> Poly:
 def blind_rotate(
     acc: Poly, bsk: Poly | Prepared, exponents: Any, *, bits: int, out: Poly | None = None
 ) -> Poly:
-    """Ciphertexts times X^(e_0 + sum e_i s_i), for bits s_i that the key hides one by one or in groups.
+    """Ciphertexts times X^(e_0 + sum e_i s_i), for a secret s that the key hides.
 
     It starts from X^e_0 acc. With a key (count, k, levels, k) of single bits acc becomes, for each i from 1
-    on, cmux(bsk[i - 1], acc, X^e_i acc). With one (groups, 2**g, k, levels, k) of multi_bit_key it becomes,
-    for each group j, the external product of acc with the sum over S of X^(sum of e_i, i in S) bsk[j, S].
+    on, cmux(bsk[i - 1], acc, X^e_i acc). One of a ternary secret, (count, 2, k, levels, k), has matrices of
+    [s_i = 1] and [s_i = -1]: two such steps, with e_i and -e_i. With one (groups, 2**g, k, levels, k) of
+    multi_bit_key, g from 2 on, acc becomes, for each group j, the external product of acc with the sum over S
+    of X^(sum of e_i, i in S) bsk[j, S].
 
     Args:
         acc: ciphertexts, (*batch, k), of a ring with one modulus of at most 2**64.

@@ -90,7 +90,8 @@ def ggsw(
     Row (i, l) is a ciphertext of 0 with m g_l added to its component i.
 
     Args:
-        messages: integers (*batch), such as the bits of a secret, which make a bootstrapping key.
+        messages: integers (*batch), such as the bits of a secret, which make a bootstrapping key; for a
+            ternary secret s they are [s_i = 1] and [s_i = -1], (count, 2).
         secret: s_1, ..., s_k of a ring with one modulus of at most 2**64: a Poly of batch shape (k,).
         bits: of a digit.
         levels: how many digits; B**levels is at most q.
@@ -158,7 +159,7 @@ def multi_bit_key(
     Args:
         small: bits, n of them.
         secret: as of ggsw.
-        group: how many bits a step takes, from 1 to 8.
+        group: how many bits a step takes, from 2 to 8; single bits are messages of ggsw.
         bits: of a digit.
         levels: how many digits.
         sigma: as of ggsw.
@@ -181,8 +182,8 @@ def multi_bit_key(
     (2, 4, 2, 3, 2)
     """
     size, s = integer(group, "group"), _secret(small, "small")
-    if not 1 <= size <= 8:
-        raise ParameterError(f"group: {shown(size)} must be from 1 to 8 bits")
+    if not 2 <= size <= 8:
+        raise ParameterError(f"group: {shown(size)} must be from 2 to 8 bits")
     if not np.isin(s, (0, 1)).all():
         wrong = s[~np.isin(s, (0, 1))][0]
         raise ParameterError(f"small: {wrong} is not 0 or 1; encrypt such entries one by one with ggsw")
