@@ -130,8 +130,9 @@ template <class W> void TorusProduct::multiply_words(const Numbers &ggsw, const 
                  });
 }
 
-// steps(sums, e, some, room, worker): multiplies `some` ciphertexts, each of whose exponents e are some steps apart, by
-// monomials with the exponents after the first. It may use room for one product and `more` bytes a ciphertext.
+// Multiplies ciphertexts by X^e_0, then calls steps(sums, e, some, room, worker) for `some` of them at a time: e points
+// to exponent 1 of the first, and those of two ciphertexts lie last(exponents) apart. It may use room for one product
+// and `more` bytes a ciphertext.
 template <class T, class W, class Steps>
 void TorusProduct::rotate_each(const Array &c, const Numbers &exponents, const Out &out, double seconds, size_t more,
                                const Steps &steps) const {

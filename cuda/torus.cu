@@ -65,7 +65,7 @@ PG_DEVICE void inverse_torus_stages(Complex<double> *values, const Twiddle &twid
 // time, in place.
 template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
     using Value = Complex<double>;
-    static constexpr int V = S::VALUES, LANES = S::LANES, M = S::LENGTH, N = 2 * M, LAST = S::ROUNDS - 1;
+    static constexpr int V = S::VALUES, LANES = S::LANES, M = S::LENGTH, LAST = S::ROUNDS - 1;
     // Few threads have few twiddles each, which stay in registers.
     static constexpr bool KEEPS = V == 8;
     static constexpr int ROUNDS = (1 + INVERSE) * LAST, TWIST = INVERSE ? M / 2 + 1 : 0,

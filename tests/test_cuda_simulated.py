@@ -640,7 +640,8 @@ for n, modulus, bits, levels, k, log_values, items, is_staged, is_split in (
     passed = Pass(0, n.bit_length() - 2, 0, 1, log_values)
     made = torus.Rotation(passed, k, levels, items, is_staged, False, is_split)
     prepared = lattice.prepare(key, bits=bits, precision="double")
-    cases.append((c, key, bits, exponents, made, lattice.blind_rotate(c, prepared, exponents, bits=bits)))
+    expected = lattice.blind_rotate(c, prepared, exponents, bits=bits)
+    cases.append((c, key, bits, exponents, (made, None), expected))
 for n, modulus, bits, levels, k, group, is_staged in (
     (512, 64, 22, 1, 2, 3, True),
     (512, 32, 9, 2, 3, 2, False),
@@ -657,8 +658,7 @@ for n, modulus, bits, levels, k, group, is_staged in (
     cases.append((c, key, bits, exponents, (made, combined), expected))
 for order in ("forward", "reverse", "random"):
     with simulated_cuda("h100", order=order, seed=1, concurrent_blocks=2):
-        for c, key, bits, exponents, kernels, expected in cases:
-            made, combined = kernels if type(kernels) is tuple else (kernels, None)
+        for c, key, bits, exponents, (made, combined), expected in cases:
             torus.rotation_of, torus.combination_of = lambda *_, **__: made, lambda *_: combined
             prepared = lattice.prepare(key.to("cuda"), bits=bits, precision="double")
             assert lattice.blind_rotate(c.to("cuda"), prepared, exponents, bits=bits).cpu() == expected

@@ -148,6 +148,15 @@ def test_each_step_of_a_rotation(device: str, shape: tuple[int, int, int, int, i
     assert state.cpu() == whole.cpu()
 
 
+def noiseless(R: Ring, messages: np.ndarray[Any, Any], bits: int, levels: int) -> Poly:
+    """GGSW ciphertexts of two components that hide messages exactly."""
+    weights = np.array(lattice.gadget(R, bits=bits, levels=levels), object)
+    exact = np.zeros((*messages.shape, 2, levels, 2, 1), object)
+    for i in range(2):
+        exact[..., i, :, i, 0] = messages[..., None] * weights
+    return R(exact)
+
+
 def grouped(
     shape: tuple[int, int, int, int, int], group: int, count: int, items: int
 ) -> tuple[Poly, Poly, np.ndarray[Any, Any]]:
@@ -191,22 +200,19 @@ def test_a_rotation_by_groups_without_noise(
     """Matrices that hide bits exactly turn ciphertexts by the sum of the chosen exponents."""
     R, secret = Ring(n, q), np.array([1, 0, 1, 1])
     key = lattice.multi_bit_key(secret, R.zeros(1), group=group, bits=bits, levels=levels, tuniform=0, seed=1)
-    gadget, size = lattice.gadget(R, bits=bits, levels=levels), -(-len(secret) // group) * group
-    messages = np.zeros(key.shape[:2], int)
+    messages, size = np.zeros(key.shape[:2], int), -(-len(secret) // group) * group
     padded = np.concatenate([secret, np.zeros(size - len(secret), int)]).reshape(-1, group)
     messages[np.arange(len(messages)), padded @ (1 << np.arange(group))] = 1
-    exact = np.zeros((*key.shape, 1), object)
-    for i in range(2):
-        exact[..., i, :, i, 0] = messages[..., None] * np.array(gadget, object)
+    exact = noiseless(R, messages, bits, levels)
     exponents = np.random.default_rng(2).integers(-3 * n, 3 * n, (3, 5))
     c = R.random((3, 2), seed=3)
     wanted = c.mul_monomial((exponents[:, 0] + exponents[:, 1:] @ secret)[:, None])
     left_out = len(messages) * (q / 2 / 2 ** (bits * levels) + levels * 2**bits / 4) if q == 12289 else 0
-    for own in (R(exact), R(exact).ntt() if q == 12289 else lattice.prepare(R(exact), bits=bits)):
+    for own in (exact, exact.ntt() if q == 12289 else lattice.prepare(exact, bits=bits)):
         found = lattice.blind_rotate(c, own, exponents, bits=bits)
         assert np.abs(centred(found, wanted)).max() <= left_out
     # The key's own messages are these, under the secret 0 and noise of -1, 0 and 1.
-    assert np.abs(centred(key, R(exact))[..., 0, :]).max() <= 1
+    assert np.abs(centred(key, exact)[..., 0, :]).max() <= 1
 
 
 @on("cpu", "reference", *CARDS)
@@ -219,21 +225,19 @@ def test_a_rotation_by_a_ternary_secret_without_noise(
     R, secret = Ring(n, q), np.array([1, 0, -1, 1, -1])
     messages = np.stack([secret == 1, secret == -1], axis=1).astype(int)
     key = lattice.ggsw(messages, R.zeros(1), bits=bits, levels=levels, tuniform=0, seed=1)
-    gadget, exact = lattice.gadget(R, bits=bits, levels=levels), np.zeros((*key.shape, 1), object)
-    for i in range(2):
-        exact[..., i, :, i, 0] = messages[..., None] * np.array(gadget, object)
+    exact = noiseless(R, messages, bits, levels)
     exponents = np.random.default_rng(2).integers(-3 * n, 3 * n, (3, 6))
     c = R.random((3, 2), seed=3)
     wanted = c.mul_monomial((exponents[:, 0] + exponents[:, 1:] @ secret)[:, None])
     left_out = 5 * (q / 2 / 2 ** (bits * levels) + levels * 2**bits / 4) * 2 if q == 12289 else 0
-    prepared = [lattice.prepare(R(exact), bits=bits)]
+    prepared = [lattice.prepare(exact, bits=bits)]
     if q == 2**32:
-        prepared.append(doubled(R(exact), bits))
+        prepared.append(doubled(exact, bits))
     for own in prepared:
         for given in (exponents, there(exponents)):
             found = lattice.blind_rotate(c, own, given, bits=bits)
             assert np.abs(centred(found, wanted)).max() <= left_out
-    assert np.abs(centred(key, R(exact))[..., 0, :]).max() <= 1
+    assert np.abs(centred(key, exact)[..., 0, :]).max() <= 1
 
 
 @pytest.mark.parametrize("shape", SHAPES)

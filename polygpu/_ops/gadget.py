@@ -223,16 +223,17 @@ def cmux(ggsw: Matrices, c0: V, c1: V, bits: object, *, out: None = None) -> V:
 
 def blind_rotate(c: V, ggsws: Matrices, exponents: object, bits: object, out: Array | None = None) -> V:
     """Return c X^(e_0 + sum e_i s_i) in coefficients, by a cmux for each i, or one product for each group."""
-    group = _group_of(ggsws.shape) if len(ggsws.shape) == 5 else 0
-    if group == 1:
+    has_sets = len(ggsws.shape) == 5
+    group = _group_of(ggsws.shape) if has_sets else 1
+    by_groups, is_ternary = group > 1, has_sets and group == 1
+    if is_ternary:
         data = ggsws.data if ggsws.domain == "prepared" else ggsws.data.reshape(-1, *ggsws.data.shape[2:])
         ggsws = ggsws._replace(data=data, shape=(2 * ggsws.shape[0], *ggsws.shape[2:]))
-    by_groups = group > 1
     _checked_product(ggsws, c, bits, 2 if by_groups else 1)
-    compute, most = backend_of(c._data), ggsws.shape[0] // 2 if group == 1 else ggsws.shape[0] * (group or 1)
-    least = most if not by_groups else max(0, most - group + 1)
-    powers = _checked_exponents(c._plan, exponents, c._batch[:-1], (least, most), compute)
-    if group == 1:
+    compute, most = backend_of(c._data), ggsws.shape[0] * group // (2 if is_ternary else 1)
+    counts = max(0, most - group + 1), most  # the last group may be shorter
+    powers = _checked_exponents(c._plan, exponents, c._batch[:-1], counts, compute)
+    if is_ternary:
         powers = _of_both_signs(c._plan, powers)
     if isinstance(powers, np.ndarray):
         powers = compute.constant(powers)

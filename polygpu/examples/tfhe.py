@@ -209,9 +209,8 @@ class TFHE:
         """
         bits, levels = self.digits
         size, seen = self.k * self.N, 1 + self.k * self.N / 2  # seen: errors of a ciphertext in a phase
-        steps, matrices, counts = -(-self.n // self.group), 2**self.group, 1.0
-        if self.group == 1:
-            matrices, counts = 1, 0.5
+        steps = -(-self.n // self.group)
+        matrices, counts = (2**self.group, 1.0) if self.group > 1 else (1, 0.5)
         products = (self.k + 1) * levels * self.N * (4**bits + 2) / 12 * self._variance(self.ring_noise)
         left_out = seen / (12 * 4 ** (bits * levels)) * counts
         rotation = steps * (matrices * products + left_out + seen * (self.error / self.q) ** 2)

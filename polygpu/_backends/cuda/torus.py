@@ -81,8 +81,8 @@ class Rotation(NamedTuple):
         room = 2 * 16 * 17 if is_paired else points + self.lanes
         key = self.levels * self.k * self.here * points if self.is_staged else 0
         inboxes = 2 * (self.k - 1) * points if self.is_split else 0
-        rounds = 2 * (-(-self.passed.log_length // self.passed.log_values) - 1)
-        tables = 0 if self.passed.log_values == 3 else (rounds + 1) * points // 2 + 1
+        tables = _shared_twiddles(self.passed, 2)
+        tables += points // 2 + 1 if tables else 0  # the twist
         held = 0 if self.is_own else 2 * points + (16 if is_paired else 0)
         barriers = (12 * KEY_PARTS if self.is_staged else 0) + (16 if self.is_split else 0)
         return 16 * (key + inboxes + tables + rows * room) + 4 * rows * held + barriers
@@ -103,11 +103,16 @@ class Combination(NamedTuple):
     def shared(self, itemsize: int) -> int:
         """Bytes of shared memory (struct TorusCombination); itemsize: of a residue."""
         points = 1 << self.passed.log_length
-        rounds = -(-self.passed.log_length // self.passed.log_values) - 1
-        tables = 0 if self.passed.log_values == 3 else rounds * points // 2
+        tables = _shared_twiddles(self.passed, 1)
         rooms = 16 * (self.items * points + self.threads)
         staged = _COMBINED_STAGES * 2 * points * itemsize if self.is_staged else 0
         return max(rooms, staged) + 16 * tables + (8 * _COMBINED_STAGES if self.is_staged else 0)
+
+
+def _shared_twiddles(passed: Pass, directions: int) -> int:
+    """How many twiddles of one or both directions lie in shared memory (struct TorusTransform)."""
+    later = len(_rounds(passed)) - 1
+    return 0 if passed.log_values == 3 else directions * later << passed.log_length - 1
 
 
 def rotation_of(
