@@ -35,8 +35,9 @@ needs_compiler = pytest.mark.skipif(
 )
 needs_card = pytest.mark.skipif(ABSENT is not None, reason=f"no GPU answers: {ABSENT}")
 
-# Their names in polygpu.device. The simulated card is the second one of two. So tables that rings keep for it
-# are never taken for those of a real card, and code that falls back to the first card is noticed.
+# Their names in polygpu.device. The simulated card is the second one of three. So tables that rings keep for
+# it are never taken for those of a real card, and code that falls back to the first card is noticed. A test
+# that needs another simulated card takes the third: "cuda:0" may be the real one.
 DEVICES = {"reference": "reference", "toy": "toy", "cpu": "cpu", "simulated": "cuda:1", "cuda": "cuda:0"}
 HOST = ("reference", "toy", "cpu")
 backends.MAKERS["toy"] = ToyBackend
@@ -82,7 +83,7 @@ def use(device: str) -> Iterator[str]:
         options = {"order": "random", "seed": 7, "concurrent_blocks": 3}
         try:
             with (
-                simulated_cuda("h100", devices_count=2, **options) as cupy,
+                simulated_cuda("h100", devices_count=3, **options) as cupy,
                 cupy.cuda.Device(1),
                 pg.device(name),
             ):

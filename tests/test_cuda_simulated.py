@@ -1743,7 +1743,8 @@ def test_a_home_that_cannot_be_written(tmp_path, home):
         "cuda = types.SimpleNamespace(runtime=runtime)\n"
     )
     environment = {k: v for k, v in os.environ.items() if not k.startswith("CUPY_")}
-    environment |= {"HOME": home or str(tmp_path / "home"), "PYTHONPATH": str(tmp_path)}
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment |= {"HOME": home or str(tmp_path / "home"), "PYTHONPATH": path}
     command = "from polygpu._backends.cuda import absence; print(absence(0))"
     done = subprocess.run(
         [sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=True

@@ -243,7 +243,7 @@ def test_no_call_meets_a_wrong_record(name: str) -> None:
                 call(case, 1)
                 stream.synchronize()
         if device == "cuda:1":  # the simulated cards
-            with backend().xp.cuda.Device(0), pg.device("cuda:0"):
+            with backend().xp.cuda.Device(2), pg.device("cuda:2"):
                 call(case, 2)
                 call(case, 1)
         in_threads([partial(copy_context().run, on_card, case, seed) for seed in (1, 2)])
