@@ -21,7 +21,12 @@ import polygpu as pg
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = [DOCS / "index.md", DOCS / "questions.md", *sorted((DOCS / "coming-from").glob("*.md"))]
+PAGES = [
+    DOCS / "index.md",
+    DOCS / "questions.md",
+    DOCS / "which-verb.md",
+    *sorted((DOCS / "coming-from").glob("*.md")),
+]
 
 # Modules whose names are public, beside polygpu's own.
 MODULES = (
@@ -150,7 +155,12 @@ def test_the_page_of_signatures_has_each() -> None:
 
 
 def test_options_are_keywords_and_out_is_the_last() -> None:
-    about = {"Divided.reorder": "order", "dask.BlockedPoly.rechunk": "chunks"}  # what these verbs are about
+    about = {  # what these verbs are about
+        "Divided.reorder": "order",
+        "dask.BlockedPoly.rechunk": "chunks",
+        "lattice.expand": "count",
+        "lattice.trace": "count",
+    }
     for name, signature in signatures().items():
         parameters = list(signature.parameters.values())
         for parameter in parameters:

@@ -578,6 +578,118 @@ def switched() -> list[Case]:
     return [*cases, case("digits of one limb", f, *single)]
 
 
+def by_limbs(f: Callable[..., Any], ggsw: Batch, *more: Draw, count: int = 1) -> list[Case]:
+    """Cases of a verb (ggsw, ciphertexts, ...) with digits that are groups of two limbs."""
+
+    def call(matrix: Poly, *args: Any) -> Any:
+        *operands, special = args
+        return f(matrix, *operands, limbs_per_digit=2, special=special)
+
+    return [
+        case(
+            f"groups of limbs, {name}, {d}, {b}",
+            call,
+            poly(of(name), ggsw, "eval"),
+            *(poly(of(name, 0, 3), b, d) for _ in range(count)),
+            *more,
+            of(name, 3),
+        )
+        for name in CHAINS
+        for d in BOTH
+        for b in CIPHERTEXTS
+    ]
+
+
+def composed(f: Callable[..., Any], ggsw: Batch, *more: Draw, count: int = 1) -> list[Case]:
+    """Cases of a verb (ggsw, ciphertexts, ..., bits) in rings of several limbs."""
+    return [
+        case(
+            f"base 2^bits, {name}, {d}, {b}",
+            f,
+            poly(of(name, 0, 3), ggsw, "eval"),
+            *(poly(of(name, 0, 3), b, d) for _ in range(count)),
+            *more,
+            each(9, 8),
+        )
+        for name in CHAINS
+        for d in BOTH
+        for b in CIPHERTEXTS
+    ]
+
+
+def rotated_in_limbs() -> list[Case]:
+    """Cases of blind_rotate in rings of several limbs, with exponents in a list or in an array."""
+
+    def f(acc: Poly, bsk: Poly, exponents: Any, special: Ring) -> Poly:
+        return lattice.blind_rotate(acc, bsk, exponents, limbs_per_digit=2, special=special)
+
+    name, many = CHAINS[0], each([3, 1, -2], [-1, 5, 0])
+    Q, T, P = of(name, 0, 3), of(name), of(name, 3)
+    array = integers((3, 3), np.int64, -40, 40)
+    base = named(lattice.blind_rotate, "bits")
+    return [
+        *(
+            case(f"groups of limbs, {label}", f, poly(Q, (3, 2)), poly(T, (2, 2, 2, 2), "eval"), powers, P)
+            for label, powers in (("a list", many), ("an array", array))
+        ),
+        *(
+            case(
+                f"base 2^bits, {label}", base, poly(Q, (3, 2)), poly(Q, (2, 2, 3, 2), "eval"), powers, each(9)
+            )
+            for label, powers in (("a list", many), ("an array", array))
+        ),
+    ]
+
+
+def stepped(f: Callable[..., Any], gs: list[int], batches: Iterable[Batch], *more: Draw) -> list[Case]:
+    """Cases of a verb (ciphertexts, keys, ...) that takes a key for each of these automorphisms."""
+
+    def call(c: Poly, keys: Poly, special: Ring, *args: Any) -> Poly:
+        found = {g: as_key(keys[i], 2, special, g) for i, g in enumerate(gs)}
+        return f(c, found, *args)
+
+    return [
+        case(
+            f"{name}, {d}, {b}",
+            call,
+            poly(of(name, 0, 3), b, d),
+            poly(of(name), (len(gs), 2, 2), "eval"),
+            of(name, 3),
+            *more,
+        )
+        for name in CHAINS
+        for d in BOTH
+        for b in batches
+    ]
+
+
+def embedded() -> list[Case]:
+    """Cases of embed: residues modulo Q, and words modulo a power of two or a prime."""
+    numbers = integers((3, 9), np.int64, -(2**62), 2**62)
+    return [
+        *(case(f"{name}, modulo Q", lattice.embed, numbers, of(name, 0, 3)) for name in CHAINS),
+        *(
+            case(f"{name}, {label}", named(lattice.embed, "q"), numbers, of(name, 0, 3), each(q))
+            for name in CHAINS
+            for label, q in (("2^32", 2**32), ("2^64", 2**64), ("a prime", 12289))
+        ),
+    ]
+
+
+def of_rows() -> list[Case]:
+    """Cases of rgsw_from_rlwe."""
+
+    def f(c: Poly, key: Poly, special: Ring) -> Poly:
+        return lattice.rgsw_from_rlwe(c, as_key(key, 2, special))
+
+    return [
+        case(f"{R}, {d}, {b}", f, poly(of(R, 0, 3), b, d), poly(of(R), (2, 2), "eval"), of(R, 3))
+        for R in CHAINS
+        for d in BOTH
+        for b in ((4, 2), (3, 4, 2))
+    ]
+
+
 def hoisted(c: Poly, special: Ring) -> Poly:
     """The digits that hoist makes."""
     return lattice.hoist(c, special=special, limbs_per_digit=2).digits
@@ -1213,8 +1325,15 @@ VERBS: dict[str, list[Case]] = {
             for R in ("2^32", "2^64")
         ),
     ],
+    "lattice.embed": embedded(),
+    "lattice.pack": stepped(lattice.pack, [3, 5, 9, 17], [(4, 2), (3, 8, 2), (1, 2)]),
+    "lattice.trace": stepped(lattice.trace, [9, 17], CIPHERTEXTS, each(4)),
+    "lattice.expand": stepped(lattice.expand, [17, 9], CIPHERTEXTS, each(4)),
+    "lattice.rgsw_from_rlwe": of_rows(),
     "lattice.external_product": [
         *external(named(lattice.external_product, "bits")),
+        *by_limbs(lattice.external_product, (2, 2, 2)),
+        *composed(named(lattice.external_product, "bits"), (2, 3, 2)),
         *(
             into(
                 f"into other memory, {d}",
@@ -1248,6 +1367,8 @@ VERBS: dict[str, list[Case]] = {
     ],
     "lattice.cmux": [
         *external(named(lattice.cmux, "bits"), count=2),
+        *by_limbs(lattice.cmux, (2, 2, 2), count=2),
+        *composed(named(lattice.cmux, "bits"), (2, 3, 2), count=2),
         case(
             "coef and eval",
             named(lattice.cmux, "bits"),
@@ -1257,7 +1378,7 @@ VERBS: dict[str, list[Case]] = {
             each(7),
         ),
     ],
-    "lattice.blind_rotate": rotations(),
+    "lattice.blind_rotate": [*rotations(), *rotated_in_limbs()],
     "lattice.key_switch": switched(),
     "lattice.hoist": [
         case(f"{R}, {d}", hoisted, poly(of(R, 0, 3), (3, 2), d), of(R, 3)) for R in CHAINS for d in BOTH

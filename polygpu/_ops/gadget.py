@@ -17,17 +17,19 @@ from .._core.plans.ntt import NttPlan
 from .._core.plans.product import FftSumPlan
 from .._core.plans.torus import ProductError, TorusPlan, plan_torus
 from .._core.reporting import LONG, Work, counted, reporting
-from .._core.ring_plan import RingPlan
+from .._core.ring_plan import RingPlan, ring_plan
 from .._core.value import V, Value
 from .._core.ways import way_of_gadget
 from ..errors import ParameterError
 from .arrays import broadcasts, contiguous, copied, empty, spread
 from .batch import ROWS
-from .calls import repeated
+from .calls import is_plan, repeated
 from .einsum import matmul
 from .permutation import exponents_of, mul_monomial
 from .pointwise import pointwise
 from .results import check_apart, result_array, result_shape
+from .rns import convert, digits, divided, kept_plan, scale
+from .switch import KeySwitch
 from .transform import intt, ntt, to_domain
 
 Precision = Literal["exact", "double"]
@@ -46,10 +48,6 @@ def gadget_of(
     ring: RingPlan, bits: object, levels: object, components: int = 0, precision: Precision = "exact"
 ) -> Gadget:
     """Return the plan of digits modulo a ring's one modulus; with components > 0, of products too."""
-    if len(ring.moduli) != 1 or ring.basis.wide:
-        raise ParameterError(
-            f"{ring!r}: digits to a base need one modulus of at most 2**64; ring[:1] is the ring of one limb"
-        )
     b, count = _checked_digits(ring.basis.moduli[0], bits, levels)
     if not components:
         return _plan(ring.basis, None, b, count)
@@ -58,6 +56,85 @@ def gadget_of(
         return _plan(ring.basis, None, b, count, torus)
     way, sums = way_of_gadget(ring, components * count, b)
     return _plan(ring.basis, ring.transform if way == "transform" else None, b, count, sums)
+
+
+class RnsGadget:
+    """Digits of values of several limbs, and products of these digits with matrices."""
+
+    by_polynomials = True
+    transform = None
+    ring: RingPlan  # of the ciphertexts
+    T: RingPlan  # of digits and matrices
+    levels: int
+
+    def digits_of(self, c: Value) -> Value:
+        """Return the digits, (*batch, levels), modulo T, evaluated where T has a complete transform."""
+        raise NotImplementedError
+
+
+@is_plan
+class ComposedGadget(RnsGadget):
+    """Digits to a base B = 2^bits of the whole value modulo Q, the product of the moduli.
+
+    The digits of x are those of y = floor((2 x B^levels + Q) / (2 Q)), which is computed modulo B^levels.
+    """
+
+    def __init__(self, ring: RingPlan, bits: int, levels: int) -> None:
+        self.ring = self.T = ring
+        self.levels, self.rounded = levels, ring_plan(ring.n, 1 << bits * levels, ring.quotient.kind)
+        self.gadget = _plan(self.rounded.basis, None, bits, levels)
+
+    def digits_of(self, c: Value) -> Value:
+        """Return the digits, (*batch, levels), evaluated where the ring has a complete transform."""
+        made = self.in_coefficients(c)
+        return ntt(made, made._data) if self.T.leaf_size == 1 else made
+
+    def in_coefficients(self, c: Value, out: Array | None = None) -> Value:
+        """Return the digits, (*batch, levels), in coefficients."""
+        y = scale(intt(c), self.rounded, self.rounded.modulus)
+        compute = backend_of(y._data)
+        found = empty(compute, (*c._batch, self.levels, *y._data.shape[-2:]), y._data.dtype)
+        compute.decompose(self.gadget, y._data, found)
+        return convert(Value(self.rounded, found, "coef"), self.ring, out=out)
+
+
+@is_plan
+class LimbGadget(RnsGadget):
+    """Digits that are groups of limbs.
+
+    Matrices hide multiples of P g_j modulo T, the moduli of Q and P. Sums are divided by P.
+    """
+
+    def __init__(self, switch: KeySwitch) -> None:
+        self.switch, self.ring, self.T, self.levels = switch, switch.ring, switch.T, len(switch.parts)
+
+    def digits_of(self, c: Value) -> Value:
+        """Return the evaluated digits, (*batch, levels), modulo T."""
+        made = digits(c, self.T, self.switch.size, self.switch.conversion)
+        return ntt(made, made._data)
+
+    def divided(self, total: Value, out: Array | None) -> Value:
+        """Return a sum modulo T divided by P and rounded, in its domain; the sum is overwritten."""
+        return divided(total, self.ring, "nearest", self.switch.conversion, out=out, scratch=total._domain)
+
+
+def rns_gadget_of(ring: RingPlan, way: object, levels: int) -> RnsGadget:
+    """Return the plan of digits; way: bits of a digit, or the KeySwitch of groups of limbs."""
+    if isinstance(way, KeySwitch):
+        if levels != len(way.parts):
+            raise ParameterError(
+                f"ggsw: {levels} levels, must be {len(way.parts)}: one for each digit of "
+                f"{way.size} limbs of {ring.rows}"
+            )
+        return kept_plan(ring, ("limb gadget", way), lambda: LimbGadget(way))
+    bits, count = _checked_digits(ring.modulus, way, levels)
+    if bits * count > 64:
+        raise ParameterError(
+            f"bits, levels: {bits} * {count} is above 64, the most that digits have together in a ring of "
+            "several moduli; take fewer levels, or limbs_per_digit and special"
+        )
+    key = "composed gadget", bits, count
+    return kept_plan(ring, key, lambda: ComposedGadget(ring, bits, count))
 
 
 def digits_plan(basis: Basis, bits: object, levels: object) -> Gadget:
@@ -88,14 +165,29 @@ def _plan(
 
 def gadget(ring: RingPlan, bits: object, levels: object) -> tuple[int, ...]:
     """Return g_i, the integer nearest to q / B^i, halves up."""
-    plan, q = gadget_of(ring, bits, levels), ring.moduli[0]
-    powers = [1 << plan.bits * (i + 1) for i in range(plan.levels)]
-    return tuple((2 * q + p) // (2 * p) for p in powers)
+    _check_words(ring)
+    b, count = _checked_digits(ring.modulus, bits, levels)
+    powers = [1 << b * (i + 1) for i in range(count)]
+    return tuple((2 * ring.modulus + p) // (2 * p) for p in powers)
+
+
+def _check_words(ring: RingPlan) -> None:
+    if ring.basis.wide:
+        raise ParameterError(
+            f"{ring!r}: digits need moduli of at most 2**64; several may have a larger product"
+        )
 
 
 @repeated
 def decompose(x: V, bits: object, levels: object, *, out: Array | None = None) -> V:
     """Return the digits, (*batch, levels), in coefficients."""
+    _check_words(x._plan)
+    if len(x._plan.moduli) > 1:
+        composed = rns_gadget_of(x._plan, bits, integer(levels, "levels"))
+        assert isinstance(composed, ComposedGadget)
+        if out is not None:
+            result_array(backend_of(x._data), (*x._batch, composed.levels, *x._data.shape[-2:]), out, x._data)
+        return x._with(composed.in_coefficients(x, out)._data, "coef")
     plan, x = gadget_of(x._plan, bits, levels), intt(x)
     compute, (rows, n) = backend_of(x._data), x._data.shape[-2:]
     data = result_array(compute, (*x._batch, plan.levels, rows, n), out, x._data)
@@ -106,9 +198,10 @@ def decompose(x: V, bits: object, levels: object, *, out: Array | None = None) -
 _AXES = "", "count, ", "groups, 2**g, "  # of a batch of matrices
 
 
-def _checked_product(matrices: Matrices, c: Value, bits: object, count: int) -> Gadget:
+def _checked_product(matrices: Matrices, c: Value, bits: object, count: int) -> Gadget | RnsGadget:
     """Return the plan of products of ciphertexts with matrices.
 
+    bits: of a digit, or the KeySwitch of digits that are groups of limbs.
     count: batch axes of the matrices. With 2 they are keys of groups, which are combined in coefficients.
     """
     k = c._batch[-1] if c._batch else 0
@@ -119,10 +212,22 @@ def _checked_product(matrices: Matrices, c: Value, bits: object, count: int) -> 
             f"({_AXES[count]}k, levels, k), and the last axis of the second k, the components, at least one"
             + (". Keys of several bits are for blind_rotate" if len(shape) > 3 and not count else "")
         )
-    plan = gadget_of(c._plan, bits, shape[1], k, matrices.precision)
-    if count < 2 and plan.transform is not None and matrices.domain != "eval":
+    plan = _product_plan(c._plan, bits, shape[1], k, matrices.precision)
+    is_complete = plan.T.leaf_size == 1 if isinstance(plan, RnsGadget) else plan.transform is not None
+    if count < 2 and is_complete and matrices.domain != "eval":
         raise ParameterError(f"{name}: in coefficients; keep it evaluated, as {name}.ntt()")
     return plan
+
+
+def _product_plan(
+    ring: RingPlan, bits: object, levels: int, components: int, precision: Precision = "exact"
+) -> Gadget | RnsGadget:
+    _check_words(ring)
+    if isinstance(bits, KeySwitch) or len(ring.moduli) > 1:
+        if precision != "exact":
+            raise ParameterError(f"precision: 'double' is for rings modulo 2**32 or 2**64, {ring!r} is none")
+        return rns_gadget_of(ring, bits, levels)
+    return gadget_of(ring, bits, levels, components, precision)
 
 
 def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array | None, ProductError]:
@@ -138,7 +243,9 @@ def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array 
             f"ggsw: batch shape {batch}, must be (k, levels, k), (count, k, levels, k), "
             "(count, 2, k, levels, k) or (groups, 2**g, k, levels, k)"
         )
-    plan = gadget_of(matrices._plan, bits, batch[-2], batch[-3], precision)
+    plan = _product_plan(matrices._plan, bits, batch[-2], batch[-3], precision)
+    if isinstance(plan, RnsGadget):
+        return None, ProductError(0.0, 0.0)
     torus = plan.product if isinstance(plan.product, TorusPlan) else None
     if len(batch) == 5 and _group_of(batch, "ggsw") > 1:
         if torus is None:
@@ -190,7 +297,7 @@ def external_product(ggsw: Matrices, c: V, bits: object, *, out: Array | None = 
     plan = _checked_product(ggsw, c, bits, 0)
     compute = backend_of(c._data)
     check_apart(out, ggsw.data)
-    if plan.by_polynomials:
+    if isinstance(plan, RnsGadget) or plan.by_polynomials:
         if out is not None:
             result_array(compute, c._data.shape, out, c._data)  # refused before anything is computed
         return _matrix_product(ggsw, c, plan, out)
@@ -200,15 +307,19 @@ def external_product(ggsw: Matrices, c: V, bits: object, *, out: Array | None = 
     return made if c._domain == "coef" else ntt(made, data)
 
 
-def _matrix_product(ggsw: Matrices, c: V, plan: Gadget, out: Array | None = None) -> V:
+def _matrix_product(ggsw: Matrices, c: V, plan: Gadget | RnsGadget, out: Array | None = None) -> V:
     """Return the external product by products of polynomials: digits times rows."""
-    ring, k = c._plan, c._batch[-1]
-    digits = decompose(c, plan.bits, plan.levels)
-    rows = digits._data.reshape(*c._batch[:-1], 1, k * plan.levels, ring.rows, ring.n)
-    matrix = ggsw.data.reshape(*ggsw.data.shape[:-5], k * plan.levels, k, ring.rows, ring.n)
+    k, levels = c._batch[-1], plan.levels
+    made = plan.digits_of(c) if isinstance(plan, RnsGadget) else decompose(c, plan.bits, levels)
+    T, shape = made._plan, made._data.shape[-2:]
+    rows = made._data.reshape(*c._batch[:-1], 1, k * levels, *shape)
+    matrix = ggsw.data.reshape(*ggsw.data.shape[:-5], k * levels, k, *shape)
     assert ggsw.domain != "prepared"
-    found = matmul(digits._with(rows), c._with(matrix, ggsw.domain))
-    return to_domain(found._with(found._data.reshape(c._data.shape)), c._domain, out)
+    found = matmul(made._with(rows), Value(T, matrix, ggsw.domain))
+    total = found._with(found._data.reshape(*c._batch, *shape))
+    if isinstance(plan, LimbGadget):
+        return c._with(plan.divided(to_domain(total, c._domain, total._data), out)._data)
+    return c._with(to_domain(total, c._domain, out)._data)
 
 
 @repeated
@@ -240,7 +351,8 @@ def blind_rotate(c: V, ggsws: Matrices, exponents: object, bits: object, out: Ar
     if not by_groups:
         return _rotated(c, ggsws, powers, bits, out=out)
     if ggsws.domain == "eval":
-        ggsws = ggsws._replace(data=intt(Value(c._plan, ggsws.data, "eval"))._data, domain="coef")
+        T = bits.T if isinstance(bits, KeySwitch) else c._plan
+        ggsws = ggsws._replace(data=intt(Value(T, ggsws.data, "eval"))._data, domain="coef")
     return _rotated_by_groups(c, ggsws, powers, bits, out)
 
 
@@ -251,7 +363,7 @@ def _rotated(c: V, ggsws: Matrices, powers: Array, bits: object, *, out: Array |
     check_apart(out, c._data, ggsws.data)
     data = result_array(compute, c._data.shape, out, c._data)
     x = intt(c)
-    if plan.by_polynomials:
+    if isinstance(plan, RnsGadget) or plan.by_polynomials:
         if isinstance(powers, np.ndarray):
             powers = compute.constant(powers)
         total = mul_monomial(x, powers[..., :1], data)
@@ -280,7 +392,10 @@ def _rotated_by_groups(c: V, keys: Matrices, powers: Array, bits: object, out: A
     check_apart(out, c._data, keys.data)
     data = result_array(compute, c._data.shape, out, c._data)
     x = intt(c)
-    if isinstance(plan.product, TorusPlan) and compute.rotate_by_groups(
+    T = ring
+    if isinstance(plan, RnsGadget):
+        T = plan.T
+    elif isinstance(plan.product, TorusPlan) and compute.rotate_by_groups(
         plan, keys.data, x._data, powers, data
     ):
         return x._with(data)
@@ -290,10 +405,10 @@ def _rotated_by_groups(c: V, keys: Matrices, powers: Array, bits: object, out: A
         sums = [some[..., 0, :, :, :] * 0]  # of the exponents of each set
         for i in range(some.shape[-4]):
             sums += [e + some[..., i, :, :, :] for e in sums]
-        terms = (mul_monomial(x._with(m), e) for m, e in zip(of_group, sums, strict=False))
+        terms = (mul_monomial(Value(T, m, "coef"), e) for m, e in zip(of_group, sums, strict=False))
         matrix = next(terms)
         for term in terms:
-            pointwise(ring.basis, "add", matrix._data, term._data, matrix._data)
+            pointwise(T.basis, "add", matrix._data, term._data, matrix._data)
         product = _matrix_product(keys._replace(data=matrix._data, domain="coef"), total, plan)
         compute.copy(product._data, data)
     return total

@@ -19,6 +19,7 @@ from .gadget import (
 )
 from .keys import SwitchKey, rotation_keys, switch_key
 from .lwe import decompose_integers, extract, lwe_modulus_switch, lwe_switch
+from .packing import embed, expand, pack, rgsw_from_rlwe, trace
 from .products import add_constant, inner_product, multiply, tensor
 from .secrets import ggsw, lwe_switch_key, multi_bit_key
 from .security import max_log_q
@@ -35,6 +36,8 @@ __all__ = [
     "cmux",
     "decompose",
     "decompose_integers",
+    "embed",
+    "expand",
     "external_product",
     "extract",
     "gadget",
@@ -48,11 +51,14 @@ __all__ = [
     "max_log_q",
     "multi_bit_key",
     "multiply",
+    "pack",
     "prepare",
+    "rgsw_from_rlwe",
     "rotate",
     "rotate_many",
     "rotation_keys",
     "switch_key",
     "tensor",
+    "trace",
     "transform",
 ]

@@ -10,9 +10,10 @@ from .._backends import Array
 from .._core.checks import integer
 from .._core.plans.torus import ProductError
 from .._ops import gadget as ops
+from .._ops.switch import KeySwitch, key_switch_plan
 from .._ops.transform import to_domain
 from ..errors import DeviceError, ParameterError, RingMismatch
-from ..poly import Poly, checked_poly, held, memory_of, plan_of
+from ..poly import Poly, check_one_device, checked_poly, held, memory_of, plan_of
 from ..ring import Ring
 
 
@@ -20,14 +21,14 @@ def gadget(ring: Ring, *, bits: int, levels: int) -> tuple[int, ...]:
     """The weights of digits to the base B = 2**bits: g_i is the integer nearest to q / B**i.
 
     Args:
-        ring: a ring of one modulus q of at most 2**64.
+        ring: a ring of moduli of at most 2**64. Of several, q is the product.
         bits: of a digit.
         levels: how many digits; B**levels is at most q.
 
     Returns the ints g_1, ..., g_levels; halves are rounded up.
 
     Raises:
-        ParameterError: `ring` is no Ring or has several moduli, or B**levels is above q.
+        ParameterError: `ring` is no Ring or has a modulus above 2**64, or B**levels is above q.
 
     Cost: a few operations on Python ints for each level.
     Source: Chillotti et al. 2018/421, section 3.3; docs/math.md, "Gadget decomposition".
@@ -47,17 +48,19 @@ def decompose(a: Poly, *, bits: int, levels: int, out: Poly | None = None) -> Po
     |x - sum d_i g_i| <= q / (2 B**levels) + levels B / 4 modulo q.
 
     Args:
-        a: a value modulo one q of at most 2**64.
+        a: a value. Of several moduli q is the product.
         bits: of a digit.
-        levels: how many digits; B**levels is at most q.
+        levels: how many digits; B**levels is at most q, and 2**64 in a ring of several moduli.
         out: a Poly of the ring with batch shape (*batch, levels) to write into.
 
     Returns a value of a's ring, (*batch, levels), in coefficients.
 
     Raises:
-        ParameterError: several moduli, or B**levels is above q. OutputError: `out` cannot take the result.
+        ParameterError: a modulus above 2**64, or too many or too long digits. OutputError: `out` cannot take
+            the result.
 
-    Cost: one pass; an inverse transform of an evaluated value.
+    Cost: one pass; an inverse transform of an evaluated value. Of several moduli a conversion to one of
+    B**levels, and of the digits to all moduli.
     Source: Chillotti et al. 2018/421, section 3.3; Joye 2021/1402, section 3; docs/math.md, "Gadget
     decomposition".
 
@@ -145,8 +148,8 @@ def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Pol
         the result is ggsw.intt() in each ring.
 
     Raises:
-        ParameterError: another shape, several moduli, 2**(bits * levels) above q, a Prepared, or a ring or
-            digits that precision="double" does not serve.
+        ParameterError: another shape, 2**(bits * levels) above q, a Prepared, or a ring or digits that
+            precision="double" does not serve.
         PrecisionError: "double", and NumPy has no extended precision on this machine.
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
@@ -176,31 +179,47 @@ def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Pol
     return ggsw.ntt() if ggsw.ring.leaf_size == 1 else ggsw
 
 
-def external_product(ggsw: Poly | Prepared, c: Poly, *, bits: int, out: Poly | None = None) -> Poly:
+def external_product(
+    ggsw: Poly | Prepared,
+    c: Poly,
+    *,
+    bits: int | None = None,
+    limbs_per_digit: int | None = None,
+    special: Ring | None = None,
+    out: Poly | None = None,
+) -> Poly:
     """The external product with a GGSW ciphertext of m: the phase is m times that of c, plus noise.
 
-    It is the sum over components i and levels l of digit_l(c_i) ggsw[i, l].
+    It is the sum over components i and levels l of digit_l(c_i) ggsw[i, l]. There are two kinds of digits.
+    With `bits` they are those of decompose. With `limbs_per_digit` and `special` they are groups of limbs, as
+    of Poly.digits, modulo T = c.ring.join(special), and the sum is divided by the product P of the special
+    primes and rounded to the nearest. So digits of any size add little noise, if P is about as large as one.
 
     Args:
         ggsw: of batch shape (k, levels, k), for the weights that gadget() lists. In a ring with a
-            complete transform it is evaluated. Or the result of prepare().
-        c: ciphertexts, (*batch, k), of the same ring, which has one modulus of at most 2**64.
+            complete transform it is evaluated. Or the result of prepare(). With `special` it is of T, for the
+            weights P g_j of rns.gadget().
+        c: ciphertexts, (*batch, k); with `bits` of the same ring.
         bits: of a digit.
+        limbs_per_digit: limbs of a digit, instead of bits.
+        special: the ring of P, with limbs_per_digit.
         out: a Poly of the ring with c's batch shape to write into; may be c.
 
     Returns a value of c's shape, in c's domain.
 
     Raises:
         ParameterError: shapes or a ring that do not fit, matrices in coefficients where they must be
-            evaluated, or prepared for other bits.
+            evaluated, or prepared for other bits; digits that are given twice or not at all.
         RingMismatch: other rings. DeviceError: two devices, or prepared on another device or instruction set.
         OutputError: `out` cannot take the result, or overlaps ggsw.
 
     Cost: for each ciphertext k levels transforms of digits, k inverse transforms, and k^2 levels products for
     each point. Without a complete transform, as modulo 2**32, the transforms are in doubles; a ggsw that is
     not prepared takes k^2 levels transforms more in each call. Where prepare() returns ggsw itself, it is a
-    product of matrices of polynomials, which takes 10 times as long.
-    Source: Chillotti et al. 2018/421, definition 3.12; Joye 2021/1402, section 4.
+    product of matrices of polynomials, which takes 10 times as long. Of L limbs there are k levels L
+    transforms of digits and k L inverse ones; with p special limbs L + p stands for L.
+    Source: Chillotti et al. 2018/421, definition 3.12; Joye 2021/1402, section 4; for groups of limbs Han, Ki
+    2019/688, section 3.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4, 12289)
@@ -210,11 +229,19 @@ def external_product(ggsw: Poly | Prepared, c: Poly, *, bits: int, out: Poly | N
     >>> (pg.lattice.external_product(one, c, bits=4) - c).norm(float("inf")).max() < 12
     True
     """
-    c, matrices = _of_one_ring(c, "c", ggsw, bits, "ggsw")
-    return held(ops.external_product(matrices, c, bits, out=memory_of(c._plan, out)), out)
+    c, matrices, way = _of_one_ring(c, "c", ggsw, "ggsw", bits, limbs_per_digit, special)
+    return held(ops.external_product(matrices, c, way, out=memory_of(c._plan, out)), out)
 
 
-def cmux(ggsw: Poly | Prepared, c0: Poly, c1: Poly, *, bits: int) -> Poly:
+def cmux(
+    ggsw: Poly | Prepared,
+    c0: Poly,
+    c1: Poly,
+    *,
+    bits: int | None = None,
+    limbs_per_digit: int | None = None,
+    special: Ring | None = None,
+) -> Poly:
     """A choice by a hidden bit: c0 if the GGSW ciphertext is one of 0, c1 if it is one of 1, plus noise.
 
     It is c0 + external_product(ggsw, c1 - c0).
@@ -224,6 +251,8 @@ def cmux(ggsw: Poly | Prepared, c0: Poly, c1: Poly, *, bits: int) -> Poly:
         c0: ciphertexts, (*batch, k).
         c1: ciphertexts of the same shape; in the other domain they are transformed.
         bits: of a digit.
+        limbs_per_digit: as of external_product.
+        special: as of external_product.
 
     Returns a value of c0's shape, in c0's domain.
 
@@ -241,15 +270,23 @@ def cmux(ggsw: Poly | Prepared, c0: Poly, c1: Poly, *, bits: int) -> Poly:
     >>> pg.lattice.cmux(one, c0, c1, bits=4).to_bigints().tolist()
     [[200, 0, 0, 0], [0, 0, 0, 0]]
     """
-    c0, matrices = _of_one_ring(c0, "c0", ggsw, bits, "ggsw")
+    c0, matrices, way = _of_one_ring(c0, "c0", ggsw, "ggsw", bits, limbs_per_digit, special)
     other = to_domain(c0._operand(checked_poly(c1, "c1")), c0.domain)
     if other._batch != c0.shape:
         raise ParameterError(f"c1: batch shape {other._batch}, that of c0 is {c0.shape}")
-    return ops.cmux(matrices, c0, other, bits)
+    return ops.cmux(matrices, c0, other, way)
 
 
+# Seven parameters: three operands, the three of digits, and the memory of the result.
 def blind_rotate(
-    acc: Poly, bsk: Poly | Prepared, exponents: Any, *, bits: int, out: Poly | None = None
+    acc: Poly,
+    bsk: Poly | Prepared,
+    exponents: Any,
+    *,
+    bits: int | None = None,
+    limbs_per_digit: int | None = None,
+    special: Ring | None = None,
+    out: Poly | None = None,
 ) -> Poly:
     """Ciphertexts times X^(e_0 + sum e_i s_i), for a secret s that the key hides.
 
@@ -260,7 +297,7 @@ def blind_rotate(
     of X^(sum of e_i, i in S) bsk[j, S].
 
     Args:
-        acc: ciphertexts, (*batch, k), of a ring with one modulus of at most 2**64.
+        acc: ciphertexts, (*batch, k).
         bsk: the bootstrapping key: matrices as of external_product; a key of groups in any domain. Modulo
             2**32 or 2**64 prepare() it once; otherwise each call takes about twice as long. A key of groups
             is fast with precision="double", and takes 5 to 25 times as long without on a core.
@@ -269,6 +306,8 @@ def blind_rotate(
             array on acc's GPU stays there, and a recorded call reads it at each launch; other arrays are
             copied to acc's device.
         bits: of a digit.
+        limbs_per_digit: as of external_product.
+        special: as of external_product.
         out: a Poly of the ring with acc's batch shape to write into; it must not be an operand.
 
     Returns a value of acc's shape, in coefficients.
@@ -281,10 +320,11 @@ def blind_rotate(
     ciphertext stays in the cache throughout. On a GPU it stays in the shared memory of one multiprocessor, or
     of k, in one kernel: for k up to 3 and n from 2**8 to 2**12 (2**11 for 64-bit integers), and prepared with
     precision="double" for k from 2 to 5, n from 2**9 to 2**12, up to 3 levels and, modulo 2**64, digits of
-    less than 32 bits together. Elsewhere, and in rings for which prepare() returns its operand, each step
-    takes several calls. A group saves g - 1 external products for each ciphertext, and adds k^2 levels
-    transforms and 2**g times as many sums of polynomials. On a GPU the transforms of 512 MiB, or of one group
-    of all ciphertexts if that is more, are in memory at a time; groups of more than 8 bits are slow there.
+    less than 32 bits together. Elsewhere, in rings of several moduli, and in those for which prepare()
+    returns its operand, each step takes several calls. A group saves g - 1 external products for each
+    ciphertext, and adds k^2 levels transforms and 2**g times as many sums of polynomials. On a GPU the
+    transforms of 512 MiB, or of one group of all ciphertexts if that is more, are in memory at a time; groups
+    of more than 8 bits are slow there.
     Source: Chillotti et al. 2018/421, algorithm 3; Zhou et al. 2017/735 for groups.
 
     >>> import polygpu as pg
@@ -297,16 +337,39 @@ def blind_rotate(
     >>> pg.lattice.blind_rotate(acc, bsk, [1, 2, 5, -1], bits=4)[0].to_bigints().tolist()  # X^(1 + 2 - 1)
     [0, 0, 1000, 0, 0, 0, 0, 0]
     """
-    acc, matrices = _of_one_ring(acc, "acc", bsk, bits, "bsk")
-    return held(ops.blind_rotate(acc, matrices, exponents, bits, memory_of(acc._plan, out)), out)
+    acc, matrices, way = _of_one_ring(acc, "acc", bsk, "bsk", bits, limbs_per_digit, special)
+    return held(ops.blind_rotate(acc, matrices, exponents, way, memory_of(acc._plan, out)), out)
 
 
+# Seven parameters: two operands with their names, and the three of digits.
 def _of_one_ring(
-    c: Poly, c_name: str, matrices: Poly | Prepared, bits: int, name: str
-) -> tuple[Poly, ops.Matrices]:
-    """Ciphertexts, and matrices of the same ring and device for products with them."""
+    c: Poly,
+    c_name: str,
+    matrices: Poly | Prepared,
+    name: str,
+    bits: int | None,
+    limbs_per_digit: int | None,
+    special: Ring | None,
+) -> tuple[Poly, ops.Matrices, int | KeySwitch]:
+    """Ciphertexts, matrices of the ring and device that products with them take, and the kind of digits."""
     c = checked_poly(c, c_name)
+    if (bits is None) == (limbs_per_digit is None) or (limbs_per_digit is None) != (special is None):
+        raise ParameterError(
+            "bits, limbs_per_digit, special: give bits, for digits to a base, or the other two, for digits "
+            "that are groups of limbs"
+        )
+    if limbs_per_digit is not None and special is not None:
+        value, P = checked_poly(matrices, name), plan_of(special, "special")
+        T = c.ring.join(special)
+        way = key_switch_plan(c._plan, P, T._plan, limbs_per_digit)
+        if value.ring != T:
+            raise RingMismatch(
+                f"{name}: of {value.ring!r}, must be of {T!r}, which is {c_name}.ring.join(special)"
+            )
+        check_one_device(c, value)
+        return c, ops.Matrices(value.data, value.domain, value.shape), way
+    assert bits is not None
     if isinstance(matrices, Prepared):
-        return c, matrices._for(c, bits, name)
+        return c, matrices._for(c, bits, name), bits
     value = c._operand(checked_poly(matrices, name))
-    return c, ops.Matrices(value.data, value.domain, value.shape)
+    return c, ops.Matrices(value.data, value.domain, value.shape), bits

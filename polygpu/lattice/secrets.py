@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import linalg
+from .. import linalg, rns
 from .._backends import Array, backend_of
 from .._core.checks import integer, shown
 from .._ops.arrays import as_integers
@@ -75,36 +75,44 @@ def lwe_switch_key(
     return made
 
 
+# Nine parameters: the messages and their secret, the four of digits, the noise and the seed.
 def ggsw(
     messages: Any,
     secret: Poly,
     *,
-    bits: int,
-    levels: int,
+    bits: int | None = None,
+    levels: int | None = None,
+    limbs_per_digit: int | None = None,
+    special: Ring | None = None,
     sigma: float | None = None,
     tuniform: int | None = None,
     seed: Seed = None,
 ) -> Poly:
     """GGSW ciphertexts of small integers: what external_product, cmux and blind_rotate multiply by.
 
-    Row (i, l) is a ciphertext of 0 with m g_l added to its component i.
+    Row (i, l) is a ciphertext of 0 with m g_l added to its component i. The weights are those of gadget(), or
+    with `special` P times those of rns.gadget(), modulo T = secret.ring.join(special).
 
     Args:
         messages: integers (*batch), such as the bits of a secret, which make a bootstrapping key; for a
             ternary secret s they are [s_i = 1] and [s_i = -1], (count, 2).
-        secret: s_1, ..., s_k of a ring with one modulus of at most 2**64: a Poly of batch shape (k,).
+        secret: s_1, ..., s_k of the ring of the ciphertexts: a Poly of batch shape (k,). With `special` its
+            centred value counts.
         bits: of a digit.
         levels: how many digits; B**levels is at most q.
+        limbs_per_digit: limbs of a digit, instead of bits and levels.
+        special: the ring of P, with limbs_per_digit.
         sigma: standard deviation of the noise, as of Ring.gaussian.
         tuniform: b, for noise as of Ring.tuniform instead; one of both must be given.
         seed: as of lwe_switch_key.
 
     Returns a Poly (*batch, k + 1, levels, k + 1) on the current device, evaluated if the ring has a complete
-    transform, else in coefficients. prepare() makes it ready for many products.
+    transform, else in coefficients. With `special` it is of T and ready as it is. Otherwise prepare() makes
+    it ready for many products.
 
     Raises:
-        ParameterError: no integers, another batch shape of the secret, digits outside their range, or a noise
-            that is given twice or not at all.
+        ParameterError: no integers, another batch shape of the secret, digits outside their range, or digits
+            or a noise that are given twice or not at all.
 
     Cost: for each message (k + 1) levels k uniform polynomials and as many products.
     Source: Chillotti et al. 2018/421, definition 3.9.
@@ -118,11 +126,22 @@ def ggsw(
     s = checked_poly(secret, "secret").to()
     if len(s.shape) != 1 or not len(s):
         raise ParameterError(f"secret: batch shape {s.shape}, must be (k,), one secret for each mask")
-    R, k, numbers = s.ring, len(s), as_integers(messages, "messages")
-    weights = gadget(R, bits=bits, levels=levels)
+    k, numbers = len(s), as_integers(messages, "messages")
+    if (bits is None or levels is None) == (limbs_per_digit is None or special is None):
+        raise ParameterError(
+            "bits, levels, limbs_per_digit, special: give the first two, for digits to a base, or the last "
+            "two, for digits that are groups of limbs"
+        )
+    if limbs_per_digit is not None and special is not None:
+        weights = tuple(x * special.modulus for x in rns.gadget(s.ring, limbs_per_digit=limbs_per_digit))
+        s = s.intt().convert(s.ring.join(special))
+    else:
+        assert bits is not None and levels is not None
+        weights = gadget(s.ring, bits=bits, levels=levels)
+    R = s.ring
     values = backend_of(numbers).to_host(numbers)
     batch = values.shape
-    parameters = "ggsw", R.__reduce__()[1], bits, levels
+    parameters = "ggsw", R.__reduce__()[1], *((bits, levels) if bits else (limbs_per_digit, "limbs"))
     noise = _Noise(sigma, tuniform, seed, parameters, s.intt().cpu().data, values)
     shape = (*batch, k + 1, len(weights))
     mask = R.random((*shape, k), seed=noise.seed("mask"))

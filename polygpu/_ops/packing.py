@@ -1,0 +1,170 @@
+"""Packing and expansion: many ciphertexts of constants in one, and back, by automorphisms.
+
+Inside, ciphertexts are evaluated and stand along the first axis, (count, items, 2, rows, n): halves of them
+are then neighbours in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+
+from .._backends import Array, backend, backend_of
+from .._core.ring_plan import RingPlan, ring_plan
+from .._core.value import V, Value
+from .arrays import contiguous, copied, empty
+from .batch import index
+from .calls import is_plan, repeated
+from .integers import from_integers, ones
+from .permutation import mul_monomial, multipliers
+from .pointwise import multiply_add, neg, pointwise
+from .rns import kept_plan, scale
+from .switch import KeySwitch, key_switch
+from .transform import intt, ntt
+
+
+@is_plan
+class Steps:
+    """Automorphisms X -> X^g, one a step, with their key switches and the monomials of some steps."""
+
+    def __init__(
+        self, ring: RingPlan, switches: tuple[KeySwitch, ...], gs: tuple[int, ...], shifts: tuple[int, ...]
+    ) -> None:
+        """shifts: exponents of X, for as many of the first steps as there are."""
+        self.switches, self.moves = switches, multipliers(ring.quotient, gs, True)
+        self.shifts = np.array(shifts, np.int64)
+
+
+def steps_of(
+    ring: RingPlan, switches: tuple[KeySwitch, ...], gs: tuple[int, ...], shifts: tuple[int, ...]
+) -> Steps:
+    """Return the Steps of these arguments, which the ring keeps."""
+    key = "steps", switches, gs, shifts
+    return kept_plan(ring, key, lambda: Steps(ring, switches, gs, shifts))
+
+
+@repeated
+def pack(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V:
+    """Return one ciphertext, (*batch, 2), of those along an axis, (*batch, count, 2), in c's domain.
+
+    Step j merges halves by X^(shift j) and an automorphism. The steps without a shift are those of a trace.
+    """
+    basis, state = c._plan.basis, _by_number(c, 2)
+    compute, monomials, negatives = backend_of(state), *_monomials(c, plan)
+    for step in range(len(plan.shifts)):
+        half = len(state) // 2
+        made = empty(compute, (half, *state.shape[1:]), state.dtype)
+        for piece in _pieces(made):
+            even, odd = state[:half][piece], state[half:][piece]
+            total = multiply_add(basis, odd, monomials[step], even)
+            difference = multiply_add(basis, odd, negatives[step], even)
+            _add_rotated(c, total, difference, plan, step, keys, made[piece])
+        state = made
+    for step in range(len(plan.shifts), len(keys)):
+        made = empty(compute, state.shape, state.dtype)
+        _add_rotated(c, state, state, plan, step, keys, made)
+        state = made
+    made_of_one = state[0].reshape(*c._batch[:-2], 2, *state.shape[-2:])
+    packed = c._with(made_of_one, "eval")
+    return packed if c._domain == "eval" else intt(packed, packed._data)
+
+
+@repeated
+def expand(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V:
+    """Return 2^steps ciphertexts, (*batch, count, 2), of those of c, (*batch, 2), in c's domain.
+
+    Step j makes x + x(X^g) and X^(shift j) (x - x(X^g)) of each ciphertext x.
+    """
+    basis, state = c._plan.basis, _by_number(c, 1)
+    compute, monomials, negatives = backend_of(state), *_monomials(c, plan)
+    for step in range(len(keys)):
+        count = len(state)
+        made = empty(compute, (2 * count, *state.shape[1:]), state.dtype)
+        for piece in _pieces(state):
+            given, low, high = state[piece], made[:count][piece], made[count:][piece]
+            _add_rotated(c, given, given, plan, step, keys, low)
+            # x - x(X^g) is 2 x - low.
+            pointwise(basis, "mul", given, monomials[step], high)
+            pointwise(basis, "add", high, high, high)
+            multiply_add(basis, low, negatives[step], high, high)
+        state = made
+    order = state.swapaxes(0, 1)  # (items, count, 2, rows, n)
+    expanded = c._with(contiguous(order).reshape(*c._batch[:-1], len(state), 2, *state.shape[-2:]), "eval")
+    return expanded if c._domain == "eval" else intt(expanded, expanded._data)
+
+
+def _by_number(c: Value, axes: int) -> Array:
+    """Return evaluated ciphertexts (count, items, 2, rows, n); axes: of one item, with that of components."""
+    data = ntt(c)._data
+    batch, rest = c._batch[:-axes], data.shape[-2:]
+    count = 1 if axes == 1 else c._batch[-2]
+    return contiguous(data.reshape(prod(batch), count, 2, *rest).swapaxes(0, 1))
+
+
+def _monomials(c: Value, plan: Steps) -> tuple[Array, Array]:
+    """Return X to the power of each shift, and its negative, evaluated."""
+    compute = backend_of(c._data)
+    one = c._with(ones(c._plan, "coef", (), compute), "coef")
+    powers = mul_monomial(one, compute.constant(plan.shifts))
+    made = ntt(powers, powers._data)._data
+    return made, neg(c._plan.basis, made)
+
+
+def _pieces(x: Array) -> Iterator[slice]:
+    """Slices of the first axis whose temporary arrays are small enough for a cache."""
+    most = backend_of(x).divided_bytes >> 3
+    size = max(1, most * len(x) // max(1, x.nbytes))
+    for start in range(0, len(x), size):
+        yield slice(start, min(start + size, len(x)))
+
+
+def _add_rotated(
+    c: Value, y: Array, x: Array, plan: Steps, step: int, keys: tuple[Value, ...], out: Array
+) -> None:
+    """Write y plus the rotation of x under a step's key. All are evaluated ciphertexts (*batch, 2)."""
+    basis, compute = c._plan.basis, backend_of(x)
+    moved = empty(compute, x.shape, x.dtype)
+    move = compute.constant(plan.moves)[step, ...]
+    compute.automorphism(basis, c._plan.quotient, x, move, True, moved)
+    mask = c._with(copied(moved[..., 1, :, :]), "eval")
+    body = pointwise(basis, "add", index(moved, (..., 0)), index(y, (..., 0)))
+    compute.copy(y, moved)
+    compute.copy(body, moved[..., 0, :, :])
+    key_switch(mask, keys[step], plan.switches[step], moved, out=out)
+
+
+@repeated
+def embed(x: Value, ring: RingPlan, *, out: None = None) -> Value:
+    """Return ciphertexts of a ring whose phases have those of LWE vectors at X^0.
+
+    x: vectors as coefficients of a ring of their length, modulo q or modulo the moduli of `ring`. In the
+    first case entries are multiplied by Q / q and rounded.
+    """
+    home, n, compute = x._plan, ring.n, backend_of(x._data)
+    m = home.n - 1
+    count = max(1, -(-m // n))
+    data = empty(compute, (*x._batch, 1 + count, home.rows, n), home.dtype, zero=True)
+    compute.copy(x._data[..., :1], data[..., 0, :, :1])
+    # The coefficient at X^0 of a s is a_0 s_0 plus the wrapped a_(n - i) s_i: so entry i goes to X^(n - i).
+    for k in range(count):
+        first, last = 1 + k * n, min(1 + (k + 1) * n, 1 + m)
+        if last > first:
+            compute.copy(x._data[..., first : first + 1], data[..., 1 + k, :, :1])
+        if last > first + 1:
+            compute.copy(x._data[..., first + 1 : last][..., ::-1], data[..., 1 + k, :, first - last + 1 :])
+    made = Value(ring, data, "coef")
+    if home.moduli != ring.moduli:
+        source = ring_plan(n, home.moduli, ring.quotient.kind)
+        made = scale(Value(source, data, "coef"), ring, ring.modulus)
+    if ring.quotient.wrap == -1:
+        masks = copied(made._data[..., 1:, :, :])
+        compute.copy(neg(ring.basis, masks)[..., 1:], made._data[..., 1:, :, 1:])
+    return made
+
+
+def vectors(x: Array, moduli: tuple[int, ...]) -> Value:
+    """Return integers (*batch, m + 1) modulo these moduli as coefficients of a ring of degree m + 1."""
+    ring = ring_plan(x.shape[-1], moduli)
+    return Value(ring, from_integers(ring.basis, ring.n, x, backend()), "coef")
