@@ -29,6 +29,7 @@ from . import (
     conversions,
     distributed,
     lattice,
+    packing,
     peers,
     retrieval,
     roofline,
@@ -372,6 +373,7 @@ AnyKind = (
     | bootstrap.BesideKind
     | retrieval.ByteKind
     | tfhe.TfheKind
+    | packing.PackingKind
     | peers.PeerKind
     | StudyKind
 )
@@ -409,6 +411,7 @@ KINDS: dict[str, AnyKind] = {
     **bootstrap.KINDS,
     **retrieval.KINDS,
     **tfhe.KINDS,
+    **packing.KINDS,
     **peers.KINDS,
     **fft64.KINDS,
     **fourstep.KINDS,

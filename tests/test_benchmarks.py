@@ -34,6 +34,7 @@ from benchmarks import (
     gpu,
     harness,
     lattice,
+    packing,
     peers,
     polynomials,
     products,
@@ -597,6 +598,19 @@ def test_bootstraps_of_tfhe_are_measured_and_shown(tmp_path: Path, monkeypatch: 
     for case in tfhe.cases("quick", 3, "cpu", 1):
         right = case.values(case.run())
         assert case.verify(right) and not case.verify(right + right.dtype.type(1 << 60)), case.op
+
+
+def test_packing_is_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    assert packing.main(["--quick", "--results", str(tmp_path)]) == 0
+    text = report.rewrite("<!-- table: cpu-packing -->\n<!-- end: cpu-packing -->\n", harness.rows(tmp_path))
+    for name in packing.OPS:
+        assert re.search(
+            rf"\| {re.escape(name)} \| N = 64, \d \+ 1 limbs of 28 bits.* \| 2 \| .* ms \| \d", text
+        )
+    for case in packing.cases(packing.QUICK, "cpu", 1):
+        right = case.values(case.run())
+        assert case.verify(right) and not case.verify(right ^ right.dtype.type(1 << 26)), case.op
 
 
 def test_products_of_bytes_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
