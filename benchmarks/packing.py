@@ -109,9 +109,9 @@ def packing_cases(shape: Shape, count: int, device: str, cores: int) -> Iterator
         there = {g: key.to(device) for g, key in keys.items()}
 
         def verify(found: Array, op: str = op, c: pg.Poly = c) -> bool:
-            with pg.device("cpu"):
-                got = phase(Q.from_residues(found, domain="eval"), s).intt()
-                given = phase(c, s).intt()
+            with pg.device("cpu"):  # the first item and the last
+                got = phase(Q.from_residues(found, domain="eval")[[0, -1]], s).intt()
+                given = phase(c[[0, -1]], s).intt()
                 wanted = np.zeros((*got.shape, n), object)
                 numbers = given.to_bigints()
                 if op == PACKING:
@@ -124,6 +124,8 @@ def packing_cases(shape: Shape, count: int, device: str, cores: int) -> Iterator
         work = recorded(f, c.to(device), there)
         rotations = (count - 1) * shape.batch
         yield Case(op, "polygpu", params, work, verify, rotations, lambda x: on_host(x), samples=5)
+        if shape.batch > 1 and device != "cpu":
+            continue
         with pg.device("cpu"):  # l + 2 p inverse transforms and d (l + p) - l + 2 l forward ones a rotation
             one = T[:1]
             down = one.random(rotations * (limbs + 2 * special), seed=5)

@@ -215,22 +215,33 @@ def test_gadget_ciphertexts_of_ciphertexts(name: str) -> None:
 
 
 @on("cpu", "cuda")
-def test_noise_of_packing(device: str) -> None:
-    """The variance that theory gives (docs/math.md, "Noise of packing") within 10 %, after each count."""
-    n, sigma = 256, 3.2
+@pytest.mark.parametrize(
+    ("verb", "count"), [("pack", 1), ("pack", 16), ("pack", 256), ("trace", 16), ("expand", 16)]
+)
+def test_noise(device: str, verb: str, count: int) -> None:
+    """The standard deviation is that of docs/math.md, equation 15, within 10 %."""
+    n, sigma, items = 256, 3.2, max(10, 600 // count)
     T = Ring(n, pg.ntt_primes(n, bits=30, count=2))
     Q, P = T[:1], T[1:]
     s = T.ternary(seed=1)
     weight = int((host(s.to_int64()) != 0).sum())
-    keys = lattice.rotation_keys(s, elements(n), ring=Q, special=P, limbs_per_digit=1, sigma=sigma, seed=2)
+    gs = {*elements(n), *((n >> j) + 1 for j in range(8))}
+    keys = lattice.rotation_keys(s, sorted(gs), ring=Q, special=P, limbs_per_digit=1, sigma=sigma, seed=2)
+    c = Q.random((items, *((count, 2) if verb == "pack" else (2,))), seed=count)
+    given = host(phase(c, s).to_int64())
+    if verb == "pack":
+        found, steps, at = lattice.pack(c, keys), 8, slice(None, None, n // count)
+        exact = n * given[..., 0].astype(object)
+    elif verb == "trace":
+        found, steps, at = lattice.trace(c, keys, count), 4, slice(None, None, n // count)
+        exact = (n // count) * given[..., at].astype(object)
+    else:
+        found, steps, at = lattice.expand(c, keys, count), 4, slice(0, 1)
+        exact = count * given[..., :count, None].astype(object)
+    noise = host(phase(found, s).to_int64())[..., at].astype(object) - exact
+    centred = ((noise + Q.modulus // 2) % Q.modulus - Q.modulus // 2).astype(float)
     of_one = n / 12 * (Q.modulus / P.modulus * sigma) ** 2 + (1 + weight) / 12
-    for count, items in ((1, 200), (16, 60), (n, 20)):
-        c = Q.random((items, count, 2), seed=count)
-        exact = n * phase(c, s).to_int64()[..., 0].astype(object)
-        found = phase(lattice.pack(c, keys), s).to_int64()[..., :: n // count].astype(object)
-        noise = (found - exact + Q.modulus // 2) % Q.modulus - Q.modulus // 2
-        measured = float(np.std(noise.astype(float)))
-        assert 0.9 < measured / math.sqrt((n * n - 1) / 3 * of_one) < 1.1
+    assert 0.9 < float(np.std(centred)) / math.sqrt((4**steps - 1) / 3 * of_one) < 1.1
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
