@@ -340,7 +340,8 @@ def blind_rotate(c: V, ggsws: Matrices, exponents: object, bits: object, out: Ar
     if is_ternary:
         data = ggsws.data if ggsws.domain == "prepared" else ggsws.data.reshape(-1, *ggsws.data.shape[2:])
         ggsws = ggsws._replace(data=data, shape=(2 * ggsws.shape[0], *ggsws.shape[2:]))
-    _checked_product(ggsws, c, bits, 2 if by_groups else 1)
+    plan = _checked_product(ggsws, c, bits, 2 if by_groups else 1)
+    by_polynomials = isinstance(plan, RnsGadget) or plan.by_polynomials
     compute, most = backend_of(c._data), ggsws.shape[0] * group // (2 if is_ternary else 1)
     counts = max(0, most - group + 1), most  # the last group may be shorter
     powers = _checked_exponents(c._plan, exponents, c._batch[:-1], counts, compute)
@@ -349,7 +350,8 @@ def blind_rotate(c: V, ggsws: Matrices, exponents: object, bits: object, out: Ar
     if isinstance(powers, np.ndarray):
         powers = compute.constant(powers)
     if not by_groups:
-        return _rotated(c, ggsws, powers, bits, out=out)
+        rotate = _rotated_in_steps if by_polynomials else _rotated
+        return rotate(c, ggsws, powers, bits, out=out)
     if ggsws.domain == "eval":
         T = bits.T if isinstance(bits, KeySwitch) else c._plan
         ggsws = ggsws._replace(data=intt(Value(T, ggsws.data, "eval"))._data, domain="coef")
@@ -363,17 +365,7 @@ def _rotated(c: V, ggsws: Matrices, powers: Array, bits: object, *, out: Array |
     check_apart(out, c._data, ggsws.data)
     data = result_array(compute, c._data.shape, out, c._data)
     x = intt(c)
-    if isinstance(plan, RnsGadget) or plan.by_polynomials:
-        if isinstance(powers, np.ndarray):
-            powers = compute.constant(powers)
-        total = mul_monomial(x, powers[..., :1], data)
-        for i, matrix in enumerate(ggsws.data, 1):
-            ggsw = Matrices(matrix, ggsws.domain, ggsws.shape[1:])
-            moved = mul_monomial(total, powers[..., i : i + 1])
-            pointwise(ring.basis, "sub", moved._data, total._data, moved._data)
-            product = _matrix_product(ggsw, moved, plan)
-            pointwise(ring.basis, "add", total._data, product._data, total._data)
-        return total
+    assert isinstance(plan, Gadget)
     rotated, factors, items = x._with(data), _factors(ring, plan, ggsws), prod(c._batch[:-1])
     if compute.xp is not np or powers.shape[-1] * c._data.size < LONG or reporting() is None:
         compute.gadget_rotation(plan, factors, x._data, powers, data)
@@ -384,6 +376,27 @@ def _rotated(c: V, ggsws: Matrices, powers: Array, bits: object, *, out: Array |
         for piece in work.pieces(least=ROWS * _cpu.num_threads()):
             compute.gadget_rotation(plan, factors, given[piece], powers[piece], rows[piece])
     return rotated
+
+
+def _rotated_in_steps(c: V, ggsws: Matrices, powers: Array, bits: object, *, out: Array | None = None) -> V:
+    """Return what _rotated does, by products of polynomials: step by step, so that memory is that of one."""
+    check_apart(out, c._data, ggsws.data)
+    data = result_array(backend_of(c._data), c._data.shape, out, c._data)
+    total = mul_monomial(intt(c), powers[..., :1], data)
+    for i, matrix in enumerate(ggsws.data, 1):
+        ggsw = ggsws._replace(data=matrix, shape=ggsws.shape[1:])
+        total = _turned(total, ggsw, powers[..., i : i + 1], bits, out=total._data)
+    return total
+
+
+@repeated
+def _turned(c: V, ggsw: Matrices, power: Array, bits: object, *, out: Array | None = None) -> V:
+    """Return c + ggsw x (X^power c - c), in coefficients."""
+    plan, basis = _checked_product(ggsw, c, bits, 0), c._plan.basis
+    moved = mul_monomial(c, power)
+    pointwise(basis, "sub", moved._data, c._data, moved._data)
+    product = _matrix_product(ggsw, moved, plan)
+    return c._with(pointwise(basis, "add", c._data, product._data, out))
 
 
 def _rotated_by_groups(c: V, keys: Matrices, powers: Array, bits: object, out: Array | None) -> V:

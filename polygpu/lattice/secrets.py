@@ -18,6 +18,7 @@ from ..functions import stack
 from ..poly import Poly, checked_poly
 from ..ring import Ring
 from .gadget import gadget
+from .products import add_constant
 
 
 # Eight parameters: two secrets, the four of the digits and their modulus, the noise and the seed.
@@ -147,13 +148,11 @@ def ggsw(
     mask = R.random((*shape, k), seed=noise.seed("mask"))
     made = noise.draw(R, shape) - (mask * s).sum(-1).to()
     rows = stack([made, *(mask[..., i] for i in range(k))], axis=-1)
-    # m g_l in coefficient 0 of component i
-    hidden = np.zeros((*shape, k + 1, 1), object)
-    products = values.astype(object)[..., None] * np.array(weights, object)
+    products = (values.astype(object)[..., None] * np.array(weights, object)).tolist()
     for i in range(k + 1):
-        hidden[..., i, :, i, 0] = products
-    result = rows.intt() + R(hidden % R.modulus)
-    return result.ntt() if R.leaf_size == 1 else result
+        place = (..., i, slice(None), slice(i, i + 1))
+        rows[place] = add_constant(rows[place], products)
+    return rows.ntt(out=rows) if R.leaf_size == 1 else rows
 
 
 # Eight parameters: those of ggsw, and the number of bits in a group.
