@@ -1,5 +1,7 @@
 // Rows that are sums of multiples of other rows, and the estimates of a conversion, for every instruction set.
 #pragma once
+#include <cstring>
+
 #include "ntt.hpp"
 #include "pointwise.hpp"
 
@@ -145,6 +147,40 @@ template <class T> void count_from(const T *z, T least, T *count, size_t n) {
 
 // quotient = floor(sum + half), for sums below 2^31. Returns whether some sum + half is closer to an integer than
 // guard.
+// Below 2^50 the quotient is estimated in doubles: y r / q < 2^50 is rounded twice, which makes the estimate wrong
+// by less than 1/2, so that the whole part is wrong by at most 1.
+template <class T> void split_below_2_50(const T *y, u64 r, u64 q, T *z, T *low, T *high, size_t n) {
+    const double ratio = (double)r / (double)q;
+    for (size_t j = 0; j < n; ++j) {
+        u64 quotient = (u64)((double)y[j] * ratio), rest = (u64)y[j] * r - quotient * q;
+        const u64 less = rest >> 63;  // it is negative
+        quotient -= less, rest += less ? q : 0;
+        const bool more = rest >= q;
+        quotient += more, rest -= more ? q : 0;
+        z[j] = (T)rest;
+        low[j] += (T)(quotient & 0xffff);
+        high[j] += (T)(quotient >> 16);
+    }
+}
+template <class T> void split_products(const T *y, u64 r, const Modulus &m, T *z, T *low, T *high, size_t n) {
+    if (m.q && m.bits <= 50) return split_below_2_50(y, r, m.q, z, low, high, n);
+    const u64 shoup = m.q ? shoup_quotient(m, r) : r;
+    for (size_t j = 0; j < n; ++j) {
+        u64 quotient, rest;
+        if (m.q == 0) {  // 2^64
+            const u128 product = (u128)y[j] * r;
+            quotient = (u64)(product >> 64), rest = (u64)product;
+        } else {
+            quotient = mul_hi(y[j], shoup);  // at most 1 too small
+            const u128 difference = (u128)y[j] * r - (u128)quotient * m.q;
+            const bool more = difference >= m.q;
+            quotient += more, rest = (u64)difference - (more ? m.q : 0);
+        }
+        z[j] = (T)rest;
+        low[j] += (T)(quotient & 0xffff);
+        high[j] += (T)(quotient >> 16);
+    }
+}
 template <class T> bool round_sums(const double *sum, double half, double guard, T *quotient, size_t n) {
     bool close = false;
     for (size_t j = 0; j < n; ++j) {
@@ -155,6 +191,22 @@ template <class T> bool round_sums(const double *sum, double half, double guard,
         close |= (rest < guard) | (rest > 1 - guard);
     }
     return close;
+}
+
+template <class T> void combine_words(const T *const *x, const T *w, size_t terms, T *y, size_t n) {
+    constexpr size_t BLOCK = 32;  // sums that stay in registers
+    size_t j = 0;
+    for (; j + BLOCK <= n; j += BLOCK) {
+        T sum[BLOCK] = {};
+        for (size_t i = 0; i < terms; ++i)
+            for (size_t k = 0; k < BLOCK; ++k) sum[k] += (T)(x[i][j + k] * w[i]);
+        std::memcpy(y + j, sum, sizeof sum);
+    }
+    for (; j < n; ++j) {
+        T sum = 0;
+        for (size_t i = 0; i < terms; ++i) sum += (T)(x[i][j] * w[i]);
+        y[j] = sum;
+    }
 }
 
 // Rest: lanes of one residue, for the end of a row that fills no vector. SUM, C: how and with which lanes combine sums,
@@ -169,7 +221,7 @@ constexpr RowKernels<typename B::Lanes::T> row_kernels() {
 }
 
 template <class T> constexpr EstimateKernels<T> estimate_kernels() {
-    return {add_ratios<T>, count_from<T>, round_sums<T>};
+    return {add_ratios<T>, count_from<T>, round_sums<T>, split_products<T>, combine_words<T>};
 }
 
 }  // namespace

@@ -256,7 +256,7 @@ template <class R> void add_squares(const u64 *x, size_t digits, size_t n, u64 *
 // ---- digits ----
 
 // y of Gadget, q < 2^63: the quotient by `scale` is at most 1 too small, so that the rest is below 2q (docs/math.md,
-// "Gadget decomposition").
+// "Gadget decomposition"). Modulo 2^64, where q is 0, y is the leading bits of x, rounded.
 template <class R, class T> struct Decomposition {
     using I = typename R::I;
     using W = typename R::Words;
@@ -273,6 +273,10 @@ template <class R, class T> struct Decomposition {
           half(W::splat(g.q / 2 + g.q % 2)),
           one(W::splat(1)) {}
     PG_INLINE I nearest(I x) const {
+        if (g.q == 0) {
+            const unsigned shift = 64 - g.bits * g.levels;
+            return W::add(R::right(x, shift), R::both(R::right(x, shift - 1), one));
+        }
         I y, rest;
         if constexpr (sizeof(T) == 4) {
             y = R::right(R::mul_halves(x, scale), 32);
@@ -286,7 +290,7 @@ template <class R, class T> struct Decomposition {
         return R::where_negative(W::sub(rest, half), y, W::add(y, one));
     }
     PG_INLINE void run(const T *x, T *y, size_t begin, size_t end, size_t n) const {
-        const I mask = W::splat(((u64)1 << g.bits) - 1), middle = W::splat((u64)1 << (g.bits - 1));
+        const I mask = W::splat(((u64)2 << (g.bits - 1)) - 1), middle = W::splat((u64)1 << (g.bits - 1));
         const I offset = W::splat(g.offset);
         for (size_t j = begin; j < end; j += R::WIDTH) {
             I v = R::load_words(x + j);
@@ -305,10 +309,9 @@ inline void decompose_large(const u64 *x, u64 *y, size_t n, const Gadget &g) {
         u64 v = x[j];
         if (g.power) {
             v = mul_hi(x[j], g.scale);
-            const u128 q = g.q ? g.q : (u128)1 << 64;
-            u128 rest = (u128)x[j] * g.power - v * q;
-            if (rest >= q) ++v, rest -= q;
-            v += 2 * rest >= q;
+            u128 rest = (u128)x[j] * g.power - (u128)v * g.q;
+            if (rest >= g.q) ++v, rest -= g.q;
+            v += 2 * rest >= g.q;
         }
         v += g.offset;
         for (unsigned i = 0; i < g.levels; ++i) {
@@ -320,7 +323,7 @@ inline void decompose_large(const u64 *x, u64 *y, size_t n, const Gadget &g) {
 }
 template <class R, class Rest, class T> void decompose_row(const T *x, T *y, size_t n, const Gadget &g) {
     if constexpr (sizeof(T) == 8)
-        if (g.q == 0 || g.q >> 63) return decompose_large(x, y, n, g);
+        if (g.q >> 63) return decompose_large(x, y, n, g);
     const size_t whole = n - n % R::WIDTH;
     Decomposition<R, T>(g).run(x, y, 0, whole, n);
     if (whole < n) Decomposition<Rest, T>(g).run(x, y, whole, n, n);

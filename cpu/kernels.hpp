@@ -51,6 +51,9 @@ template <class T> struct EstimateKernels {
     void (*count_from)(const T *z, T least, T *count, size_t n);          // count += z >= least
     // quotient = floor(sum + half); returns whether some sum + half is closer to an integer than guard
     bool (*round_sums)(const double *sum, double half, double guard, T *quotient, size_t n);
+    // z = y r mod q. Of the whole parts of y r / q, the low 16 bits are added to low and the other bits to high.
+    void (*split_products)(const T *y, u64 r, const Modulus &m, T *z, T *low, T *high, size_t n);
+    void (*combine_words)(const T *const *x, const T *w, size_t terms, T *y, size_t n);  // y = sum of x[i] w[i], words
 };
 
 // The complex FFT: rows of 2^k values (re, im), natural order in and out, exp(-2 pi i jk / points) forward.

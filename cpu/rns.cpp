@@ -41,26 +41,6 @@ template <class W> class RowsOf {
     std::unique_ptr<Operand<u64>> wide_rows_;
 };
 
-// z = y r mod q. Of the whole parts of y r / q, the low 16 bits are added to low and the other bits to high.
-template <class W> void split_products(const W *y, u64 r, const Modulus &m, W *z, W *low, W *high, size_t n) {
-    const u64 shoup = m.q ? shoup_quotient(m, r) : r;
-    for (size_t j = 0; j < n; ++j) {
-        u64 quotient, rest;
-        if (m.q == 0) {  // 2^64
-            const u128 product = (u128)y[j] * r;
-            quotient = (u64)(product >> 64), rest = (u64)product;
-        } else {
-            quotient = mul_hi(y[j], shoup);  // at most 1 too small
-            const u128 difference = (u128)y[j] * r - (u128)quotient * m.q;
-            const bool more = difference >= m.q;
-            quotient += more, rest = (u64)difference - (more ? m.q : 0);
-        }
-        z[j] = (W)rest;
-        low[j] += (W)(quotient & 0xffff);
-        high[j] += (W)(quotient >> 16);
-    }
-}
-
 }  // namespace
 
 Residues::Residues(const std::vector<u64> &q, const std::vector<size_t> &places, size_t length)
@@ -221,7 +201,8 @@ template <class W> void Conversion::run_words(const Array &x, const Array &own, 
             std::fill(low, high + block, (W)0);
             for (size_t i = 0; i < scaled; ++i) {
                 W *const z = rest + i * block;
-                split_products(terms[scaled_[i]], remainders_[i], source_.moduli[scaled_[i]], z, low, high, count);
+                word_kernels<W>().estimate.split_products(terms[scaled_[i]], remainders_[i], source_.moduli[scaled_[i]],
+                                                          z, low, high, count);
                 parts[i] = z;
             }
             W *const fraction = rest + scaled * block;
@@ -244,8 +225,10 @@ template <class W> void Conversion::run_words(const Array &x, const Array &own, 
             }
             if (accumulates_) terms[t++] = y;
             if (own_.size() && !transform_) terms[t++] = from_own.at(item, own_.at[j], begin, count, own_room);
-            combine_kernels<W>(m, std::max(m.bits, bits))
-                .combine(terms.data(), &factor.w[j * terms_], &factor.shoup[j * terms_], t, y, count, m);
+            if ((W)m.q == 0) word_kernels<W>().estimate.combine_words(terms.data(), &factor.w[j * terms_], t, y, count);
+            else
+                combine_kernels<W>(m, std::max(m.bits, bits))
+                    .combine(terms.data(), &factor.w[j * terms_], &factor.shoup[j * terms_], t, y, count, m);
             if (y == made)
                 for (size_t i = 0; i < count; ++i) ((u32 *)result)[at + i] = (u32)made[i];
         }

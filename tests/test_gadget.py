@@ -299,6 +299,29 @@ def test_products_by_groups_of_limbs(name: str) -> None:
     np.testing.assert_array_equal(found.to_bigints(), total)
 
 
+def test_no_two_keys_of_one_seed_share_masks() -> None:
+    """Keys that differ in a message, in their digits, or only in where Q ends and P begins."""
+    T = chain(16, (30,) * 4)
+    s = T.ternary(1, seed=9)
+
+    def key(message: Any, limbs: int, size: int) -> Poly:
+        return lattice.ggsw(
+            message, s.restrict(T[:limbs]), limbs_per_digit=size, special=T[limbs:], sigma=3.2, seed=7
+        )
+
+    keys = [key([m], limbs, 2) for m in (5, 6, -1) for limbs in (1, 2)] + [key([5], 3, 2), key([5], 3, 3)]
+    bodies = [x[0, 0, 0].intt().data for x in keys]
+    for i, x in enumerate(bodies):
+        assert all((x[1] != y[1]).any(axis=-1).all() for y in bodies[:i])
+    assert key([5], 2, 2) == key(np.array([5], np.uint8), 2, 2)
+    t = T.ternary(seed=2)
+    masks = [
+        lattice.switch_key(s[0], t, ring=T[:limbs], special=T[limbs:], limbs_per_digit=2, seed=7).value[0, 1]
+        for limbs in (1, 2, 3)
+    ]
+    assert masks[0] != masks[1] != masks[2] != masks[0]
+
+
 @on("cpu", *CARDS)
 @pytest.mark.parametrize("by_base", [True, False])
 def test_noise_of_products_in_several_limbs(device: str, by_base: bool) -> None:
@@ -317,7 +340,7 @@ def test_noise_of_products_in_several_limbs(device: str, by_base: bool) -> None:
     if by_base:
         # Digits are uniform in [-B/2, B/2); those of weights that are rounded, and what digits leave off,
         # count for the body and for each coefficient of s.
-        variance = 2 * levels * n * (B * B / 12) * sigma**2
+        variance = 2 * levels * n * ((B * B + 2) / 12) * sigma**2
         variance += (1 + weight) * (Q.modulus / B**levels) ** 2 / 12
     else:
         own = [q / P.modulus for q in Q.moduli]
@@ -651,6 +674,30 @@ def test_refused() -> None:
         (lambda: lattice.decompose(longer.zeros(), bits=13, levels=5), pg.ParameterError, "above 64"),
         (lambda: lattice.gadget(wide, bits=13, levels=5), pg.ParameterError, "at most 2"),
         (lambda: lattice.decompose(wide.zeros(), bits=13, levels=5), pg.ParameterError, "at most 2"),
+        (lambda: lattice.gadget(longer, bits=100, levels=1), pg.ParameterError, "at most q"),
+        (lambda: lattice.gadget(longer, bits=1, levels=81), pg.ParameterError, "at most q"),
+        (lambda: lattice.gadget(longer, bits=13, levels=5), pg.ParameterError, "above 64"),
+        (lambda: lattice.gadget(longer, bits=10**30, levels=1), pg.ParameterError, "at most q"),
+        (
+            lambda: lattice.ggsw([2**63], s, bits=4, levels=2, sigma=3.2),
+            pg.ParameterError,
+            "messages: .*2..63",
+        ),
+        (
+            lambda: lattice.ggsw([1], s, bits=4, limbs_per_digit=1, special=many[1:], sigma=3.2),
+            pg.ParameterError,
+            "give the first two",
+        ),
+        (
+            lambda: lattice.ggsw([1], s, limbs_per_digit=1, special=5, sigma=3.2),  # type: ignore[arg-type]
+            pg.ParameterError,
+            "special: int",
+        ),
+        (
+            lambda: lattice.blind_rotate(c, of_three[None], [0, 0], limbs_per_digit=1, special=many[1:]),
+            pg.ParameterError,
+            "bsk: 3 levels, must be 1",
+        ),
         (lambda: lattice.external_product(ggsw, c), pg.ParameterError, "give bits"),
         (
             lambda: lattice.external_product(ggsw, c, bits=4, limbs_per_digit=1, special=R),
@@ -666,7 +713,7 @@ def test_refused() -> None:
         (
             lambda: lattice.external_product(of_three, c, limbs_per_digit=1, special=many[1:]),
             pg.ParameterError,
-            "must be 1: one for each digit",
+            "must be 1, one for each digit",
         ),
         (
             lambda: lattice.external_product(of_three, c, limbs_per_digit=1, special=R),

@@ -244,6 +244,24 @@ def test_noise(device: str, verb: str, count: int) -> None:
     assert 0.9 < float(np.std(centred)) / math.sqrt((4**steps - 1) / 3 * of_one) < 1.1
 
 
+@on("cpu", "simulated", "cuda")
+def test_results_without_a_step_are_copies(device: str) -> None:
+    """Also in a ring without a transform."""
+    for R in (CHAINS["30 bits"][0][:1], Ring(16, 2**32)):
+        for c in (R.random(2, seed=3), *((R.random(2, seed=3).ntt(),) if R.has_eval else ())):
+            kept = c.copy()
+            for found in (lattice.trace(c, {}, 16), lattice.expand(c, {}, 1)[0]):
+                assert found == c and found.domain == c.domain
+                found[...] = found + found
+                assert c == kept
+    R = Ring(1, 17)
+    c = R.random((1, 2), seed=1)
+    found = lattice.pack(c, {})
+    assert found == c[0]
+    found[...] = found + 1
+    assert c == R.random((1, 2), seed=1)
+
+
 REFUSED: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "a missing key": (
         lambda x: lattice.pack(x.c, {3: x.keys[3]}),
@@ -259,8 +277,19 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "too many": (lambda x: lattice.pack(x.R.zeros((32, 2)), x.keys), pg.ParameterError, "from 1 to n = 16"),
     "three components": (lambda x: lattice.pack(x.R.zeros((4, 3)), x.keys), pg.ParameterError, "count, 2"),
     "no batch": (lambda x: lattice.pack(x.R.zeros(2), x.keys), pg.ParameterError, "count, 2"),
+    "keys of several rings": (
+        lambda x: lattice.pack([[1] * 17], x.of_two_rings),
+        pg.ParameterError,
+        "Use embed",
+    ),
+    "relin a rotation": (lambda x: lattice.rgsw_from_rlwe(x.c, x.keys[3]), pg.ParameterError, "relin: a rot"),
+    "keys of two kinds": (
+        lambda x: lattice.pack(x.c, x.keys | {5: x.other}),
+        pg.ParameterError,
+        "of one kind",
+    ),
     "long vectors": (lambda x: lattice.pack([[1] * 18], x.keys), pg.ParameterError, "at most n"),
-    "floats": (lambda x: lattice.pack([[1.5]], x.keys), pg.errors.CoefficientError, "x"),
+    "floats": (lambda x: lattice.pack([[1.5]], x.keys), pg.errors.CoefficientError, "c: 1.5"),
     "a cyclic ring": (
         lambda x: lattice.pack(Ring(4, 17, kind="cyclic").zeros((2, 2)), x.keys),
         pg.ParameterError,
@@ -278,7 +307,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "q too large": (lambda x: lattice.embed([1], x.R, q=2**64 + 1), pg.ParameterError, "q: "),
     "a wide ring": (lambda x: lattice.embed([1], Ring(4, 2**100)), pg.ParameterError, "above 2"),
     "no ring": (lambda x: lattice.embed([1], 17), pg.ParameterError, "ring: int"),
-    "rows of a value": (lambda x: lattice.rgsw_from_rlwe(x.c[0], x.keys[3]), pg.ParameterError, "levels, 2"),
+    "rows of a value": (lambda x: lattice.rgsw_from_rlwe(x.c[0], x.relin), pg.ParameterError, "levels, 2"),
     "relin a Poly": (lambda x: lattice.rgsw_from_rlwe(x.c, x.c), pg.ParameterError, "SwitchKey"),
 }
 
@@ -291,6 +320,12 @@ class Given:
         self.c = self.R.random((4, 2), seed=1)
         self.keys = keys_of("30 bits", [3, 5, 9, 17], s)
         of = {"ring": self.R, "special": T[1:], "limbs_per_digit": 1}
+        U = chain(16, (30,) * 4)
+        self.of_two_rings = self.keys | keys_of("two limbs", [3], U.ternary(seed=1))
+        self.other = lattice.rotation_keys(
+            U.ternary(seed=1), [5], ring=U[:1], special=U[2:], limbs_per_digit=1
+        )[5]
+        self.relin = lattice.switch_key(s, s * s, **of)
         self.turned = lattice.rotation_keys(s, [3], turned=True, **of)[3]
 
 

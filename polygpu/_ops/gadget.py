@@ -10,14 +10,15 @@ import numpy as np
 from .. import _cpu
 from .._backends import Array, Backend, backend_of
 from .._core.checks import Domain, integer, shown
-from .._core.plans.basis import Basis
+from .._core.plans.basis import Basis, basis_of
 from .._core.plans.cache import cached
 from .._core.plans.gadget import Gadget
 from .._core.plans.ntt import NttPlan
 from .._core.plans.product import FftSumPlan
+from .._core.plans.rns import Conversion, Residues
 from .._core.plans.torus import ProductError, TorusPlan, plan_torus
 from .._core.reporting import LONG, Work, counted, reporting
-from .._core.ring_plan import RingPlan, ring_plan
+from .._core.ring_plan import RingPlan
 from .._core.value import V, Value
 from .._core.ways import way_of_gadget
 from ..errors import ParameterError
@@ -28,7 +29,7 @@ from .einsum import matmul
 from .permutation import exponents_of, mul_monomial
 from .pointwise import pointwise
 from .results import check_apart, result_array, result_shape
-from .rns import convert, digits, divided, kept_plan, scale
+from .rns import digits, divided, kept_plan
 from .switch import KeySwitch
 from .transform import intt, ntt, to_domain
 
@@ -48,6 +49,7 @@ def gadget_of(
     ring: RingPlan, bits: object, levels: object, components: int = 0, precision: Precision = "exact"
 ) -> Gadget:
     """Return the plan of digits modulo a ring's one modulus; with components > 0, of products too."""
+    _check_words(ring)
     b, count = _checked_digits(ring.basis.moduli[0], bits, levels)
     if not components:
         return _plan(ring.basis, None, b, count)
@@ -61,8 +63,6 @@ def gadget_of(
 class RnsGadget:
     """Digits of values of several limbs, and products of these digits with matrices."""
 
-    by_polynomials = True
-    transform = None
     ring: RingPlan  # of the ciphertexts
     T: RingPlan  # of digits and matrices
     levels: int
@@ -76,26 +76,42 @@ class RnsGadget:
 class ComposedGadget(RnsGadget):
     """Digits to a base B = 2^bits of the whole value modulo Q, the product of the moduli.
 
-    The digits of x are those of y = floor((2 x B^levels + Q) / (2 Q)), which is computed modulo B^levels.
+    The digits of x are those of y = floor((2 x B^levels + Q) / (2 Q)) modulo B^levels.
     """
 
     def __init__(self, ring: RingPlan, bits: int, levels: int) -> None:
         self.ring = self.T = ring
-        self.levels, self.rounded = levels, ring_plan(ring.n, 1 << bits * levels, ring.quotient.kind)
-        self.gadget = _plan(self.rounded.basis, None, bits, levels)
+        self.levels, limbs = levels, tuple(range(ring.rows))
+        # y 2^64 / B^levels modulo 2^64, whose digits are those of y. Multiples of Q that a fast conversion leaves
+        # in x become multiples of 2^64.
+        self.rounding = Conversion(
+            Residues(ring.moduli, limbs, ring.rows),
+            Residues((1 << 64,), (0,), 1),
+            (1 << 64 - bits * levels,),
+            "floor",
+            exact=False,
+            factor=1 << bits * levels,
+            divisors=limbs,
+        )
+        self.gadget = _plan(basis_of((1 << 64,)), None, bits, levels)
 
     def digits_of(self, c: Value) -> Value:
         """Return the digits, (*batch, levels), evaluated where the ring has a complete transform."""
-        made = self.in_coefficients(c)
-        return ntt(made, made._data) if self.T.leaf_size == 1 else made
+        made = Value(self.ring, self.in_coefficients(c), "coef")
+        return ntt(made, made._data) if self.ring.leaf_size == 1 else made
 
-    def in_coefficients(self, c: Value, out: Array | None = None) -> Value:
+    def in_coefficients(self, c: Value, out: Array | None = None) -> Array:
         """Return the digits, (*batch, levels), in coefficients."""
-        y = scale(intt(c), self.rounded, self.rounded.modulus)
-        compute = backend_of(y._data)
-        found = empty(compute, (*c._batch, self.levels, *y._data.shape[-2:]), y._data.dtype)
-        compute.decompose(self.gadget, y._data, found)
-        return convert(Value(self.rounded, found, "coef"), self.ring, out=out)
+        ring, compute, x = self.ring, backend_of(c._data), intt(c)._data
+        word = np.dtype(np.uint64)
+        y = empty(compute, (*c._batch, 1, ring.n), word)
+        compute.convert(self.rounding, x, None, y)
+        found = empty(compute, (*c._batch, self.levels, 1, ring.n), word)
+        compute.decompose(self.gadget, y, found)
+        data = result_array(compute, (*c._batch, self.levels, ring.rows, ring.n), out, x)
+        signed = found.view(np.int64).reshape(*c._batch, self.levels, ring.n)
+        compute.reduce_integers(ring.basis, signed, data)
+        return data
 
 
 @is_plan
@@ -118,23 +134,30 @@ class LimbGadget(RnsGadget):
         return divided(total, self.ring, "nearest", self.switch.conversion, out=out, scratch=total._domain)
 
 
-def rns_gadget_of(ring: RingPlan, way: object, levels: int) -> RnsGadget:
+def rns_gadget_of(ring: RingPlan, way: object, levels: int, name: str) -> RnsGadget:
     """Return the plan of digits; way: bits of a digit, or the KeySwitch of groups of limbs."""
     if isinstance(way, KeySwitch):
         if levels != len(way.parts):
             raise ParameterError(
-                f"ggsw: {levels} levels, must be {len(way.parts)}: one for each digit of "
-                f"{way.size} limbs of {ring.rows}"
+                f"{name}: {levels} levels, must be {len(way.parts)}, one for each digit of {way.size} of the "
+                f"{ring.rows} limbs; {name}[..., :, :{len(way.parts)}, :] drops the others"
             )
         return kept_plan(ring, ("limb gadget", way), lambda: LimbGadget(way))
-    bits, count = _checked_digits(ring.modulus, way, levels)
-    if bits * count > 64:
-        raise ParameterError(
-            f"bits, levels: {bits} * {count} is above 64, the most that digits have together in a ring of "
-            "several moduli; take fewer levels, or limbs_per_digit and special"
-        )
+    bits, count = _checked_composed(ring, way, levels)
     key = "composed gadget", bits, count
     return kept_plan(ring, key, lambda: ComposedGadget(ring, bits, count))
+
+
+def _checked_composed(ring: RingPlan, bits: object, levels: object) -> tuple[int, int]:
+    """Return bits and levels of digits in a ring of any number of limbs."""
+    _check_words(ring)
+    b, count = _checked_digits(ring.modulus, bits, levels)
+    if len(ring.moduli) > 1 and b * count > 64:
+        raise ParameterError(
+            f"bits, levels: {b} * {count} is above 64, the most that digits have together in a ring of "
+            "several moduli; take fewer levels, or limbs_per_digit and special"
+        )
+    return b, count
 
 
 def digits_plan(basis: Basis, bits: object, levels: object) -> Gadget:
@@ -144,7 +167,7 @@ def digits_plan(basis: Basis, bits: object, levels: object) -> Gadget:
 
 def _checked_digits(q: int, bits: object, levels: object) -> tuple[int, int]:
     b, count = integer(bits, "bits"), integer(levels, "levels")
-    if b < 1 or count < 1 or 1 << min(b, 65) * min(count, 65) > q:
+    if b < 1 or count < 1 or b * count >= q.bit_length():
         raise ParameterError(
             f"bits, levels: {shown(b)} and {shown(count)} must be at least 1, and 2**(bits * levels) at most "
             f"q = {q}"
@@ -165,8 +188,7 @@ def _plan(
 
 def gadget(ring: RingPlan, bits: object, levels: object) -> tuple[int, ...]:
     """Return g_i, the integer nearest to q / B^i, halves up."""
-    _check_words(ring)
-    b, count = _checked_digits(ring.modulus, bits, levels)
+    b, count = _checked_composed(ring, bits, levels)
     powers = [1 << b * (i + 1) for i in range(count)]
     return tuple((2 * ring.modulus + p) // (2 * p) for p in powers)
 
@@ -181,13 +203,10 @@ def _check_words(ring: RingPlan) -> None:
 @repeated
 def decompose(x: V, bits: object, levels: object, *, out: Array | None = None) -> V:
     """Return the digits, (*batch, levels), in coefficients."""
-    _check_words(x._plan)
     if len(x._plan.moduli) > 1:
-        composed = rns_gadget_of(x._plan, bits, integer(levels, "levels"))
+        composed = rns_gadget_of(x._plan, bits, integer(levels, "levels"), "a")
         assert isinstance(composed, ComposedGadget)
-        if out is not None:
-            result_array(backend_of(x._data), (*x._batch, composed.levels, *x._data.shape[-2:]), out, x._data)
-        return x._with(composed.in_coefficients(x, out)._data, "coef")
+        return x._with(composed.in_coefficients(x, out), "coef")
     plan, x = gadget_of(x._plan, bits, levels), intt(x)
     compute, (rows, n) = backend_of(x._data), x._data.shape[-2:]
     data = result_array(compute, (*x._batch, plan.levels, rows, n), out, x._data)
@@ -198,10 +217,10 @@ def decompose(x: V, bits: object, levels: object, *, out: Array | None = None) -
 _AXES = "", "count, ", "groups, 2**g, "  # of a batch of matrices
 
 
-def _checked_product(matrices: Matrices, c: Value, bits: object, count: int) -> Gadget | RnsGadget:
+def _checked_product(matrices: Matrices, c: Value, way: object, count: int) -> Gadget | RnsGadget:
     """Return the plan of products of ciphertexts with matrices.
 
-    bits: of a digit, or the KeySwitch of digits that are groups of limbs.
+    way: bits of a digit, or the KeySwitch of digits that are groups of limbs.
     count: batch axes of the matrices. With 2 they are keys of groups, which are combined in coefficients.
     """
     k = c._batch[-1] if c._batch else 0
@@ -212,7 +231,7 @@ def _checked_product(matrices: Matrices, c: Value, bits: object, count: int) -> 
             f"({_AXES[count]}k, levels, k), and the last axis of the second k, the components, at least one"
             + (". Keys of several bits are for blind_rotate" if len(shape) > 3 and not count else "")
         )
-    plan = _product_plan(c._plan, bits, shape[1], k, matrices.precision)
+    plan = _product_plan(c._plan, way, shape[1], k, name, matrices.precision)
     is_complete = plan.T.leaf_size == 1 if isinstance(plan, RnsGadget) else plan.transform is not None
     if count < 2 and is_complete and matrices.domain != "eval":
         raise ParameterError(f"{name}: in coefficients; keep it evaluated, as {name}.ntt()")
@@ -220,14 +239,13 @@ def _checked_product(matrices: Matrices, c: Value, bits: object, count: int) -> 
 
 
 def _product_plan(
-    ring: RingPlan, bits: object, levels: int, components: int, precision: Precision = "exact"
+    ring: RingPlan, way: object, levels: int, components: int, name: str, precision: Precision = "exact"
 ) -> Gadget | RnsGadget:
-    _check_words(ring)
-    if isinstance(bits, KeySwitch) or len(ring.moduli) > 1:
+    if isinstance(way, KeySwitch) or len(ring.moduli) > 1:
         if precision != "exact":
             raise ParameterError(f"precision: 'double' is for rings modulo 2**32 or 2**64, {ring!r} is none")
-        return rns_gadget_of(ring, bits, levels)
-    return gadget_of(ring, bits, levels, components, precision)
+        return rns_gadget_of(ring, way, levels, name)
+    return gadget_of(ring, way, levels, components, precision)
 
 
 def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array | None, ProductError]:
@@ -243,7 +261,7 @@ def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array 
             f"ggsw: batch shape {batch}, must be (k, levels, k), (count, k, levels, k), "
             "(count, 2, k, levels, k) or (groups, 2**g, k, levels, k)"
         )
-    plan = _product_plan(matrices._plan, bits, batch[-2], batch[-3], precision)
+    plan = _product_plan(matrices._plan, bits, batch[-2], batch[-3], "ggsw", precision)
     if isinstance(plan, RnsGadget):
         return None, ProductError(0.0, 0.0)
     torus = plan.product if isinstance(plan.product, TorusPlan) else None
@@ -292,9 +310,9 @@ def _factors(ring: RingPlan, plan: Gadget, matrices: Matrices) -> Array:
 
 
 @repeated
-def external_product(ggsw: Matrices, c: V, bits: object, *, out: Array | None = None) -> V:
+def external_product(ggsw: Matrices, c: V, way: object, *, out: Array | None = None) -> V:
     """Return the sum over components and levels of digit_l(c_i) ggsw[i, l], in c's domain."""
-    plan = _checked_product(ggsw, c, bits, 0)
+    plan = _checked_product(ggsw, c, way, 0)
     compute = backend_of(c._data)
     check_apart(out, ggsw.data)
     if isinstance(plan, RnsGadget) or plan.by_polynomials:
@@ -323,16 +341,16 @@ def _matrix_product(ggsw: Matrices, c: V, plan: Gadget | RnsGadget, out: Array |
 
 
 @repeated
-def cmux(ggsw: Matrices, c0: V, c1: V, bits: object, *, out: None = None) -> V:
+def cmux(ggsw: Matrices, c0: V, c1: V, way: object, *, out: None = None) -> V:
     """Return c0 + ggsw x (c1 - c0), of operands in one domain."""
     basis = c0._plan.basis
     result_shape(c0._data, c1._data)
     difference = c0._with(pointwise(basis, "sub", c1._data, c0._data))
-    product = external_product(ggsw, difference, bits, out=difference._data)
+    product = external_product(ggsw, difference, way, out=difference._data)
     return product._with(pointwise(basis, "add", product._data, c0._data, product._data))
 
 
-def blind_rotate(c: V, ggsws: Matrices, exponents: object, bits: object, out: Array | None = None) -> V:
+def blind_rotate(c: V, ggsws: Matrices, exponents: object, way: object, out: Array | None = None) -> V:
     """Return c X^(e_0 + sum e_i s_i) in coefficients, by a cmux for each i, or one product for each group."""
     has_sets = len(ggsws.shape) == 5
     group = _group_of(ggsws.shape) if has_sets else 1
@@ -340,7 +358,7 @@ def blind_rotate(c: V, ggsws: Matrices, exponents: object, bits: object, out: Ar
     if is_ternary:
         data = ggsws.data if ggsws.domain == "prepared" else ggsws.data.reshape(-1, *ggsws.data.shape[2:])
         ggsws = ggsws._replace(data=data, shape=(2 * ggsws.shape[0], *ggsws.shape[2:]))
-    plan = _checked_product(ggsws, c, bits, 2 if by_groups else 1)
+    plan = _checked_product(ggsws, c, way, 2 if by_groups else 1)
     by_polynomials = isinstance(plan, RnsGadget) or plan.by_polynomials
     compute, most = backend_of(c._data), ggsws.shape[0] * group // (2 if is_ternary else 1)
     counts = max(0, most - group + 1), most  # the last group may be shorter
@@ -351,17 +369,17 @@ def blind_rotate(c: V, ggsws: Matrices, exponents: object, bits: object, out: Ar
         powers = compute.constant(powers)
     if not by_groups:
         rotate = _rotated_in_steps if by_polynomials else _rotated
-        return rotate(c, ggsws, powers, bits, out=out)
+        return rotate(c, ggsws, powers, way, out=out)
     if ggsws.domain == "eval":
-        T = bits.T if isinstance(bits, KeySwitch) else c._plan
+        T = way.T if isinstance(way, KeySwitch) else c._plan
         ggsws = ggsws._replace(data=intt(Value(T, ggsws.data, "eval"))._data, domain="coef")
-    return _rotated_by_groups(c, ggsws, powers, bits, out)
+    return _rotated_by_groups(c, ggsws, powers, way, out)
 
 
 @repeated
-def _rotated(c: V, ggsws: Matrices, powers: Array, bits: object, *, out: Array | None = None) -> V:
+def _rotated(c: V, ggsws: Matrices, powers: Array, way: object, *, out: Array | None = None) -> V:
     """Return c X^(e_0 + sum e_i s_i); powers: the e_i, (*batch, 1 + count), on the device."""
-    ring, plan, compute = c._plan, _checked_product(ggsws, c, bits, 1), backend_of(c._data)
+    ring, plan, compute = c._plan, _checked_product(ggsws, c, way, 1), backend_of(c._data)
     check_apart(out, c._data, ggsws.data)
     data = result_array(compute, c._data.shape, out, c._data)
     x = intt(c)
@@ -378,30 +396,30 @@ def _rotated(c: V, ggsws: Matrices, powers: Array, bits: object, *, out: Array |
     return rotated
 
 
-def _rotated_in_steps(c: V, ggsws: Matrices, powers: Array, bits: object, *, out: Array | None = None) -> V:
+def _rotated_in_steps(c: V, ggsws: Matrices, powers: Array, way: object, *, out: Array | None = None) -> V:
     """Return what _rotated does, by products of polynomials: step by step, so that memory is that of one."""
     check_apart(out, c._data, ggsws.data)
     data = result_array(backend_of(c._data), c._data.shape, out, c._data)
     total = mul_monomial(intt(c), powers[..., :1], data)
     for i, matrix in enumerate(ggsws.data, 1):
         ggsw = ggsws._replace(data=matrix, shape=ggsws.shape[1:])
-        total = _turned(total, ggsw, powers[..., i : i + 1], bits, out=total._data)
+        total = _turned(total, ggsw, powers[..., i : i + 1], way, out=total._data)
     return total
 
 
 @repeated
-def _turned(c: V, ggsw: Matrices, power: Array, bits: object, *, out: Array | None = None) -> V:
+def _turned(c: V, ggsw: Matrices, power: Array, way: object, *, out: Array | None = None) -> V:
     """Return c + ggsw x (X^power c - c), in coefficients."""
-    plan, basis = _checked_product(ggsw, c, bits, 0), c._plan.basis
+    plan, basis = _checked_product(ggsw, c, way, 0), c._plan.basis
     moved = mul_monomial(c, power)
     pointwise(basis, "sub", moved._data, c._data, moved._data)
     product = _matrix_product(ggsw, moved, plan)
     return c._with(pointwise(basis, "add", c._data, product._data, out))
 
 
-def _rotated_by_groups(c: V, keys: Matrices, powers: Array, bits: object, out: Array | None) -> V:
+def _rotated_by_groups(c: V, keys: Matrices, powers: Array, way: object, out: Array | None) -> V:
     """Return c X^(e_0 + sum e_i s_i) for keys of groups in coefficients; powers: as of _rotated."""
-    ring, plan, compute = c._plan, _checked_product(keys, c, bits, 2), backend_of(c._data)
+    ring, plan, compute = c._plan, _checked_product(keys, c, way, 2), backend_of(c._data)
     check_apart(out, c._data, keys.data)
     data = result_array(compute, c._data.shape, out, c._data)
     x = intt(c)

@@ -359,6 +359,8 @@ def _of_one_ring(
             "that are groups of limbs"
         )
     if limbs_per_digit is not None and special is not None:
+        if isinstance(matrices, Prepared):
+            raise ParameterError(f"{name}: is prepared for digits of {matrices.bits} bits; give bits instead")
         value, P = checked_poly(matrices, name), plan_of(special, "special")
         T = c.ring.join(special)
         way = key_switch_plan(c._plan, P, T._plan, limbs_per_digit)

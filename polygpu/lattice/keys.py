@@ -334,8 +334,9 @@ class _Maker:
         self.T = ring.join(special)
         self.switch = ops.key_switch_plan(ring._plan, special._plan, self.T._plan, limbs_per_digit)
         self.to = self.secret(to, "to")
-        self.state = hashlib.sha256(key_of(seed, "polygpu switch key 1"))
-        self.state.update(repr((self.T.__reduce__()[1], self.switch.size, str(sigma))).encode())
+        self.state = hashlib.sha256(key_of(seed, "polygpu switch key 2"))
+        parameters = self.T.__reduce__()[1], ring.rows, self.switch.size, str(sigma)
+        self.state.update(repr(parameters).encode())
         self.state.update(_limb(self.to))
 
     def secret(self, x: Poly, name: str) -> Poly:

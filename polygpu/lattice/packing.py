@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .._backends import device
 from .._core.checks import integer, shown
 from .._ops import packing as ops
 from .._ops.arrays import as_integers
@@ -13,15 +14,16 @@ from ..functions import stack
 from ..poly import Poly, as_poly, checked_poly, plan_of
 from ..ring import Ring
 from .keys import SwitchKey
-from .switch import checked_key, checked_rotations, key_switch
+from .switch import checked_ciphertext, checked_key, checked_rotations, key_switch
 
 
 def embed(x: Any, ring: Ring, *, q: int | None = None) -> Poly:
     """Return LWE vectors as ciphertexts of a ring: the phase of each one is the phase of its vector at X^0.
 
-    The secrets of the ring, coefficient by coefficient, begin with the secret of the vectors. Other
-    coefficients of the phase are of no use. With `q` an entry x becomes floor((2 x Q + q) / (2 q)): so phases
-    are multiplied by Q / q. extract(embed(x, ring), 0) is x, for one modulus and 1 + n entries.
+    The first coefficients of the ring's secrets, one secret after the other, are the secret of the vectors,
+    and those after them are of no influence. Other coefficients of the phase are of no use. With `q` an entry
+    x becomes floor((2 x Q + q) / (2 q)): so phases are multiplied by Q / q. extract(embed(x, ring), 0) is x,
+    for one modulus and 1 + n entries.
 
     Args:
         x: vectors (*batch, 1 + m), the body first: integers of any dtype, size and sign.
@@ -71,7 +73,7 @@ def pack(c: Any, keys: Mapping[int, SwitchKey]) -> Poly:
 
     Args:
         c: ciphertexts, (*batch, count, 2), count a power of two from 1 to n. Or LWE vectors as of embed,
-            (*batch, count, 1 + n), modulo the Q of the keys' ring.
+            (*batch, count, 1 + n), modulo the Q of the ring that all keys have, on their device.
         keys: ordinary keys of rotation_keys for the Galois elements 2**j + 1, j = 1, ..., log2 n: a dict from
             each to its key. All have the same special primes and digits.
 
@@ -97,14 +99,7 @@ def pack(c: Any, keys: Mapping[int, SwitchKey]) -> Poly:
     >>> (phase - Q([8 * 10**5, 0, 0, 0, 16 * 10**5])).norm(2) < 2000
     True
     """
-    given = c if isinstance(c, Poly) else None
-    if given is None:
-        some = next(iter(_checked_keys(keys).values()), None)
-        if some is None:
-            raise ParameterError("keys: none, so that the ring of the LWE vectors is not known. Use embed")
-        given = embed(c, some.ring)
-        if given.shape[-1:] != (2,):
-            raise ParameterError(f"c: vectors of {as_integers(c).shape[-1]} entries, at most n + 1 fit")
+    given = c if isinstance(c, Poly) else _embedded(c, _checked_keys(keys))
     if given.ndim < 2 or given.shape[-1] != 2:
         raise ParameterError(f"c: batch shape {given.shape}, must be (*batch, count, 2)")
     n, count = _checked_ring(given, "c"), _checked_count(given.shape[-2], given.ring.n, "c")
@@ -142,7 +137,7 @@ def trace(c: Poly, keys: Mapping[int, SwitchKey], count: int) -> Poly:
     >>> (phase - Q([4 * 10**5, 0, 0, 0, 4 * 10**5])).norm(2) < 1000
     True
     """
-    c = _checked_ciphertext(c)
+    c = checked_ciphertext(c)
     n = _checked_ring(c, "c")
     first = _checked_count(count, n, "count").bit_length()
     gs = [2**j + 1 for j in range(first, n.bit_length())]
@@ -180,7 +175,7 @@ def expand(c: Poly, keys: Mapping[int, SwitchKey], count: int) -> Poly:
     >>> bool((phases - Q([[4 * 10**5], [8 * 10**5], [0], [12 * 10**5]])).norm(2).max() < 1000)
     True
     """
-    c = _checked_ciphertext(c)
+    c = checked_ciphertext(c)
     n = _checked_ring(c, "c")
     levels = _checked_count(count, n, "count").bit_length() - 1
     gs = [(n >> j) + 1 for j in range(levels)]
@@ -219,6 +214,8 @@ def rgsw_from_rlwe(c: Poly, relin: SwitchKey) -> Poly:
     True
     """
     c, relin = checked_poly(c, "c"), checked_key(relin, "relin")
+    if relin.galois_element is not None:
+        raise ParameterError("relin: a rotation key; switch_key(s, s * s, ...) makes the key of s^2")
     if c.ndim < 2 or c.shape[-1] != 2:
         raise ParameterError(f"c: batch shape {c.shape}, must be (*batch, levels, 2)")
     x = c.ntt()
@@ -227,17 +224,37 @@ def rgsw_from_rlwe(c: Poly, relin: SwitchKey) -> Poly:
     return stack([x, moved], axis=-3)
 
 
+def _embedded(x: Any, keys: Mapping[int, SwitchKey]) -> Poly:
+    """Return LWE vectors as ciphertexts of the ring of all keys, on their device."""
+    if not keys:
+        raise ParameterError("keys: none, so that the ring of the LWE vectors is not known. Use embed")
+    first, *others = keys.values()
+    if any(key.ring != first.ring for key in others):
+        raise ParameterError("keys: of several rings, so that of the LWE vectors is not known. Use embed")
+    integers = as_integers(x, "c")
+    with device(first.device):
+        given = embed(integers, first.ring)
+    if given.shape[-1] != 2:
+        raise ParameterError(
+            f"c: vectors of {integers.shape[-1]} entries, at most n + 1 = {first.ring.n + 1} fit"
+        )
+    return given
+
+
 def _stepped(
     operation: Any, c: Poly, keys: Mapping[int, SwitchKey], gs: list[int], shifts: tuple[int, ...]
 ) -> Poly:
     """Return what an operation makes of ciphertexts by automorphisms of these elements, one a step."""
     given = _checked_keys(keys)
+    if not gs:  # nothing to do, also in a ring without a transform
+        same = c.copy()
+        return same[..., 0, :] if operation is ops.pack else same[..., None, :]
     missing = [g for g in gs if g not in given]
     if missing:
         raise ParameterError(
             f"keys: no key for the Galois elements {missing}. rotation_keys(secret, {gs}, ...) makes all"
         )
-    c, _, found = checked_rotations(c, {g: given[g] for g in gs})
+    c, _, found = checked_rotations(c, {g: given[g] for g in gs}, "give keys of one kind")
     for g, key in found.items():
         if key.turned or key.galois_element != g:
             raise ParameterError(
@@ -255,15 +272,6 @@ def _checked_keys(keys: object) -> Mapping[int, SwitchKey]:
     for g, key in keys.items():
         checked_key(key, f"keys[{shown(g)}]")
     return keys
-
-
-def _checked_ciphertext(c: object) -> Poly:
-    x = checked_poly(c, "c")
-    if x.shape[-1:] != (2,):
-        raise ParameterError(
-            f"c: batch shape {x.shape}; the last axis must be of length 2, a ciphertext's components"
-        )
-    return x
 
 
 def _checked_ring(c: Poly, name: str) -> int:

@@ -13,9 +13,10 @@ from .._backends import Array, backend_of
 from .._core.checks import integer, shown
 from .._ops.arrays import as_integers
 from .._ops.sampling import Seed, key_of
+from .._ops.switch import key_switch_plan
 from ..errors import ParameterError
 from ..functions import stack
-from ..poly import Poly, checked_poly
+from ..poly import Poly, checked_poly, plan_of
 from ..ring import Ring
 from .gadget import gadget
 from .products import add_constant
@@ -95,12 +96,12 @@ def ggsw(
     with `special` P times those of rns.gadget(), modulo T = secret.ring.join(special).
 
     Args:
-        messages: integers (*batch), such as the bits of a secret, which make a bootstrapping key; for a
-            ternary secret s they are [s_i = 1] and [s_i = -1], (count, 2).
+        messages: integers (*batch) below 2**63 in size, such as the bits of a secret, which make a
+            bootstrapping key; for a ternary secret s they are [s_i = 1] and [s_i = -1], (count, 2).
         secret: s_1, ..., s_k of the ring of the ciphertexts: a Poly of batch shape (k,). With `special` its
             centred value counts.
         bits: of a digit.
-        levels: how many digits; B**levels is at most q.
+        levels: how many digits; B**levels is at most q, and 2**64 in a ring of several moduli.
         limbs_per_digit: limbs of a digit, instead of bits and levels.
         special: the ring of P, with limbs_per_digit.
         sigma: standard deviation of the noise, as of Ring.gaussian.
@@ -112,8 +113,9 @@ def ggsw(
     it ready for many products.
 
     Raises:
-        ParameterError: no integers, another batch shape of the secret, digits outside their range, or digits
-            or a noise that are given twice or not at all.
+        ParameterError: messages that are too large, another batch shape of the secret, digits outside their
+            range, or digits or a noise that are given twice or not at all. CoefficientError: no integers.
+        RingMismatch, NotNTTFriendly: `special` does not fit, as of switch_key.
 
     Cost: for each message (k + 1) levels k uniform polynomials and as many products.
     Source: Chillotti et al. 2018/421, definition 3.9.
@@ -128,21 +130,28 @@ def ggsw(
     if len(s.shape) != 1 or not len(s):
         raise ParameterError(f"secret: batch shape {s.shape}, must be (k,), one secret for each mask")
     k, numbers = len(s), as_integers(messages, "messages")
-    if (bits is None or levels is None) == (limbs_per_digit is None or special is None):
+    given = [x is not None for x in (bits, levels, limbs_per_digit, special)]
+    if given not in ([True, True, False, False], [False, False, True, True]):
         raise ParameterError(
             "bits, levels, limbs_per_digit, special: give the first two, for digits to a base, or the last "
             "two, for digits that are groups of limbs"
         )
-    if limbs_per_digit is not None and special is not None:
-        weights = tuple(x * special.modulus for x in rns.gadget(s.ring, limbs_per_digit=limbs_per_digit))
-        s = s.intt().convert(s.ring.join(special))
+    parameters: tuple[Any, ...]
+    if limbs_per_digit is not None:
+        P, Q = plan_of(special, "special"), s.ring
+        assert special is not None
+        T = Q.join(special)
+        key_switch_plan(Q._plan, P, T._plan, limbs_per_digit)  # refused now if no product can take the key
+        weights = tuple(x * special.modulus for x in rns.gadget(Q, limbs_per_digit=limbs_per_digit))
+        s = s.intt().convert(T)
+        parameters = "ggsw of limbs", T.__reduce__()[1], weights
     else:
         assert bits is not None and levels is not None
         weights = gadget(s.ring, bits=bits, levels=levels)
+        parameters = "ggsw", s.ring.__reduce__()[1], bits, levels
     R = s.ring
-    values = backend_of(numbers).to_host(numbers)
+    values = _as_int64(backend_of(numbers).to_host(numbers), "messages", 63)
     batch = values.shape
-    parameters = "ggsw", R.__reduce__()[1], *((bits, levels) if bits else (limbs_per_digit, "limbs"))
     noise = _Noise(sigma, tuniform, seed, parameters, s.intt().cpu().data, values)
     shape = (*batch, k + 1, len(weights))
     mask = R.random((*shape, k), seed=noise.seed("mask"))
@@ -254,6 +263,11 @@ def _secret(x: Any, name: str) -> NDArray[np.int64]:
     values = backend_of(given).to_host(given)
     if values.ndim != 1 or not values.size:
         raise ParameterError(f"{name}: shape {values.shape}, must be a vector of integers")
-    if max(map(abs, (int(values.min()), int(values.max())))) >= 1 << 31:
-        raise ParameterError(f"{name}: an entry is not below 2**31 in size, as those of secrets are")
+    return _as_int64(values, name, 31)
+
+
+def _as_int64(values: Array, name: str, bits: int) -> NDArray[np.int64]:
+    """Integers as int64; raise ParameterError for one that is not below 2**bits in size."""
+    if values.size and max(map(abs, (int(values.min()), int(values.max())))) >= 1 << bits:
+        raise ParameterError(f"{name}: an entry is not below 2**{bits} in size; give smaller integers")
     return values.astype(np.int64)

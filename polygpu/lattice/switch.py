@@ -308,19 +308,26 @@ def checked_key(key: object, name: str) -> SwitchKey:
     return key
 
 
+def checked_ciphertext(c: object) -> Poly:
+    """Return ciphertexts; raise ParameterError unless they have two components."""
+    x = checked_poly(c, "c")
+    if x.shape[-1:] != (2,):
+        raise ParameterError(
+            f"c: batch shape {x.shape}; the last axis must be of length 2, a ciphertext's components"
+        )
+    return x
+
+
 def checked_rotations(
-    c: Poly | Hoisted, keys: Mapping[Any, SwitchKey]
+    c: Poly | Hoisted, keys: Mapping[Any, SwitchKey], advice: str = "rotate by it in its own call"
 ) -> tuple[Poly, Poly | None, dict[Any, SwitchKey]]:
     """Return a ciphertext, the digits of its mask if it is hoisted, and the checked keys.
 
-    Keys are rotation keys on the ciphertext's device, with the same special primes and digits.
+    Keys are rotation keys on the ciphertext's device, with the same special primes and digits. advice: what
+    to do with a key of others.
     """
     hoisted = c if isinstance(c, Hoisted) else None
-    c = checked_poly(c if hoisted is None else hoisted.value, "c")
-    if c.shape[-1:] != (2,):
-        raise ParameterError(
-            f"c: batch shape {c.shape}; the last axis must be of length 2, a ciphertext's components"
-        )
+    c = checked_ciphertext(c if hoisted is None else hoisted.value)
     found = {i: checked_key(key, f"keys[{i}]") for i, key in keys.items()}
     for i, key in found.items():
         if key.galois_element is None:
@@ -331,9 +338,7 @@ def checked_rotations(
         first, one = next(iter(found.items()))
         for name in ("special", "limbs_per_digit"):
             if getattr(key, name) != getattr(one, name):
-                raise ParameterError(
-                    f"keys[{i}]: has another {name} than keys[{first}]; rotate by it in its own call"
-                )
+                raise ParameterError(f"keys[{i}]: has another {name} than keys[{first}]; {advice}")
     return c, None if hoisted is None else hoisted.digits, found
 
 
