@@ -1,12 +1,16 @@
 """A matrix of bytes times words, which private retrieval computes for each query, beside reading the bytes.
 
-    python -m benchmarks.retrieval [--device cuda] [--quick] [--results DIR]
+    python -m benchmarks.retrieval [--device cuda] [--quick | --answers] [--results DIR]
 
 The matrix is a square of 256 MiB in memory, or of 4 GiB in a memory-mapped file that is in memory already. It
 is multiplied by 1, 8 or 32 vectors modulo 2^32 and 2^64. Beside it all its bytes are read: on the CPU by the
 sum that NumPy makes of them as uint64 numbers on one core, on a GPU by a kernel that does nothing else.
 
-Some rows of each product are compared with sums in 64-bit integers before it is timed.
+On the CPU a database of 1 GiB answers one query by SimplePIR, whose answer is one product with a square, and
+by the packed protocol of polygpu.examples.pir, which multiplies a wide matrix and packs the result.
+
+Some rows of each product are compared with sums in 64-bit integers before it is timed, and a packed answer
+with its record.
 """
 
 from __future__ import annotations
@@ -14,8 +18,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import isqrt
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -23,12 +29,16 @@ from numpy.typing import NDArray
 
 from polygpu import linalg
 from polygpu._backends import checked_device
+from polygpu.examples.pir import packed
 
 from .harness import RESULTS, ROOT, Case, CudaEvents, Row, Timer, measure, on_cores, record, release
 from .tables import Table, figure, power
 
 Array = NDArray[Any]
 PRODUCT, READING = "bytes times words", "bytes read"
+ANSWER = "private retrieval"
+DATABASE, QUICK_DATABASE, RECORD = 2**30, 2**20, 1024  # bytes; the first two are powers of 4
+SHARE = 0.5  # of SimplePIR's GB/s that a packed answer must reach
 SIDES, QUICK, MAPPED = (2**14, 2**16), (2**10,), 2**16  # of the squares, and of one in a file
 QUERIES, MODULI = (1, 8, 32), (2**32, 2**64)
 SAMPLED = 8  # rows that are verified
@@ -118,6 +128,41 @@ def cases(left: Array, device: str, cores: int) -> Iterator[Case]:
             yield product_case(left, x, queries, q, params)
 
 
+def answer_cases(size: int) -> Iterator[Case]:
+    """Yield the answer to one query of a database of `size` bytes, on one core, by two protocols.
+
+    The server of the packed protocol is made once, in a time that is printed.
+    """
+    data = np.random.default_rng(1).integers(0, 256, size, np.uint8)
+    params = {"mib": size >> 20, "cores": 1}
+    square = (data ^ 128).view(np.int8).reshape(isqrt(size), -1)
+    words = np.random.default_rng(2).integers(0, 2**32, (len(square), 1), np.uint32)
+    rows = np.linspace(0, len(square) - 1, SAMPLED).astype(int)
+    expected = square[rows].astype(np.int64) @ words.astype(np.int64) % 2**32
+    yield Case(
+        ANSWER,
+        "polygpu",
+        params | {"protocol": "simple"},
+        lambda: linalg.matmul(square, words, q=2**32),
+        lambda found: np.array_equal(found[rows], expected),
+        size,
+    )
+    start = perf_counter()
+    server = packed.Server(data, RECORD, b"public")
+    print(f"{ANSWER}, packed: {size >> 20} MiB prepared in {figure(perf_counter() - start)} s", flush=True)
+    index, client = size // RECORD // 3, packed.Client(server.layout, b"public")
+    query, secret = client.query(index, b"query")
+    record = data.reshape(-1, RECORD)[index].tobytes()
+    yield Case(
+        ANSWER,
+        "polygpu",
+        params | {"protocol": "packed"},
+        lambda: server.answers([query])[0],
+        lambda found: client.record(index, found, secret) == record,
+        size,
+    )
+
+
 def matrices(sides: Sequence[int]) -> Iterator[Array]:
     """Random squares of bytes; the largest in a memory-mapped file."""
     rng = np.random.default_rng(1)
@@ -137,18 +182,36 @@ def matrices(sides: Sequence[int]) -> Iterator[Array]:
 # ---- the tables ----
 
 
+def answer_table(rows: Iterable[Row]) -> Table:
+    """Return the table of answers by several protocols, beside those by SimplePIR."""
+    found = {(int(row.params["mib"]), str(row.params["protocol"])): row for row in rows}
+    body = []
+    for (mib, protocol), row in sorted(found.items()):
+        simple, must, share, holds = found.get((mib, "simple")), "", "", ""
+        if simple is not None:
+            share = f"{simple.median / row.median:.0%}"
+            if protocol == "packed":
+                must, holds = f"{SHARE:.0%}", "yes" if simple.median / row.median >= SHARE else "no"
+        speed = figure((mib << 20) / row.median)
+        body.append((f"{mib} MiB", protocol, f"{row.median / 1e6:.1f}", speed, share, must, holds))
+    header = "database", "protocol", "ms", "GB/s", "share of simple", "must", "holds"
+    return Table("One answer of private retrieval, one core", header, tuple(body))
+
+
 @dataclass(frozen=True)
 class ByteKind:
-    """Products of one device, each beside the reading of its matrix."""
+    """Products of one device, each beside the reading of its matrix, and answers of private retrieval."""
 
     device: str
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
         """Those of `rows` that the table shows."""
-        return [row for row in rows if row.op in (PRODUCT, READING) and row.machine["kind"] == self.device]
+        return [
+            row for row in rows if row.op in (PRODUCT, READING, ANSWER) and row.machine["kind"] == self.device
+        ]
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """The table of the rows of one machine."""
+        """The tables of the rows of one machine."""
         own = self.rows(rows)
         reading = {(row.params["mib"], row.params.get("cores")): row for row in own if row.op == READING}
         found = {
@@ -160,7 +223,10 @@ class ByteKind:
         cores = ("cores",) if self.device == "cpu" else ()
         speeds = "matrix, GB/s", "share of reading", "products, G/s"
         header = "matrix", *cores, "q", "vectors", *speeds, "must", "holds"
-        yield Table("Matrix of bytes times words modulo q", header, body)
+        if body:
+            yield Table("Matrix of bytes times words modulo q", header, body)
+        if answers := [row for row in own if row.op == ANSWER]:
+            yield answer_table(answers)
 
     def _line(self, row: Row, reading: Any) -> tuple[str, ...]:
         p = row.params
@@ -190,9 +256,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--quick", action="store_true", help="a matrix of 1 MiB")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
+    parser.add_argument(
+        "--answers", action="store_true", help="only answers of private retrieval, on the CPU"
+    )
     options = parser.parse_args(arguments)
     device = checked_device(options.device)
     timer: Timer | None = None if device == "cpu" else CudaEvents()
+    if device == "cpu":
+        with on_cores(1):
+            for case in answer_cases(QUICK_DATABASE if options.quick else DATABASE):
+                row = measure(case)
+                record(row, options.results)
+                speed = figure(row.work / row.median)
+                print(f"{case}: {figure(row.median / 1e6)} ms, {speed} GB/s", flush=True)
+    if options.answers:
+        return 0
     for left in matrices(QUICK if options.quick else SIDES):
         for cores in (1, 2) if device == "cpu" else (1,):
             with on_cores(cores):

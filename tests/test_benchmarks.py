@@ -613,6 +613,15 @@ def test_packing_is_measured_and_shown(tmp_path: Path, monkeypatch: pytest.Monke
         assert case.verify(right) and not case.verify(right ^ right.dtype.type(1 << 26)), case.op
 
 
+def test_answers_of_private_retrieval_are_measured_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry(monkeypatch)
+    assert retrieval.main(["--answers", "--quick", "--results", str(tmp_path)]) == 0
+    text = report.rewrite("<!-- table: cpu-bytes -->\n<!-- end: cpu-bytes -->\n", harness.rows(tmp_path))
+    assert re.search(r"\| 1 MiB \| packed \| .* \| \d+% \| 50% \| (yes|no) \|", text)
+
+
 def test_products_of_bytes_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
     monkeypatch.setattr(retrieval, "QUICK", (256, 512))

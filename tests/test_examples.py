@@ -200,8 +200,8 @@ def test_bfv_keys_hide_what_they_should() -> None:
 @given(data=st.data(), size=st.integers(1, 40), count=st.integers(1, 60))
 def test_every_record_is_retrieved(data: Any, size: int, count: int) -> None:
     database = data.draw(arrays(np.uint8, (count, size), elements=st.sampled_from([0, 127, 128, 255])))
-    server, index = pir.Server(database, size, b"public"), data.draw(st.integers(0, count - 1))
-    client = pir.Client(server.layout, server.seed, server.hint)
+    server, index = pir.simple.Server(database, size, b"public"), data.draw(st.integers(0, count - 1))
+    client = pir.simple.Client(server.layout, server.seed, server.hint)
     query, secret = client.query(data.draw(NUMPY_INTS)(index), b"query")
     assert client.record(index, server.answer(query[:, None])[:, 0], secret) == database[index].tobytes()
 

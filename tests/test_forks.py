@@ -63,7 +63,7 @@ def test_only_one_module_makes_locks() -> None:
                 continue
             found |= {(name, x) for x in taken & LOCKING}
     # The server of an example has threads and locks of its own, and forks no process.
-    assert {name for name, _ in found} == {"_core/locks.py", "examples/pir.py"}, found
+    assert {name for name, _ in found} == {"_core/locks.py", "examples/pir/service.py"}, found
 
 
 def test_the_core_has_locks_in_one_file() -> None:

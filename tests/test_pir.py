@@ -17,7 +17,11 @@ import pytest
 
 import polygpu as pg
 from polygpu.examples import pir
-from polygpu.examples.pir import Client, Layout, Server, Service
+from polygpu.examples.pir import Service, common, folded, packed, simple
+from polygpu.examples.pir.__main__ import main
+from polygpu.examples.pir.simple import Client, Layout, Server
+
+Protocol = Any  # one of the modules of the protocols
 
 
 def data_of(count: int, size: int) -> bytes:
@@ -67,10 +71,10 @@ def test_noise_is_that_of_the_bound() -> None:
         query, secret = client.query(i, bytes([i]))
         words = server.answer(query[:, None])[:, 0] - pg.linalg.matmul(server.hint, secret, q=1 << 32)
         errors.append((words - np.uint32(128 << 24)).view(np.int32)[0])
-    deviation = 128 * pir.SIGMA * math.sqrt(server.layout.columns)
+    deviation = 128 * simple.SIGMA * math.sqrt(server.layout.columns)
     assert 0.8 < np.std(errors) / deviation < 1.2
     layout = Layout(1, 2**36)
-    x = 2**23 / (128 * pir.SIGMA * math.sqrt(layout.columns))
+    x = 2**23 / (128 * simple.SIGMA * math.sqrt(layout.columns))
     assert layout.failure == pytest.approx(math.log2(math.erfc(x / math.sqrt(2))), abs=0.1)
 
 
@@ -105,9 +109,201 @@ def test_another_secret_reads_nothing() -> None:
     assert np.mean(np.frombuffer(found, np.uint8) == np.frombuffer(data_of(256, 64)[192:256], np.uint8)) < 0.2
 
 
-def test_the_example_is_right() -> None:
-    result = pir.run(b"seed")
-    assert result.ok and result.size == 4096 and result.failure < -1000
+@pytest.mark.parametrize(("protocol", "size"), [(simple, 4096), (packed, 1024), (folded, 1024)])
+def test_the_example_is_right(protocol: Protocol, size: int) -> None:
+    result = protocol.run(b"seed")
+    assert result.ok and result.size == size and result.failure < -1000
+
+
+# ---- packed and folded ----
+
+
+def reader_of(server: Any) -> Any:
+    """Return a client by the parameters that a server tells, as over HTTP."""
+    return pir.service._CLIENTS[server.parameters()["protocol"]](server.parameters(), bytes, b"client")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "count", "size"),
+    [
+        *((packed, 1, 1), (packed, 1, 3000), (packed, 97, 3), (packed, 40, 200), (packed, 12, 1025)),
+        *((folded, 1, 1), (folded, 1, 4096), (folded, 97, 3), (folded, 60, 1500), (folded, 11, 5000)),
+    ],
+)
+def test_every_record_comes_back_without_a_hint(protocol: Protocol, count: int, size: int) -> None:
+    data = data_of(count, size)
+    server = protocol.Server(data, size)
+    client = reader_of(server)
+    for i in range(count):
+        query, secret = client.query(i, bytes([i]))
+        answer = server.answers([query])[0]
+        assert answer.dtype == np.uint32 and 4 * answer.size == client.answer_bytes
+        assert client.record(i, answer, secret) == data[i * size : (i + 1) * size]
+
+
+def test_records_of_several_groups_and_columns() -> None:
+    """5000 columns of one record are three groups of N, of which the last has fewer."""
+    data = data_of(5000, 600)
+    server = packed.Server(data, 600)
+    client, layout = reader_of(server), server.layout
+    assert (layout.rows, layout.columns, layout.groups, layout.packed) == (600, 5000, 3, 1024)
+    indices = (0, 2047, 2048, 4999)
+    asked = [client.query(i, bytes([i % 256, i // 256])) for i in indices]
+    answers = server.answers([query for query, _ in asked])
+    for i, answer, (_, secret) in zip(indices, answers, asked, strict=True):
+        assert client.record(i, answer, secret) == data[i * 600 : (i + 1) * 600]
+
+
+@pytest.mark.parametrize("protocol", [packed, folded])
+def test_the_last_record_is_filled_with_zeros_without_a_hint(protocol: Protocol) -> None:
+    server = protocol.Server(b"abcde", 3)
+    client = reader_of(server)
+    query, secret = client.query(1, b"seed")
+    assert client.record(1, server.answers([query])[0], secret) == b"de\0"
+    for index in (-1, 2):
+        with pytest.raises(pg.ParameterError, match=f"index: {index} is not in"):
+            client.query(index, b"seed")
+
+
+def test_the_product_of_groups_by_python_ints() -> None:
+    server = packed.Server(data_of(2100, 1500), 1500, b"public")
+    assert server.database.shape == (2, 1500, packed.N)
+    words = np.random.default_rng(1).integers(0, 1 << 32, (2100, 3)).astype(np.uint32)
+    D = np.frombuffer(data_of(2100, 1500), np.uint8).reshape(2100, -1).T[:5].astype(object) - 128
+    assert np.array_equal(server.multiply(words)[:5], D @ words.astype(object) % (1 << 32))
+
+
+def test_masks_are_products_of_the_database_by_python_ints() -> None:
+    """Masks are -h_r Q / 2^32, divided by N; h_r is the sum of (D_0 - sum of D_i X^(N - i)) a_j."""
+    columns, N, Q = 2060, packed.N, packed.rings().ring.modulus
+    server = packed.Server(data_of(columns, 1024), 1024, b"public")
+    assert np.array_equal(server.database[1, :, columns - N :], np.zeros((1024, 2 * N - columns)))
+    row = server.database[:, 5].astype(object)
+    found = (server.masks[0, 5, 1] * N).intt().to_bigints()
+    expected = np.zeros(N, object)
+    for a, d in zip(server.layout.public(b"public").to_bigints(), row, strict=True):
+        for i in np.flatnonzero(d):
+            expected += d[i] * np.concatenate([a[i:], -a[:i]])  # X^-i a
+    scaled = (2 * (-expected % 2**32) * Q + 2**32) // 2**33 % Q
+    assert np.array_equal(found, scaled) and not server.masks[..., 0].norm().any()
+
+
+def packed_errors(server: Any, client: Any, index: int) -> Any:
+    """Return the errors of all rows of an answer, modulo Q."""
+    query, secret = client.query(index, bytes([index]))
+    at, layout = packed.rings(), server.layout
+    c = server.pack(server.multiply(query.words[:, None])[:, 0], query.keys)
+    phase = (c[:, 0] + c[:, 1] * secret.convert(at.ring)).to_bigints()[:, :: packed.N // layout.packed]
+    group, column = divmod(index // layout.in_column, packed.N)
+    right = server.database[group, :, column].astype(object) * at.ring.modulus // 256
+    half = at.ring.modulus // 2
+    return ((phase.reshape(-1)[: layout.rows] - right + half) % at.ring.modulus - half).astype(float)
+
+
+@pytest.mark.parametrize(("count", "size"), [(64, 256), (4096, 1024)])
+def test_noise_of_packing_is_that_of_theory(count: int, size: int) -> None:
+    """Of 16 columns most is of packing, and of 4096 most of the product."""
+    server = packed.Server(data_of(count, size), size, b"public")
+    client, layout = reader_of(server), server.layout
+    errors = np.concatenate([packed_errors(server, client, i) for i in range(3)])
+    entry = math.sqrt(np.sum(server.database.astype(float) ** 2) / layout.rows / layout.columns)
+    assert 0.85 < np.std(errors) / math.sqrt(layout.variance(entry)) < 1.15
+    assert layout.variance() > layout.variance(entry)
+
+
+@pytest.mark.parametrize(("bits", "count"), [(20, 64), (26, 64), (20, 3)])
+def test_noise_of_folding_is_that_of_theory(monkeypatch: Any, bits: int, count: int) -> None:
+    """With 20 bits it is of rounding, with 26 of the digits; of 3 polynomials, of the expansion."""
+    monkeypatch.setattr(folded, "BITS", bits)
+    server = folded.Server(data_of(count, 4096), 4096)
+    client, layout, ring = reader_of(server), server.layout, folded.rings().ring
+    row, column = divmod(count - 1, layout.columns)
+    assert row == (1 << layout.folds) - 1  # all bits are 1
+    right = server.database[:, row, column].intt() * ((ring.modulus + 128) // 256)
+    errors = []
+    for i in range(3):
+        c = server.answer(client.query(count - 1, bytes([i]))[0])
+        error = c[:, 0] + c[:, 1] * client._secret.restrict(ring) - right
+        errors.append(error.intt().to_bigints(centered=True).astype(float))
+    assert 0.85 < np.std(errors) / math.sqrt(layout.variance(74)) < 1.15
+
+
+def test_failure_of_the_largest_layouts() -> None:
+    assert packed.Layout(1 << 20, 1 << 20).failure < -40 and packed.Layout(1024, 1 << 20).failure < -60
+    assert folded.Layout(1 << 20, 1 << 20).failure < -300 and folded.Layout(1, 1 << 33).failure < -300
+    layout = packed.Layout(1, 2**34)
+    assert (layout.columns, layout.rows, layout.packed, layout.ciphertexts) == (2**20, 2**14, 2048, 8)
+    with pytest.raises(pg.ParameterError, match="Take several databases"):
+        folded.Layout(1, 1 << 36)
+    for protocol in (packed, folded):
+        with pytest.raises(pg.ParameterError, match="at least"):
+            protocol.Layout(0, 5)
+        with pytest.raises(pg.ParameterError, match="at least"):
+            protocol.Server(b"", 3)
+
+
+def test_parameters_are_secure() -> None:
+    for protocol, moduli in ((packed, 3), (folded, 3)):
+        at = protocol.rings()
+        whole = at.ring.join(at.special)
+        assert len(whole.moduli) == moduli
+        assert whole.modulus.bit_length() <= pg.lattice.max_log_q(protocol.N)
+    assert packed.KEY_SIGMA >= 3.19 and folded.SIGMA >= 3.19
+    assert pg.lattice.max_log_q(packed.N) >= 32 and packed.SIGMA >= 3.19
+
+
+@pytest.mark.parametrize("protocol", [packed, folded])
+def test_queries_without_a_hint_differ_and_look_uniform(protocol: Protocol) -> None:
+    server = protocol.Server(data_of(3000, 1024), 1024)
+    client, parts = reader_of(server), []
+    for index, seed in ((0, b"a"), (0, b"b"), (2999, b"c")):
+        query, _ = client.query(index, seed)
+        parts.append(np.asarray(query.words if protocol is packed else query.body.data[0]))
+    most = 2**32 if protocol is packed else folded.rings().answer.modulus
+    for i, a in enumerate(parts):
+        assert 0.4 < (a > most // 2).mean() < 0.6
+        assert all((a != b).mean() > 0.99 for b in parts[:i])
+    written = [client.written(client.query(5, b"same")[0]) for _ in range(2)]
+    assert written[0] == written[1] and len(written[0]) == server.query_bytes
+
+
+@pytest.mark.parametrize("protocol", [packed, folded])
+def test_another_secret_reads_nothing_of_an_answer(protocol: Protocol) -> None:
+    data = data_of(1, 1000)
+    server = protocol.Server(data, 1000)
+    client = reader_of(server)
+    query, _ = client.query(0, b"seed")
+    other = protocol.rings().answer.ternary(seed=b"other")
+    found = client.record(0, server.answers([query])[0], other.ntt())
+    assert np.mean(np.frombuffer(found, np.uint8) == np.frombuffer(data, np.uint8)) < 0.2
+
+
+@pytest.mark.parametrize("protocol", [packed, folded])
+def test_keys_come_back_from_their_bytes(protocol: Protocol) -> None:
+    server = protocol.Server(data_of(40, 500), 500)
+    query, _ = reader_of(server).query(7, b"seed")
+    found = server.read(reader_of(server).written(query))
+    assert list(found.keys) == list(query.keys)
+    layout = packed.key_format() if protocol is packed else server.layout.key_format
+    assert layout.size == len(layout.written(query.keys))
+
+
+@pytest.mark.parametrize("protocol", [packed, folded])
+def test_residues_that_are_not_below_their_modulus_are_refused(protocol: Protocol) -> None:
+    server = protocol.Server(data_of(40, 500), 500)
+    client = reader_of(server)
+    query, secret = client.query(7, b"seed")
+    body = client.written(query)
+    for place in (len(body) - 4, len(body) - 4 * protocol.N):  # of the last key
+        with pytest.raises(pg.errors.NotCanonical):
+            server.read(body[:place] + b"\xff" * 4 + body[place + 4 :])
+    if protocol is folded:
+        with pytest.raises(pg.errors.NotCanonical):
+            server.read(body[: common.SEED] + b"\xff" * 4 + body[common.SEED + 4 :])
+    answer = server.answers([query])[0].copy()
+    answer.flat[3] = 2**32 - 1
+    with pytest.raises(pg.errors.NotCanonical):
+        client.record(7, answer, secret)
 
 
 # ---- over HTTP ----
@@ -221,10 +417,13 @@ def test_an_error_in_a_product_reaches_its_clients_alone(service: Service, monke
     [
         *(b"no json", b"[]", b"{}", b'{"size": 0, "count": 5, "seed": ""}'),
         *(b'{"size": 1, "count": 1125899906842624, "seed": ""}', b'{"size": 1, "count": 1, "seed": "x"}'),
+        *(b'{"protocol": "other", "size": 1, "count": 1, "seed": ""}', b'{"protocol": [], "size": 1}'),
+        *(b'{"protocol": "packed", "size": 1, "count": 1}', b'{"protocol": "folded", "size": 0, "count": 1}'),
+        b'{"protocol": "folded", "size": 1, "count": 1125899906842624}',
     ],
 )
 def test_a_client_refuses_other_parameters(parameters: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pir, "_ask", lambda *_, **__: parameters)
+    monkeypatch.setattr(pir.service, "_ask", lambda *_, **__: parameters)
     with pytest.raises(pg.ParameterError):
         pir.fetch("http://127.0.0.1:1", [0])
 
@@ -232,13 +431,13 @@ def test_a_client_refuses_other_parameters(parameters: bytes, monkeypatch: pytes
 def test_answers_of_another_length_are_refused(service: Service) -> None:
     for most in (10, 10**9):
         with pytest.raises(OSError, match="another length"):
-            pir._ask(f"{service.url}/hint", most, exact=True)
+            pir.service._ask(f"{service.url}/hint", most, exact=True)
     with pytest.raises(HTTPError, match="404"):
         urlopen(Request(f"{service.url}/"), timeout=10)
 
 
 def test_the_command(tmp_path: Path, service: Service, capfdbinary: Any) -> None:
-    assert pir.main(["get", "3", "--url", service.url + "/"]) == 0
+    assert main(["get", "3", "--url", service.url + "/"]) == 0
     assert capfdbinary.readouterr().out == record(3)
     for arguments in (
         ["get", "500", "--url", service.url],
@@ -246,10 +445,43 @@ def test_the_command(tmp_path: Path, service: Service, capfdbinary: Any) -> None
         ["serve", str(tmp_path / "missing")],
         ["serve", str(tmp_path / "empty")],
         ["serve", str(tmp_path / "file"), "--record-size", "0"],
+        ["serve", str(tmp_path / "file"), "--record-size", "0", "--protocol", "packed"],
+        ["serve", str(tmp_path / "file"), "--protocol", "other"],
         [],
     ):
         (tmp_path / "empty").touch()
         (tmp_path / "file").write_bytes(b"abc")
         with pytest.raises(SystemExit) as caught:
-            pir.main(arguments)
+            main(arguments)
         assert caught.value.code == 2
+
+
+@pytest.fixture(scope="module", params=["packed", "folded"])
+def hintless(request: pytest.FixtureRequest) -> Iterator[Service]:
+    with Service(pir.PROTOCOLS[request.param](data_of(COUNT, SIZE), SIZE), port=0) as made:
+        thread = threading.Thread(target=made.serve_forever, daemon=True)
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def test_many_clients_of_a_service_without_a_hint(hintless: Service) -> None:
+    wanted = [[i, COUNT - 1 - i] for i in range(4)]
+    with ThreadPoolExecutor(4) as clients:
+        found = list(clients.map(lambda some: pir.fetch(hintless.url, some), wanted))
+    assert found == [[record(i) for i in some] for some in wanted]
+
+
+def test_a_service_without_a_hint_refuses_wrong_requests(hintless: Service) -> None:
+    size = hintless.pir.query_bytes
+    for length in (0, size - 1, size + 1):
+        with socket.create_connection(hintless.server_address[:2], timeout=10) as connection:
+            connection.sendall(b"POST /answer HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % length)
+            assert b" 400 " in connection.recv(100)
+    with pytest.raises(HTTPError, match="400") as caught:
+        urlopen(Request(f"{hintless.url}/answer", b"\xff" * size), timeout=10)
+    assert b"is not a residue" in caught.value.read()
+    with pytest.raises(HTTPError, match="404"):
+        urlopen(Request(f"{hintless.url}/hint"), timeout=10)
+    assert pir.fetch(hintless.url, [9]) == [record(9)]

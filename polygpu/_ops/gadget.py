@@ -82,8 +82,8 @@ class ComposedGadget(RnsGadget):
     def __init__(self, ring: RingPlan, bits: int, levels: int) -> None:
         self.ring = self.T = ring
         self.levels, limbs = levels, tuple(range(ring.rows))
-        # y 2^64 / B^levels modulo 2^64, whose digits are those of y. Multiples of Q that a fast conversion leaves
-        # in x become multiples of 2^64.
+        # y 2^64 / B^levels modulo 2^64, whose digits are those of y. Multiples of Q, which a fast conversion
+        # leaves in x, become multiples of 2^64.
         self.rounding = Conversion(
             Residues(ring.moduli, limbs, ring.rows),
             Residues((1 << 64,), (0,), 1),

@@ -10,7 +10,8 @@ from importlib.resources import files
 from time import perf_counter
 from typing import ParamSpec, TypeVar
 
-from polygpu.examples import bfv, bootstrapping, ckks, ml_kem, pir, tfhe
+from polygpu.examples import bfv, bootstrapping, ckks, ml_kem, tfhe
+from polygpu.examples.pir import Result, folded, packed, simple
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,7 +51,7 @@ def run(progress: Callable[[str], None] | None = None) -> list[Row]:
         CheckFailed: a result differs from the known answer or from NumPy's, or has too much noise.
     """
     tell = progress or (lambda step: None)
-    rows = [*_ml_kem(tell), _bfv(tell), _pir(tell), _ckks(tell), _bootstrap(tell), _tfhe(tell)]
+    rows = [*_ml_kem(tell), _bfv(tell), *_pir(tell), _ckks(tell), _bootstrap(tell), _tfhe(tell)]
     if not all(row.ok for row in rows):
         raise CheckFailed(rows)
     return rows
@@ -92,12 +93,19 @@ def _bfv(tell: Callable[[str], None]) -> Row:
     return Row(name, "encrypted sum and product", result.slots, seconds, ok, note)
 
 
-def _pir(tell: Callable[[str], None]) -> Row:
-    """Records of a database, chosen by encrypted queries, which one product answers."""
-    name, what = f"SimplePIR n={pir.SECRETS}", "bytes of private records"
-    tell(f"{name} {what}")
-    result, seconds = _timed(pir.run)
-    return Row(name, what, result.size, seconds, result.ok, f"wrong with probability 2^{result.failure:.0f}")
+def _pir(tell: Callable[[str], None]) -> Iterator[Row]:
+    """Records of a database, chosen by encrypted queries."""
+    what = "bytes of private records"
+    protocols: tuple[tuple[str, Callable[[], Result]], ...] = (
+        (f"SimplePIR n={simple.SECRETS}", simple.run),
+        (f"packed PIR N={packed.N}", packed.run),
+        (f"folded PIR N={folded.N}", folded.run),
+    )
+    for name, function in protocols:
+        tell(f"{name} {what}")
+        result, seconds = _timed(function)
+        note = f"wrong with probability 2^{result.failure:.0f}"
+        yield Row(name, what, result.size, seconds, result.ok, note)
 
 
 def _ckks(tell: Callable[[str], None]) -> Row:
