@@ -70,7 +70,7 @@ QUICK = Sizes(((Shape(64, 1, 1, 28, 2), 16),), (Shape(64, 2, 1, 28, 2),))
 def keys_of(
     n: int, limbs: int, special: int, bits: int
 ) -> tuple[pg.Ring, pg.Poly, Any, Any, dict[str, pg.Poly]]:
-    """The ring T, a secret, keys of packing and of expansion, GGSW ciphertexts of 1: on the CPU."""
+    """Make the ring T, a secret, keys of packing and expansion, and GGSW ciphertexts of 1, on the CPU."""
     with pg.device("cpu"):
         T = pg.Ring(n, pg.ntt_primes(n, bits=bits, count=limbs + special))
         Q, P, s = T[:limbs], T[limbs:], T.ternary(seed=1)
@@ -86,7 +86,7 @@ def keys_of(
 
 
 def phase(c: pg.Poly, s: pg.Poly) -> pg.Poly:
-    """The phases of ciphertexts, on the CPU."""
+    """Return the phases of ciphertexts on the CPU."""
     return c[..., 0] + c[..., 1] * s.restrict(c.ring)
 
 
@@ -168,7 +168,7 @@ def product_cases(shape: Shape, device: str, cores: int) -> Iterator[Case]:
 
 
 def params_of(shape: Shape, device: str, cores: int) -> dict[str, Any]:
-    """The parameters of a row."""
+    """Return the parameters of a row."""
     params: dict[str, Any] = {
         "n": shape.n,
         "limbs": shape.limbs,
@@ -180,14 +180,14 @@ def params_of(shape: Shape, device: str, cores: int) -> dict[str, Any]:
 
 
 def recorded(f: Callable[..., pg.Poly], c: pg.Poly, *more: Any) -> Callable[[], Any]:
-    """The call; on a GPU a graph of it."""
+    """Return the call, or on a GPU a graph of it."""
     if c.device == "cpu":
         return lambda: f(c, *more)
     return pg.capture(lambda c: f(c, *more), c)
 
 
 def on_host(x: pg.Poly) -> Array:
-    """The residues."""
+    """Return the residues in host memory."""
     return np.asarray(x.cpu().data)
 
 
@@ -214,7 +214,7 @@ class PackingKind:
         return [row for row in rows if row.op in names and row.machine["kind"] == self.device]
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """The table of the rows of one machine."""
+        """Yield the table of the rows of one machine."""
         of: dict[tuple[Any, ...], Row] = {}
         for row in self.rows(rows):
             op, _, part = row.op.partition(": transforms")

@@ -57,7 +57,7 @@ MUSTS = {
 
 
 def product_case(left: Array, x: Any, queries: int, q: int, params: dict[str, int]) -> Case:
-    """The product of a matrix, on the host and where it is multiplied, with random words."""
+    """Make the case of a product of a matrix, on the host and where it is multiplied, with random words."""
     dtype = np.dtype(np.uint32 if q == 2**32 else np.uint64)
     rng = np.random.default_rng(queries)
     words = rng.integers(0, q - 1, (left.shape[1], queries), dtype, endpoint=True)
@@ -211,7 +211,7 @@ class ByteKind:
         ]
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """The tables of the rows of one machine."""
+        """Yield the tables of the rows of one machine."""
         own = self.rows(rows)
         reading = {(row.params["mib"], row.params.get("cores")): row for row in own if row.op == READING}
         found = {

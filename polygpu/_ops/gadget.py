@@ -418,7 +418,7 @@ def _turned(c: V, ggsw: Matrices, power: Array, way: object, *, out: Array | Non
 
 
 def _rotated_by_groups(c: V, keys: Matrices, powers: Array, way: object, out: Array | None) -> V:
-    """Return c X^(e_0 + sum e_i s_i) for keys of groups in coefficients; powers: as of _rotated."""
+    """Return c X^(e_0 + sum e_i s_i) for keys of groups in coefficients; powers: as in _rotated."""
     ring, plan, compute = c._plan, _checked_product(keys, c, way, 2), backend_of(c._data)
     check_apart(out, c._data, keys.data)
     data = result_array(compute, c._data.shape, out, c._data)

@@ -18,7 +18,7 @@ from ..ring import Ring
 
 
 def gadget(ring: Ring, *, bits: int, levels: int) -> tuple[int, ...]:
-    """The weights of digits to the base B = 2**bits: g_i is the integer nearest to q / B**i.
+    """Return the weights of digits to the base B = 2**bits: g_i is the integer nearest to q / B**i.
 
     Args:
         ring: a ring of moduli of at most 2**64. Of several, q is the product.
@@ -28,7 +28,7 @@ def gadget(ring: Ring, *, bits: int, levels: int) -> tuple[int, ...]:
     Returns the ints g_1, ..., g_levels; halves are rounded up.
 
     Raises:
-        ParameterError: `ring` is no Ring or has a modulus above 2**64, or B**levels is above q.
+        ParameterError: `ring` is not a Ring or has a modulus above 2**64, or B**levels is above q.
 
     Cost: a few operations on Python ints for each level.
     Source: Chillotti et al. 2018/421, section 3.3; docs/math.md, "Gadget decomposition".
@@ -41,7 +41,7 @@ def gadget(ring: Ring, *, bits: int, levels: int) -> tuple[int, ...]:
 
 
 def decompose(a: Poly, *, bits: int, levels: int, out: Poly | None = None) -> Poly:
-    """The digits of each coefficient to the base B = 2**bits, most significant first.
+    """Compute the digits of each coefficient to the base B = 2**bits, most significant first.
 
     A coefficient x in [0, q) is scaled to y = floor((2 x B**levels + q) / (2 q)). Its digits are the unique
     d_i in [-B/2, B/2) with sum d_i B**(levels - i) = y modulo B**levels. With the weights g of gadget(),
@@ -82,7 +82,7 @@ class Prepared:
     It has `ring`, `shape` (the batch shape of the ciphertexts), `bits` of the digits that it multiplies,
     `device`, `precision`, and the `error` of a coefficient of one product: `error.bound` is its largest size,
     which is proven, and `error.std` its standard deviation for uniform digits and ciphertexts, by a model
-    within 10 %. Both count residues, and are 0 where products are exact. It is no Poly and cannot be pickled,
+    within 10 %. Both count residues, and are 0 if products are exact. It is not a Poly and cannot be pickled,
     because its numbers are laid out for one device and, on the CPU, one instruction set.
 
     >>> import polygpu as pg
@@ -108,7 +108,7 @@ class Prepared:
         )
 
     def _for(self, c: Poly, bits: int, name: str) -> ops.Matrices:
-        """The matrices for products with c; raises if prepared for another ring, device or number of bits."""
+        """Return the matrices for products with c; raise if they are for another ring, device or bits."""
         if self.ring != c.ring:
             raise RingMismatch(f"{name}: of {self.ring!r}, the ciphertexts of {c.ring!r}")
         if self.device != c.device:
@@ -123,7 +123,7 @@ class Prepared:
 
 
 def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Poly | Prepared:
-    """GGSW ciphertexts prepared once for many products, which otherwise prepare them in each call.
+    """Prepare GGSW ciphertexts once for many products, which otherwise prepare them in each call.
 
     In a ring with a complete transform they are evaluated. In other rings, such as modulo 2**32 and 2**64,
     they are transformed in doubles. Products with digits are then exact, by a proven bound on the error, or
@@ -154,8 +154,8 @@ def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Pol
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
     Cost: a transform for each digit of each polynomial; with "double" one in extended precision on the host,
-    some 0.2 ms for n = 2048; a copy of a key of groups. Source: docs/math.md, "Products by FFT" and "Products
-    in doubles".
+    about 0.2 ms for n = 2048; a copy of a key of groups.
+    Source: docs/math.md, "Products by FFT" and "Products in doubles".
 
     >>> import polygpu as pg
     >>> R = pg.Ring(32, 2**32)
@@ -188,7 +188,7 @@ def external_product(
     special: Ring | None = None,
     out: Poly | None = None,
 ) -> Poly:
-    """The external product with a GGSW ciphertext of m: the phase is m times that of c, plus noise.
+    """Multiply by a GGSW ciphertext of m: the phase is m times that of c, plus noise.
 
     It is the sum over components i and levels l of digit_l(c_i) ggsw[i, l]. There are two kinds of digits.
     With `bits` they are those of decompose. With `limbs_per_digit` and `special` they are groups of limbs, as
@@ -242,17 +242,17 @@ def cmux(
     limbs_per_digit: int | None = None,
     special: Ring | None = None,
 ) -> Poly:
-    """A choice by a hidden bit: c0 if the GGSW ciphertext is one of 0, c1 if it is one of 1, plus noise.
+    """Choose by a hidden bit: c0 if the GGSW ciphertext is one of 0, c1 if it is one of 1, plus noise.
 
     It is c0 + external_product(ggsw, c1 - c0).
 
     Args:
-        ggsw: as of external_product.
+        ggsw: as in external_product.
         c0: ciphertexts, (*batch, k).
         c1: ciphertexts of the same shape; in the other domain they are transformed.
         bits: of a digit.
-        limbs_per_digit: as of external_product.
-        special: as of external_product.
+        limbs_per_digit: as in external_product.
+        special: as in external_product.
 
     Returns a value of c0's shape, in c0's domain.
 
@@ -288,17 +288,17 @@ def blind_rotate(
     special: Ring | None = None,
     out: Poly | None = None,
 ) -> Poly:
-    """Ciphertexts times X^(e_0 + sum e_i s_i), for a secret s that the key hides.
+    """Multiply ciphertexts by X^(e_0 + sum e_i s_i), for a secret s that the key hides.
 
     It starts from X^e_0 acc. With a key (count, k, levels, k) of single bits acc becomes, for each i from 1
     on, cmux(bsk[i - 1], acc, X^e_i acc). One of a ternary secret, (count, 2, k, levels, k), has matrices of
     [s_i = 1] and [s_i = -1]: two such steps, with e_i and -e_i. With one (groups, 2**g, k, levels, k) of
-    multi_bit_key, g from 2 on, acc becomes, for each group j, the external product of acc with the sum over S
-    of X^(sum of e_i, i in S) bsk[j, S].
+    multi_bit_key, g at least 2, acc becomes, for each group j, the external product of acc with the sum over
+    S of X^(sum of e_i, i in S) bsk[j, S].
 
     Args:
         acc: ciphertexts, (*batch, k).
-        bsk: the bootstrapping key: matrices as of external_product; a key of groups in any domain. Modulo
+        bsk: the bootstrapping key: matrices as in external_product; a key of groups in any domain. Modulo
             2**32 or 2**64 prepare() it once; otherwise each call takes about twice as long. A key of groups
             is fast with precision="double", and takes 5 to 25 times as long without on a core.
         exponents: integers (*batch, 1 + count), e_0 first, or a shape that broadcasts to that; taken modulo
@@ -306,14 +306,14 @@ def blind_rotate(
             array on acc's GPU stays there, and a recorded call reads it at each launch; other arrays are
             copied to acc's device.
         bits: of a digit.
-        limbs_per_digit: as of external_product.
-        special: as of external_product.
+        limbs_per_digit: as in external_product.
+        special: as in external_product.
         out: a Poly of the ring with acc's batch shape to write into; it must not be an operand.
 
     Returns a value of acc's shape, in coefficients.
 
     Raises:
-        ParameterError: exponents of another shape. CoefficientError: exponents that are no integers.
+        ParameterError: exponents of another shape. CoefficientError: exponents that are not integers.
             All else as external_product.
 
     Cost: an external product for each exponent from e_1 on; on the CPU none for those that are 0. There a
@@ -351,7 +351,7 @@ def _of_one_ring(
     limbs_per_digit: int | None,
     special: Ring | None,
 ) -> tuple[Poly, ops.Matrices, int | KeySwitch]:
-    """Ciphertexts, matrices of the ring and device that products with them take, and the kind of digits."""
+    """Return ciphertexts, matrices that fit them, and the kind of digits; raise if they do not fit."""
     c = checked_poly(c, c_name)
     if (bits is None) == (limbs_per_digit is None) or (limbs_per_digit is None) != (special is None):
         raise ParameterError(

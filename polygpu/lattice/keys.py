@@ -76,7 +76,7 @@ class SwitchKey:
             raise ParameterError("turned: True, but galois_element is None; give the g of the automorphism")
 
     def _switch(self, ring: Ring, conversion: Any = "exact") -> ops.KeySwitch:
-        """The part of a key switch in this ring that does not depend on values."""
+        """Return the part of a key switch in this ring that does not depend on values."""
         special, whole = plan_of(self.special, "special"), self.value._plan
         return ops.key_switch_plan(plan_of(ring, "ring"), special, whole, self.limbs_per_digit, conversion)
 
@@ -91,7 +91,7 @@ class SwitchKey:
         return int(self.value.data.nbytes)
 
     def at(self, ring: Ring) -> SwitchKey:
-        """The key for values of fewer limbs; it shares the value of this one.
+        """Return the key for values of fewer limbs; it shares the value of this one.
 
         Args:
             ring: a ring of the first limbs of the key's ring. It may end inside a digit.
@@ -113,7 +113,7 @@ class SwitchKey:
         return self._with(ring=ring)
 
     def to(self, device: str | None = None) -> SwitchKey:
-        """The key on a device, by default the current one; itself where it is there already.
+        """Return the key on a device, by default the current one, or itself if it is there already.
 
         Args:
             device: as of Poly.to.
@@ -133,7 +133,7 @@ class SwitchKey:
         return self if value is self.value else self._with(value=value)
 
     def cpu(self) -> SwitchKey:
-        """The key in host memory; itself where it is there already.
+        """Return the key in host memory, or itself if it is there already.
 
         Cost: a copy of the value.
 
@@ -146,11 +146,11 @@ class SwitchKey:
         return self.to("cpu")
 
     def _stored(self) -> Poly:
-        """What a file keeps: the bodies, if the masks have seeds, else all of the value."""
+        """Return what a file keeps: the bodies, if the masks have seeds, else all of the value."""
         return self.value if self._masks is None else self.value[:, 0]
 
     def _with(self, **changes: Any) -> SwitchKey:
-        """A key with other fields, which are right."""
+        """Return a key with other fields, which are right."""
         new = object.__new__(SwitchKey)
         for name in _FIELDS:
             _set(new, name, changes[name] if name in changes else getattr(self, name))
@@ -180,7 +180,7 @@ _set = object.__setattr__
 
 
 def _restored(*values: Any) -> SwitchKey:
-    """A key from its fields, checked: a pickle may come from anywhere."""
+    """Return a key from its fields, checked, since a pickle may come from anywhere."""
     given = dict(zip(_FIELDS, values, strict=True))
     masks = given.pop("_masks")
     key = SwitchKey(given.pop("value"), **given)
@@ -188,7 +188,7 @@ def _restored(*values: Any) -> SwitchKey:
 
 
 def expanded(bodies: Poly, masks: tuple[bytes, ...], **options: Any) -> SwitchKey:
-    """The key whose bodies b_j are given, and the public seeds of its masks a_j."""
+    """Return the key with these bodies b_j, and with the masks a_j of these public seeds."""
     T = bodies.ring
     data = empty(backend(), (len(masks), 2, T.rows, T.n), T.dtype)
     data[:, 0] = bodies.data
@@ -210,7 +210,7 @@ def switch_key(
     sigma: float = 3.2,
     seed: Seed = None,
 ) -> SwitchKey:
-    """A key that switches from the secret `other` to the secret `to`: b_j + a_j to = P g_j other + e_j.
+    """Make a key that switches from the secret `other` to the secret `to`: b_j + a_j to = P g_j other + e_j.
 
     With other = to * to it relinearises products.
 
@@ -261,18 +261,18 @@ def rotation_keys(
     sigma: float = 3.2,
     seed: Seed = None,
 ) -> dict[int, SwitchKey]:
-    """Keys that rotate ciphertexts: for each g one that switches from s(X^g) to s.
+    """Make keys that rotate ciphertexts: for each g one that switches from s(X^g) to s.
 
     Args:
         secret: s, as `to` of switch_key.
         galois_elements: the g; they count modulo the order of X, so that -1 is 2n - 1 (cyclic: n - 1).
             5^k turns the slots of CKKS and BFV left by k.
-        ring: as of switch_key; or a dict that names for each g the largest ring that needs the key.
-        special: as of switch_key.
-        limbs_per_digit: as of switch_key.
+        ring: as in switch_key; or a dict that names for each g the largest ring that needs the key.
+        special: as in switch_key.
+        limbs_per_digit: as in switch_key.
         turned: make keys from s to s(X^(1/g)), with which the automorphism follows the switch.
-        sigma: as of switch_key.
-        seed: as of switch_key. Keys of different g share no mask and no noise.
+        sigma: as in switch_key.
+        seed: as in switch_key. Keys of different g share no mask and no noise.
 
     Returns:
         A dict from each g, in [0, 2n) (cyclic: [0, n)), to its SwitchKey on the current device.
@@ -340,12 +340,12 @@ class _Maker:
         self.state.update(_limb(self.to))
 
     def secret(self, x: Poly, name: str) -> Poly:
-        """A secret in the ring of the keys, evaluated, on the current device."""
+        """Return a secret in the ring of the keys, evaluated, on the current device."""
         x = checked_poly(x, name).to()
         return (x if x.ring == self.T else x.convert(self.T)).ntt()
 
     def seeds(self, label: str, g: int | None, other: Poly) -> list[tuple[bytes, bytes]]:
-        """For each digit the public seed of the mask and the secret one of the noise.
+        """Return for each digit the public seed of the mask and the secret one of the noise.
 
         A limb of each secret is part of what is hashed: keys of other secrets have other masks, even if a
         seed comes again. A rotation's other secret follows from g.
@@ -365,7 +365,7 @@ class _Maker:
         return made
 
     def key(self, to: Poly, other: Poly, label: str, **options: Any) -> SwitchKey:
-        """The key from `other` to `to`, both in the ring of the keys and evaluated."""
+        """Make the key from `other` to `to`, both in the ring of the keys and evaluated."""
         seeds = self.seeds(label, options.get("galois_element"), other)
         P, own = self.special.modulus, self.ring.rows
         # P g_j is P modulo the limbs of digit j, and 0 modulo all other moduli.
@@ -387,7 +387,7 @@ class _Maker:
 
 
 def _limb(x: Poly) -> bytes:
-    """The residues modulo the first modulus."""
+    """Return the residues modulo the first modulus, as bytes."""
     return backend_of(x.data).to_host(x.data[0]).tobytes()
 
 
@@ -396,7 +396,7 @@ def _evaluated(ring: Ring, data: Array) -> Poly:
 
 
 def _checked_element(ring: Ring, g: object) -> int:
-    """A Galois element modulo the order of X; raises unless it is coprime to it."""
+    """Return a Galois element modulo the order of X; raise unless it is coprime to it."""
     number, quotient = integer(g, "galois_element"), ring._plan.quotient
     multipliers(quotient, (number,), True)
     return number % quotient.order

@@ -10,7 +10,7 @@ from ..poly import Poly, checked_poly
 
 
 def decompose_integers(x: Any, *, q: int, bits: int, levels: int) -> Array:
-    """The digits of integers modulo q to the base B = 2**bits, as of decompose: for LWE vectors.
+    """Compute the digits of integers modulo q to the base B = 2**bits, as decompose does: for LWE vectors.
 
     linalg.matmul of the digits switches the key of LWE vectors. With one level the modulus is switched to B:
     the digit is x B / q, rounded, modulo B.
@@ -27,7 +27,7 @@ def decompose_integers(x: Any, *, q: int, bits: int, levels: int) -> Array:
         ParameterError: q outside its range, or B**levels is above q. CoefficientError: no integers.
 
     Cost: a pass to reduce x, one for the digits, and a copy to int64.
-    Source: as of decompose.
+    Source: as in decompose.
 
     >>> decompose_integers([0x12345678, -1], q=2**32, bits=8, levels=2).tolist()
     [[18, 52], [0, 0]]
@@ -36,7 +36,7 @@ def decompose_integers(x: Any, *, q: int, bits: int, levels: int) -> Array:
 
 
 def extract(c: Poly, i: int) -> Array:
-    """LWE vectors that hide coefficient i of what the ciphertexts hide: the body first, then the mask.
+    """Extract LWE vectors that hide coefficient i of what ciphertexts hide: the body first, then the mask.
 
     Their phase is body + <mask, s>, with s the coefficients of the secrets, one secret after the other. It is
     coefficient i of c's phase.
@@ -60,12 +60,12 @@ def extract(c: Poly, i: int) -> Array:
 
 
 def lwe_switch(x: Any, key: Any, *, q: int, bits: int, levels: int, out: Any = None) -> Array:
-    """LWE vectors under another secret, by a key that lwe_switch_key made.
+    """Switch LWE vectors to another secret, by a key that lwe_switch_key made.
 
     It is (x_0, 0, ..., 0) plus the sum over i and l of digit_l(x_(i + 1)) key[i levels + l], modulo q.
 
     Args:
-        x: vectors (*batch, m + 1): integers as of linalg.matmul.
+        x: vectors (*batch, m + 1): integers as in linalg.matmul.
         key: (m levels, n + 1), on x's device.
         q: a modulus from 2 to 2**64.
         bits: of a digit.
@@ -96,7 +96,7 @@ def lwe_switch(x: Any, key: Any, *, q: int, bits: int, levels: int, out: Any = N
 
 
 def lwe_modulus_switch(x: Any, *, q: int, to: int, centered_mean: bool = False) -> Array:
-    """LWE vectors modulo a power of two: for each entry the multiple of q / to that is nearest.
+    """Round LWE vectors to a power of two as modulus: take for each entry the nearest multiple of q / to.
 
     An entry becomes floor((2 x to + q) / (2 q)) modulo `to`. With bits as the secret each mask's rounding
     error counts half of the time. So centered_mean adds half of the sum of these errors to the body before
@@ -104,7 +104,7 @@ def lwe_modulus_switch(x: Any, *, q: int, to: int, centered_mean: bool = False) 
     in units of the new modulus.
 
     Args:
-        x: vectors (*batch, n + 1), as of lwe_switch; without centered_mean integers of any shape.
+        x: vectors (*batch, n + 1), as in lwe_switch; without centered_mean integers of any shape.
         q: a modulus from 2 to 2**64.
         to: a power of two of at most q and 2**32; 2N for blind_rotate.
         centered_mean: as above. The errors are added up in parts of 2**-20, or less if q is small.

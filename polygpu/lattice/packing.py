@@ -72,7 +72,7 @@ def pack(c: Any, keys: Mapping[int, SwitchKey]) -> Poly:
     multiple of n.
 
     Args:
-        c: ciphertexts, (*batch, count, 2), count a power of two from 1 to n. Or LWE vectors as of embed,
+        c: ciphertexts, (*batch, count, 2), count a power of two from 1 to n. Or LWE vectors as in embed,
             (*batch, count, 1 + n), modulo the Q of the ring that all keys have, on their device.
         keys: ordinary keys of rotation_keys for the Galois elements 2**j + 1, j = 1, ..., log2 n: a dict from
             each to its key. All have the same special primes and digits.
@@ -116,7 +116,7 @@ def trace(c: Poly, keys: Mapping[int, SwitchKey], count: int) -> Poly:
 
     Args:
         c: ciphertexts, (*batch, 2).
-        keys: as of pack, for 2**j + 1, j = log2(count) + 1, ..., log2 n.
+        keys: as in pack, for 2**j + 1, j = log2(count) + 1, ..., log2 n.
         count: how many coefficients stay: a power of two from 1 to n.
 
     Returns a value of c's ring, shape and domain.

@@ -32,7 +32,7 @@ def add_constant(c: Poly, x: Any) -> Poly:
     Returns a new value of c's ring, shape and domain.
 
     Raises:
-        RingMismatch: c is no Poly.
+        RingMismatch: c is not a Poly.
         ParameterError: c has no axis of components, or the shape of x does not broadcast to (*batch,).
         CoefficientError: x holds something other than integers. Nothing is rounded.
         DeviceError: x is an array on another device than c.

@@ -34,7 +34,7 @@ def lwe_switch_key(
     tuniform: int | None = None,
     seed: Seed = None,
 ) -> Array:
-    """A key for lwe_switch from the secret `other` to the secret `to`.
+    """Make a key for lwe_switch from the secret `other` to the secret `to`.
 
     Row i levels + l is a vector under `to` whose phase is other_i g_l + e, with the weights g of gadget().
 
@@ -90,7 +90,7 @@ def ggsw(
     tuniform: int | None = None,
     seed: Seed = None,
 ) -> Poly:
-    """GGSW ciphertexts of small integers: what external_product, cmux and blind_rotate multiply by.
+    """Make GGSW ciphertexts of small integers: what external_product, cmux and blind_rotate multiply by.
 
     Row (i, l) is a ciphertext of 0 with m g_l added to its component i. The weights are those of gadget(), or
     with `special` P times those of rns.gadget(), modulo T = secret.ring.join(special).
@@ -106,7 +106,7 @@ def ggsw(
         special: the ring of P, with limbs_per_digit.
         sigma: standard deviation of the noise, as of Ring.gaussian.
         tuniform: b, for noise as of Ring.tuniform instead; one of both must be given.
-        seed: as of lwe_switch_key.
+        seed: as in lwe_switch_key.
 
     Returns a Poly (*batch, k + 1, levels, k + 1) on the current device, evaluated if the ring has a complete
     transform, else in coefficients. With `special` it is of T and ready as it is. Otherwise prepare() makes
@@ -115,7 +115,7 @@ def ggsw(
     Raises:
         ParameterError: messages that are too large, another batch shape of the secret, digits outside their
             range, or digits or a noise that are given twice or not at all. CoefficientError: no integers.
-        RingMismatch, NotNTTFriendly: `special` does not fit, as of switch_key.
+        RingMismatch, NotNTTFriendly: `special` does not fit, as in switch_key.
 
     Cost: for each message (k + 1) levels k uniform polynomials and as many products.
     Source: Chillotti et al. 2018/421, definition 3.9.
@@ -176,7 +176,7 @@ def multi_bit_key(
     tuniform: int | None = None,
     seed: Seed = None,
 ) -> Poly:
-    """A bootstrapping key that takes `group` bits of a secret in one step of blind_rotate.
+    """Make a bootstrapping key that takes `group` bits of a secret in one step of blind_rotate.
 
     Entry [j, S] is a GGSW ciphertext of 1 if the bits of group j are those of the number S, the first bit
     being the lowest, and of 0 for the other S. So the sum over S of [j, S] times X to the power of the sum of
@@ -185,19 +185,19 @@ def multi_bit_key(
 
     Args:
         small: bits, n of them.
-        secret: as of ggsw.
+        secret: as in ggsw.
         group: how many bits a step takes, from 2 to 8; single bits are messages of ggsw.
         bits: of a digit.
         levels: how many digits.
-        sigma: as of ggsw.
-        tuniform: as of ggsw.
-        seed: as of ggsw.
+        sigma: as in ggsw.
+        tuniform: as in ggsw.
+        seed: as in ggsw.
 
     Returns a Poly (ceil(n / group), 2^group, k + 1, levels, k + 1) in coefficients on the current device:
     2^group / group times the key of single bits, for a rotation of 1 / group times the steps.
 
     Raises:
-        ParameterError: entries that are no bits, or a group outside its range; all else as ggsw.
+        ParameterError: entries that are not bits, or a group outside its range; all else as ggsw.
 
     Cost: that of ggsw for 2^group messages a group.
     Source: Zhou et al. 2017/735; Joye, Paillier 2022 (CSCML).
@@ -244,13 +244,13 @@ class _Noise:
             self.state.update(repr(secret.shape).encode() + np.ascontiguousarray(secret).tobytes())
 
     def seed(self, label: str) -> bytes:
-        """The seed of a part of the key."""
+        """Return the seed of a part of the key."""
         state = self.state.copy()
         state.update(label.encode())
         return state.digest()
 
     def draw(self, ring: Ring, batch: tuple[int, ...]) -> Poly:
-        """Noise in a ring."""
+        """Draw noise in a ring."""
         if self.b is None:
             assert self.sigma is not None
             return ring.gaussian(self.sigma, batch=batch, seed=self.seed("noise"))
@@ -258,7 +258,7 @@ class _Noise:
 
 
 def _secret(x: Any, name: str) -> NDArray[np.int64]:
-    """A secret as int64 on the host."""
+    """Return a secret as int64 on the host."""
     given = as_integers(x, name)
     values = backend_of(given).to_host(given)
     if values.ndim != 1 or not values.size:
@@ -267,7 +267,7 @@ def _secret(x: Any, name: str) -> NDArray[np.int64]:
 
 
 def _as_int64(values: Array, name: str, bits: int) -> NDArray[np.int64]:
-    """Integers as int64; raise ParameterError for one that is not below 2**bits in size."""
+    """Return integers as int64; raise ParameterError for one that is not below 2**bits in size."""
     if values.size and max(map(abs, (int(values.min()), int(values.max())))) >= 1 << bits:
         raise ParameterError(f"{name}: an entry is not below 2**{bits} in size; give smaller integers")
     return values.astype(np.int64)

@@ -117,7 +117,7 @@ def key_switch(
     conversion: Precision = "exact",
     out: Poly | None = None,
 ) -> Poly:
-    """A ciphertext (d_0, d_1) under s that hides a s': d_0 + d_1 s is a s' plus noise. Hybrid key switching.
+    """Switch keys (hybrid): return (d_0, d_1) under s that hides a s': d_0 + d_1 s is a s' plus noise.
 
     A ciphertext c_0 + c_1 s + c_2 s^2 is relinearised by key_switch(c_2, key, add=(c_0, c_1)) with a key from
     s' = s^2.
@@ -206,7 +206,7 @@ def key_switch(
 def rotate(
     c: Poly | Hoisted, key: SwitchKey, *, divide: bool = True, conversion: Precision = "exact"
 ) -> Poly:
-    """A ciphertext under the automorphism X -> X^g of a key.
+    """Apply the automorphism X -> X^g of a key to ciphertexts.
 
     With an ordinary key the result is, bit for bit, (c_0(X^g), 0) + key_switch(c_1(X^g), key). With a turned
     one it is (c_0, 0) + key_switch(c_1, key), and then X -> X^g.
@@ -241,7 +241,7 @@ def rotate(
 def rotate_many(
     c: Poly | Hoisted, keys: Iterable[SwitchKey], *, divide: bool = True, conversion: Precision = "exact"
 ) -> Poly:
-    """A ciphertext under the automorphisms X -> X^g of several keys, from digits made once (hoisting).
+    """Apply the automorphisms X -> X^g of several keys to ciphertexts, with digits made once (hoisting).
 
     For each key the result is, bit for bit, that of rotate().
 
