@@ -698,6 +698,11 @@ def test_refused() -> None:
             pg.ParameterError,
             "bsk: 3 levels, must be 1",
         ),
+        (
+            lambda: lattice.external_product(of_three, c, bits=4),
+            pg.RingMismatch,
+            "special primes, give limbs",
+        ),
         (lambda: lattice.external_product(ggsw, c), pg.ParameterError, "give bits"),
         (
             lambda: lattice.external_product(ggsw, c, bits=4, limbs_per_digit=1, special=R),

@@ -366,12 +366,19 @@ def _of_one_ring(
         way = key_switch_plan(c._plan, P, T._plan, limbs_per_digit)
         if value.ring != T:
             raise RingMismatch(
-                f"{name}: of {value.ring!r}, must be of {T!r}, which is {c_name}.ring.join(special)"
+                f"{name}: of {value.ring!r}, must be of {T!r}, which is {c_name}.ring.join(special); "
+                f"restrict drops limbs, and {name}[..., :, :d, :] keeps the first d digits"
             )
         check_one_device(c, value)
         return c, ops.Matrices(value.data, value.domain, value.shape), way
     assert bits is not None
     if isinstance(matrices, Prepared):
         return c, matrices._for(c, bits, name), bits
-    value = c._operand(checked_poly(matrices, name))
+    given = checked_poly(matrices, name)
+    if set(given.ring.moduli) > set(c.ring.moduli):
+        raise RingMismatch(
+            f"{name}: of {given.ring!r}, {c_name} of {c.ring!r}. If it was made with special primes, give "
+            "limbs_per_digit and special instead of bits"
+        )
+    value = c._operand(given)
     return c, ops.Matrices(value.data, value.domain, value.shape), bits
