@@ -28,7 +28,7 @@ Run = Callable[[], pg.Poly]
 
 
 def turns(runs: Sequence[Run]) -> Run:
-    """A function whose calls make these runs in turn, over and over."""
+    """Return a function whose calls make these runs in turn, over and over."""
     if len(runs) == 1:
         return runs[0]
     cycle = itertools.cycle(runs)
@@ -77,7 +77,7 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """A batch of operands, in so many copies that no cache holds them, and how its results are verified."""
+    """A batch of operands, in enough copies that no cache holds them, and how its results are verified."""
 
     ring: pg.Ring
     batch: int
@@ -110,7 +110,7 @@ class Workload:
         return sorted({0, self.batch // 2, self.batch - 1})
 
     def rows(self, poly: pg.Poly) -> NDArray[Any]:
-        """The residues of the picked polynomials, in host memory."""
+        """Return the residues of the picked polynomials, in host memory."""
         return np.stack([get_backend(DEVICE).to_host(poly.data[i]) for i in self.picked])
 
     @cached_property
@@ -178,7 +178,7 @@ class Workload:
         return "f64" if {group.word.name for group in groups} == {"Float64"} else "u64"
 
     # How a result is verified; values are `rows` of it. Results are poisoned beforehand, so that an entry
-    # which was not written is no residue.
+    # which was not written is not a residue.
 
     def poison(self, *polys: pg.Poly) -> None:
         for poly in polys:

@@ -128,7 +128,7 @@ def counting() -> Iterator[Work]:
 
 
 def cases(name: str, log_n: int, device: str) -> Iterator[Case]:
-    """The bootstrap of a preset, its stages, and its floors."""
+    """Yield the cases of a preset: the bootstrap, its stages, and its floors."""
     p = replace(PRESETS[name], log_n=log_n)
     own = Bootstrapper(p)
     secret, own_keys = own.keygen(b"benchmark")
@@ -212,7 +212,7 @@ def _transforms(p: Parameters, device: str, work: Work, params: Params) -> Case:
 
 
 def _bytes(p: Parameters, device: str, work: Work, params: Params) -> Case:
-    """Copies that move as many bytes as keys and diagonals have."""
+    """Return the case of copies that move as many bytes as keys and diagonals have."""
     T = p.ring.join(p.special)
     source = T.random(max(1, (64 << 20) // (T.rows * T.n * T.dtype.itemsize)), seed=6)
     x, right = source.to(device), residues(source)
@@ -279,7 +279,7 @@ class BesideKind:
         return [row for row in own if row.commit == BESIDE_COMMIT]
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """The table of that run, the fastest first."""
+        """Yield the table of that run, the fastest first."""
         lines = list(BESIDE)
         for row in self.rows(rows):
             p = row.params

@@ -104,7 +104,7 @@ def host_cases(w: Workload) -> Iterator[Case]:
 
 
 def sum_cases(device: str) -> Iterator[Case]:
-    """Sums of products of evaluated values."""
+    """Yield the cases of sums of products of evaluated values."""
     n, bits, limbs, terms, count = SUMS
     ring = pg.Ring(n, pg.ntt_primes(n, bits=bits, count=limbs))
     q = np.array(ring.moduli, dtype=object)[:, None]
@@ -178,7 +178,7 @@ class CallKind:
         return list(shown.values())
 
     def column(self, row: Row) -> str | None:
-        """The heading of the row's column."""
+        """Return the heading of the row's column, or None if no column shows the row."""
         known = {"op": row.op, "of": "sums" if row.op in _SUMS else ""} | {
             key: str(value) for key, value in row.params.items()
         }
@@ -188,7 +188,7 @@ class CallKind:
         return None
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """The table of the rows of one machine."""
+        """Yield the table of the rows of one machine, if there are any."""
         cells = {(self.line(row), self.column(row)): row for row in self.rows(rows)}
         lines = sorted({line for line, _ in cells})
         heads = [head for head in self.columns if any(head == column for _, column in cells)]

@@ -68,7 +68,7 @@ GPU = Sizes(degree=2**16, limbs=24, special=6, sources=(6,), samples=(2**16, 2**
 
 
 def integers(a: pg.Poly) -> Ints:
-    """The coefficients in [0, Q) of a value on the host, from its residues."""
+    """Compute the coefficients in [0, Q) of a value on the host, from its residues."""
     x, Q = a.intt().data.astype(object), a.ring.modulus
     weights = np.array([Q // q * pow(Q // q, -1, q) for q in a.ring.moduli], object)
     total: Ints = (x * weights[:, None]).sum(axis=-2) % Q
@@ -82,7 +82,7 @@ def centred(x: Ints, m: int) -> Ints:
 
 
 def fast(x: Ints, moduli: Sequence[int]) -> Ints:
-    """The sum of y_i Q/q_i, y_i = x (Q/q_i)^-1 mod q_i, centred."""
+    """Compute the sum of y_i Q/q_i, where y_i = x (Q/q_i)^-1 mod q_i, centred."""
     Q = prod(moduli)
     parts = [centred(x * pow(Q // q, -1, q), q) * (Q // q) for q in moduli]
     total: Ints = np.sum(parts, axis=0)
@@ -127,7 +127,7 @@ def ring_of(n: int, bits: int, limbs: int) -> pg.Ring:
 
 
 def params_of(R: pg.Ring, S: pg.Ring, device: str, batch: int = 1) -> Params:
-    """The params of a row whose values go from R to S."""
+    """Return the params of a row whose values go from R to S."""
     bits = R.moduli[0].bit_length()
     params: Params = {"n": R.n, "bits": bits, "limbs": R.rows, "to": S.rows, "batch": batch}
     return params | gpu_params(R, f"CUDA graph of {GRAPH_CALLS}") if device != "cpu" else params
@@ -145,7 +145,7 @@ def recorded(work: Callable[[], Any], x: pg.Poly, device: str) -> tuple[Callable
 
 
 def poison(*polys: pg.Poly) -> None:
-    """Fill polynomials, so that an entry that was not written afterwards is no residue."""
+    """Fill polynomials, so that an entry that was not written afterwards is not a residue."""
     for poly in polys:
         poly.data.fill(poly.data.dtype.type(np.iinfo(poly.data.dtype).max))
 
@@ -158,7 +158,10 @@ def residues(poly: pg.Poly) -> NDArray[Any]:
 def verb_case(
     op: str, params: Params, device: str, a: pg.Poly, verb: Verb, expected: Callable[[], Ints]
 ) -> Case:
-    """A verb on a value, which is given on the host. The memory of the result is made before."""
+    """Return the case of a verb on a value.
+
+    The value is given on the host. The memory of the result is made before.
+    """
     x = a.to(device)
     out = verb(x, None)
     run, calls = recorded(lambda: verb(x, out), x, device)
@@ -168,7 +171,10 @@ def verb_case(
 
 
 def transforms_case(op: str, params: Params, device: str, down: pg.Poly, up: pg.Poly) -> Case:
-    """The transforms that a verb needs: inverse ones to `down`, forward ones of `up`, both on the host."""
+    """Return the case of the transforms that a verb needs.
+
+    The transforms are inverse ones to `down` and forward ones of `up`. Both are given on the host.
+    """
     evaluated = down.ntt()
     x, y = evaluated.to(device), up.to(device)
     back, forth = x.intt(), y.ntt()  # memory that this library made, as for results
@@ -194,7 +200,7 @@ def transforms_case(op: str, params: Params, device: str, down: pg.Poly, up: pg.
 
 
 def rescale_cases(device: str, Q: pg.Ring) -> Iterator[Case]:
-    """A ciphertext of two evaluated polynomials, rescaled by its last limb."""
+    """Yield the cases of a ciphertext of two evaluated polynomials that is rescaled by its last limb."""
     a, S = Q.random(2, seed=1), Q[:-1]
     where = ("rescale", params_of(Q, S, device, 2), device)
 
@@ -206,7 +212,7 @@ def rescale_cases(device: str, Q: pg.Ring) -> Iterator[Case]:
 
 
 def mod_up_cases(device: str, R: pg.Ring, S: pg.Ring) -> Iterator[Case]:
-    """An evaluated value, taken to a ring whose first limbs are the value's own."""
+    """Yield the cases of an evaluated value that is taken to a ring whose first limbs are its own."""
     a, new = R.random(seed=1), S[R.rows :]
     where = ("mod_up", params_of(R, S, device), device)
 
@@ -218,7 +224,7 @@ def mod_up_cases(device: str, R: pg.Ring, S: pg.Ring) -> Iterator[Case]:
 
 
 def mod_down_cases(device: str, R: pg.Ring, Q: pg.Ring) -> Iterator[Case]:
-    """An evaluated value, taken down to its first limbs."""
+    """Yield the cases of an evaluated value that is taken down to its first limbs."""
     a, dropped = R.random(seed=1), R[Q.rows :]
     where = ("mod_down", params_of(R, Q, device), device)
 
@@ -230,7 +236,10 @@ def mod_down_cases(device: str, R: pg.Ring, Q: pg.Ring) -> Iterator[Case]:
 
 
 def digits_cases(device: str, Q: pg.Ring, R: pg.Ring, size: int) -> Iterator[Case]:
-    """The digits of an evaluated value, `size` limbs each, in a ring whose first limbs are its own."""
+    """Yield the cases of the digits of an evaluated value.
+
+    The digits have `size` limbs each. They are in a ring whose first limbs are the value's own.
+    """
     a, new = Q.random(seed=1), R[size:]  # as many limbs as are new to each digit
     moduli = [prod(Q.moduli[i : i + size]) for i in range(0, Q.rows, size)]
     where = ("digits", params_of(Q, R, device) | {"size": size}, device)
@@ -303,7 +312,10 @@ def integer_cases(sizes: Sizes) -> Iterator[Case]:
 
 
 def sampler_cases(device: str, sizes: Sizes, few: bool = False) -> Iterator[Case]:
-    """Samples of one limb from a seed. few: only some samplers. A GPU draws the same samples as the CPU."""
+    """Yield the cases of samples of one limb from a seed.
+
+    few: only some samplers. A GPU draws the same samples as the CPU.
+    """
     n, batch = sizes.samples
     R = ring_of(n, BITS, 1)
     draws: dict[str, Callable[..., pg.Poly]] = {"random": R.random, "ternary": R.ternary}
@@ -353,7 +365,10 @@ def point_case(n: int) -> Case:
 
 
 def inverse_cases(n: int) -> Iterator[Case]:
-    """An inverse modulo X^n - 1 and 3, as in NTRU, beside FLINT's extended Euclid on FLINT's objects."""
+    """Yield the cases of an inverse modulo X^n - 1 and 3, as in NTRU.
+
+    FLINT's extended Euclid on FLINT's objects is measured beside it.
+    """
     q = 3
     R = pg.Ring(n, q, kind="cyclic")
     modulus = to_flint(np.array([q - 1, *[0] * (n - 1), 1]), q)
@@ -371,7 +386,7 @@ def inverse_cases(n: int) -> Iterator[Case]:
 
 
 def bfv_case(n: int) -> Case:
-    """The product of two ciphertexts by the BFV example: three components."""
+    """Return the case of the product of two ciphertexts by the BFV example: three components."""
     scheme = BFV(n, T, BITS, 4)
     Q, M = scheme.ring, scheme.wide.modulus
     x, y = (Q.random(2, seed=seed) for seed in (1, 2))
@@ -394,7 +409,7 @@ def bfv_case(n: int) -> Case:
 
 
 def cpu_cases(sizes: Sizes) -> Iterator[Case]:
-    """The cases of one core. Values are made on the current device, which must be the CPU."""
+    """Yield the cases of one core. Values are made on the current device, which must be the CPU."""
     R = ring_of(sizes.degree, BITS, sizes.limbs + max(sizes.sources))
     Q, special = R[: sizes.limbs], sizes.special
     yield from rescale_cases("cpu", Q)
@@ -411,7 +426,10 @@ def cpu_cases(sizes: Sizes) -> Iterator[Case]:
 
 
 def gpu_cases(device: str, bits: int, sizes: Sizes = GPU) -> Iterator[Case]:
-    """The verbs with primes of one size, in graphs. Values are made and compared on the host."""
+    """Yield the cases of the verbs with primes of one size, in graphs.
+
+    Values are made and compared on the host.
+    """
     R = ring_of(sizes.degree, bits, sizes.limbs + sizes.special)
     Q, special = R[: sizes.limbs], sizes.special
     yield from mod_down_cases(device, R, Q)

@@ -59,7 +59,7 @@ def polygpu_cases(w: Workload) -> Iterator[Case]:
 
 
 def flint_cases(w: Workload) -> Iterator[Case]:
-    """The linear product, folded by two copies and a subtraction."""
+    """Yield the cases of FLINT's linear product, folded by two copies and a subtraction."""
     n, q = w.n, w.q
 
     def to_numpy(c: Any) -> Residues:
@@ -108,7 +108,10 @@ def galois_cases(w: Workload) -> Iterator[Case]:
 
 
 def numba_cases(w: Workload) -> Iterator[Case]:
-    """What a user would write with numba: compiled transforms of radix 2 with Shoup's products."""
+    """Yield the cases of what a user would write with numba.
+
+    These are compiled transforms of radix 2 with Shoup's products.
+    """
     word = np.uint32 if w.q < 2**31 else np.uint64
     forward, inverse, pointwise = compiled_transforms(word)
     n, q, radix = w.n, w.q, 2 ** (8 * word().itemsize)
@@ -223,7 +226,7 @@ def fft_cases(w: Workload) -> Iterator[Case]:
 
 
 def fft_product(a: Residues, b: Residues, q: int) -> Residues:
-    """The product mod X^N + 1 and q, by complex FFTs of N/2 points over pieces of at most 15 bits.
+    """Compute the product mod X^N + 1 and q by complex FFTs of N/2 points over pieces of at most 15 bits.
 
     A sum of products of pieces is below 4 N 2^30, which is 2^48 at N = 2^16. The rounding errors of the
     transforms are then far below 1/2, and the nearest integers are exact.
@@ -390,7 +393,7 @@ def cases(degrees: Sequence[int], matrices: Sequence[int]) -> Iterator[Case]:
 def measured(
     quick: bool, sections: Sequence[str] = SECTIONS, others: Sequence[peers.Peer] = ()
 ) -> Iterator[Row]:
-    """The rows of some sections, one after the other."""
+    """Yield the rows of some sections, one after the other."""
     if "libraries" in sections:
         for case in cases(*((QUICK, QUICK_MATRICES) if quick else (DEGREES, MATRICES))):
             with on_cores(1):

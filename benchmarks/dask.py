@@ -43,7 +43,7 @@ def held(pid: int) -> int:
 
 @contextmanager
 def peaks(pids: list[int], rest: list[int]) -> Iterator[list[int]]:
-    """The most bytes that each process holds above what it held at rest, while the `with` runs."""
+    """Yield the most bytes that each process holds above what it held at rest, while the `with` runs."""
     most, stop = [0] * len(pids), threading.Event()
 
     def look() -> None:

@@ -73,21 +73,24 @@ class AllGpus:
 
 
 def ring_of(n: int, bits: int) -> pg.Ring:
-    """A ring modulo Goldilocks (64 bits, cyclic) or the largest prime of this size. No root is searched."""
+    """Return a ring modulo Goldilocks (64 bits, cyclic) or the largest prime of this size.
+
+    No root is searched.
+    """
     if bits == 64:
         return pg.Ring(n, GOLDILOCKS, kind="cyclic", root="generator")
     return pg.Ring(n, pg.ntt_primes(n, bits=bits)[0], root="generator")
 
 
 def ends(values: pg.Poly | Divided) -> NDArray[Any]:
-    """The first and last residues of each device's part, in host memory."""
+    """Return the first and last residues of each device's part, in host memory."""
     parts = (values.data,) if isinstance(values, pg.Poly) else values.data
     found = [part.reshape(-1)[at] for part in parts for at in (slice(0, 512), slice(-512, None))]
     return np.concatenate([np.asarray(x.get()) for x in found])
 
 
 def ends_of_runs(whole: pg.Poly, count: int) -> NDArray[Any]:
-    """The first and last residues of each of so many runs of a value, in host memory."""
+    """Return the first and last residues of each of `count` runs of a value, in host memory."""
     runs = whole.data.reshape(count, -1)
     return np.concatenate([np.asarray(x.get()) for run in runs for x in (run[:512], run[-512:])])
 
@@ -108,7 +111,10 @@ def params(ring: pg.Ring, batch: int = 1) -> dict[str, int | str]:
 
 
 def transforms(gpus: Devices, n: int, bits: int) -> Iterator[Case]:
-    """Transforms on one GPU and on all. Whole results are compared once, then the ends of each result."""
+    """Yield the cases of transforms on one GPU and on all.
+
+    Whole results are compared once, then the ends of each result.
+    """
     ring, count = ring_of(n, bits), len(gpus)
     with pg.device("cuda:0"):
         whole = ring.random(seed=1)
@@ -190,7 +196,7 @@ def exchanges(gpus: Devices, n: int) -> Iterator[Case]:
 
 
 def products(gpus: Devices, bits: int) -> Iterator[Case]:
-    """A batch of products, on one GPU and spread over all."""
+    """Yield the cases of a batch of products, on one GPU and spread over all."""
     n = PRODUCT_DEGREE
     ring = pg.Ring(n, pg.ntt_primes(n, bits=bits)[0])
     batch = PRODUCT_BYTES // (n * ring.dtype.itemsize)
@@ -218,7 +224,7 @@ def products(gpus: Devices, bits: int) -> Iterator[Case]:
 
 
 def huge(gpus: Devices) -> Iterator[Case]:
-    """A transform that no single GPU holds, verified at random points by Horner's rule."""
+    """Yield the case of a transform that no single GPU holds, verified at random points by Horner's rule."""
     n, count = HUGE, len(gpus)
     ring = ring_of(n, 60)
     assert ring.roots is not None

@@ -65,7 +65,10 @@ ORDERS = {
 
 
 def modulus(n: int, bits: int) -> int:
-    """The largest prime of this size with a transform of degree n; BabyBear where 30 bits have none."""
+    """Return the largest prime of this size with a transform of degree n.
+
+    If no prime of 30 bits has one, return BabyBear if that has one.
+    """
     try:
         return pg.ntt_primes(n, bits=bits)[0]
     except pg.ParameterError:
@@ -93,7 +96,7 @@ def transform_cases(w: Workload) -> Iterator[Case]:
 
 
 def structure_cases(w: Workload) -> Iterator[Case]:
-    """A permutation of coefficients or values, and a product of values."""
+    """Yield the cases of a permutation of coefficients or values, and of a product of values."""
     n, s = w.ring.n, w.first
     s.a.ntt(out=s.transform)
     back = pow(GALOIS, -1, 2 * n)
@@ -165,7 +168,7 @@ def plain_params(n: int, word: str, word_bytes: int, batch: int, order: str) -> 
 
 
 def copy_cases(n: int) -> Iterator[Case]:
-    """A copy of n words of 4 bytes between two arrays."""
+    """Yield the case of a copy of n words of 4 bytes between two arrays."""
     import cupy
 
     source, target = cupy.empty((1, 1, n), np.uint32), cupy.full((1, 1, n), 2**32 - 1, np.uint32)
@@ -188,7 +191,7 @@ def copy_cases(n: int) -> Iterator[Case]:
 
 def cufft_cases(n: int, word_bytes: int) -> Iterator[Case]:
     import cupy
-    import cupy.fft  # fails here where there is no cuFFT
+    import cupy.fft  # fails here if cuFFT is missing
 
     real = np.dtype(np.float32 if word_bytes == 8 else np.float64)
     complex_type = np.dtype(np.complex64 if word_bytes == 8 else np.complex128)
@@ -225,7 +228,10 @@ def cufft_cases(n: int, word_bytes: int) -> Iterator[Case]:
 def programme(
     degrees: Sequence[int], l2_bytes: int
 ) -> Iterator[tuple[str, str, Callable[[], Iterator[Case]]]]:
-    """Groups of cases that share buffers, by section and name. The buffers of a group are freed after it."""
+    """Yield groups of cases that share buffers, by section and name.
+
+    The buffers of a group are freed after it.
+    """
 
     def batched(
         n: int, moduli: Sequence[int], batch: int | None = None, kind: str = "negacyclic"
@@ -291,7 +297,10 @@ def programme(
 
 
 def with_figures(row: Row, copy_gbps: float) -> Row:
-    """The row with figures for the tables: times in us; where memory may bound it, the share of the copy."""
+    """Return the row with figures for the tables.
+
+    The figures are times in us and, if memory may bound the row, the share of the copy.
+    """
     word_bytes = int(row.params["word_bytes"])
     assert row.minimum is not None
     figures = {"us_median": round(row.median / 1000, 3), "us_min": round(row.minimum / 1000, 3)}

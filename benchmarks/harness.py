@@ -100,7 +100,10 @@ def rows(directory: Path = RESULTS) -> list[Row]:
 
 @functools.cache
 def checkout() -> tuple[str, bool | None]:
-    """The commit, and whether anything but the results differs from it; "unknown" outside git."""
+    """Return the commit, and whether anything but the results differs from it.
+
+    Outside git, return "unknown" and None.
+    """
     try:
         commit = git("rev-parse", "HEAD")
         changes = git("status", "--porcelain", "--", ".", ":(exclude)benchmarks/results")

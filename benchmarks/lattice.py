@@ -141,7 +141,10 @@ GPU = Sizes(
 
 
 def switched(a: pg.Poly, key: pg.Poly, special: pg.Ring, size: int, g: int = 1) -> Ints:
-    """The key switch of a(X^g), for an evaluated a on the host: coefficients (2, n) modulo a's Q."""
+    """Compute the key switch of a(X^g), for an evaluated a on the host.
+
+    The result is coefficients (2, n) modulo a's Q.
+    """
     ring, T = a.ring, key.ring
     x = turned(integers(a), g)
     sums = np.zeros((2, T.rows, T.n), object)
@@ -183,7 +186,7 @@ def digits_of(x: Ints, q: int, bits: int, levels: int) -> list[Ints]:
 
 
 def external(ggsw: pg.Poly, c: pg.Poly, bits: int) -> Ints:
-    """The sum over components and levels of digit times row, of the first and last of a batch."""
+    """Compute the sum over components and levels of digit times row, of the first and last of a batch."""
     R = c.ring
     q, rows = R.modulus, integers(ggsw)
     found = []
@@ -224,7 +227,7 @@ def key_case(
     verb: Callable[[pg.Poly, Sequence[lattice.SwitchKey]], pg.Poly],
     expected: Callable[[], Ints],
 ) -> Case:
-    """A verb on a value with keys; both are given on the host."""
+    """Return the case of a verb on a value with keys; both are given on the host."""
     size = sum(key.nbytes for key in keys)
     copies = 1 if device == "cpu" else max(1, min(MOST_CALLS, -(-KEY_BYTES // size)))
     sets = [[key_of(key.value.to(device).copy(), key) for key in keys] for _ in range(copies)]
@@ -240,7 +243,7 @@ def key_case(
 
 
 def key_of(value: pg.Poly, like: lattice.SwitchKey, g: int | None = None) -> lattice.SwitchKey:
-    """A key of a value with the parameters of another."""
+    """Return a key of a value with the parameters of another key."""
     size, g = like.limbs_per_digit, like.galois_element if g is None else g
     return lattice.SwitchKey(
         value, ring=like.ring, special=like.special, limbs_per_digit=size, galois_element=g
@@ -248,7 +251,10 @@ def key_of(value: pg.Poly, like: lattice.SwitchKey, g: int | None = None) -> lat
 
 
 def switch_cases(device: str, shape: Shape, hoisted: bool) -> Iterator[Case]:
-    """A relinearisation; if hoisted, also a rotation and eight hoisted rotations; the transforms of each."""
+    """Yield the cases of a relinearisation; if hoisted, also of a rotation and eight hoisted rotations.
+
+    The transforms of each are cases too.
+    """
     primes = pg.ntt_primes(shape.n, bits=shape.bits, count=shape.limbs + shape.special)
     R = pg.Ring(shape.n, primes)
     Q, special = R[: shape.limbs], R[shape.limbs :]
@@ -297,7 +303,10 @@ def switch_cases(device: str, shape: Shape, hoisted: bool) -> Iterator[Case]:
 
 
 def product_of_ciphertexts(shape: Shape, device: str, key: lattice.SwitchKey) -> Iterator[Case]:
-    """A product, relinearised and rescaled in one division; a rescaling alone; the transforms of both."""
+    """Yield the cases of a product, relinearised and rescaled in one division, and of a rescaling alone.
+
+    The transforms of both are cases too.
+    """
     Q, special = key.ring, key.special
     x = Q.random((2, 2), seed=1).ntt()
 
@@ -319,14 +328,17 @@ def product_of_ciphertexts(shape: Shape, device: str, key: lattice.SwitchKey) ->
 
 
 def rows_case(op: str, shape: Shape, device: str, back: int, forth: int) -> Case:
-    """The transforms of an op: so many rows inverse (back), so many forward (forth)."""
+    """Return the case of the transforms of an op: `back` rows inverse and `forth` rows forward."""
     R = ring_of(shape.n, shape.bits, 1)
     case = transforms_case(op, {}, device, R.random(back, seed=3), R.random(forth, seed=4))
     return replace(case, params=params_of(shape, device, case.calls))
 
 
 def program_cases(device: str, shape: Shape, diagonals: int, baby: int) -> Iterator[Case]:
-    """A matrix times slots; with few diagonals also rotations without division, and combinations."""
+    """Yield the cases of a matrix times slots.
+
+    With few diagonals there are also cases of rotations without division, and of combinations.
+    """
     R = pg.Ring(shape.n, pg.ntt_primes(shape.n, bits=shape.bits, count=shape.limbs + shape.special))
     Q, special, half = R[: shape.limbs], R[shape.limbs :], shape.n // 2
     s, scale = R.ternary(seed=1), 2 ** (shape.bits - 2)
@@ -404,7 +416,7 @@ def memory_bound(
     expected: Callable[[], pg.Poly],
     size: int,
 ) -> Iterator[Case]:
-    """A verb, and a copy that moves `size` bytes, half of them read and half written."""
+    """Yield the cases of a verb, and of a copy that moves `size` bytes, half read and half written."""
     params = params_of(shape, device, 1) | more
     x, host = operand.to(device), residues(expected())
     run = pg.capture(verb, x)
@@ -424,7 +436,10 @@ def memory_bound(
 
 
 def product_cases(device: str, batch: int) -> Iterator[Case]:
-    """An external product with the gadget of the example, and its transforms; the same by FFT."""
+    """Yield the cases of an external product with the gadget of the example, and its transforms.
+
+    There are also cases of the same product by FFT.
+    """
     scheme = TFHE()
     R, levels = scheme.ring, scheme.digits[1]
     yield product_case("external product", device, batch, R, R.modulus.bit_length())
@@ -438,7 +453,7 @@ def product_cases(device: str, batch: int) -> Iterator[Case]:
 
 
 def product_case(op: str, device: str, batch: int, R: pg.Ring, log_q: int) -> Case:
-    """An external product by a prepared matrix, with digits as in the example."""
+    """Return the case of an external product by a prepared matrix, with digits as in the example."""
     bits, levels = TFHE().digits
     params: Params = {"n": R.n, "bits": log_q, "limbs": 1, "levels": levels, "batch": batch}
     ggsw, c = R.random((2, levels, 2), seed=1), R.random((batch, 2), seed=2)
@@ -547,7 +562,7 @@ def beside(
 
 
 def over_bytes(op: str, unit: str, must: float | None, only: Mapping[str, int]) -> Line:
-    """A line of program_cases, beside the copy of its bytes."""
+    """Return a line of program_cases, beside the copy of its bytes."""
     work = f"{op}, {only['diagonals']} diagonals" if "diagonals" in only else op
     return Line(work, op, unit, must, f"{op}: bytes", "its bytes copied", None, only)
 
@@ -606,7 +621,7 @@ KINDS = {
 
 
 def draw(cells: Measured) -> str | None:
-    """A bar for each relinearisation: the time of its transforms, then the rest of its time."""
+    """Draw a bar for each relinearisation: the time of its transforms, then the rest of its time."""
     lines = []
     names = ("n", "limbs", "bits")
     for (op, library, params), rows in sorted(cells.items(), key=lambda x: [dict(x[0][2])[k] for k in names]):

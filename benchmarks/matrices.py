@@ -68,9 +68,9 @@ class Product:
         return np.concatenate((np.array(entries, np.uint64), image.ravel().astype(np.uint64)))
 
     def values(self, c: Words) -> Words:
-        """What is verified of a result: its largest entry, the entries at the places, C x.
+        """Return what is verified of a result: its largest entry, the entries at the places, C x.
 
-        A wrong matrix has the right C x with probability at most 2/q where q is prime (Freivalds).
+        A wrong matrix has the right C x with probability at most 2/q if q is prime (Freivalds).
         """
         c = c.reshape(self.shape)
         image = self.multiply(c, self.column).ravel()
@@ -81,5 +81,5 @@ class Product:
 
 
 def multiply_integers(q: int, matrix: Words, columns: Words) -> Words:
-    """A product modulo q by Python integers."""
+    """Compute a product modulo q by Python integers."""
     return np.asarray(matrix.astype(object) @ columns.astype(object) % q, np.uint64)

@@ -88,7 +88,7 @@ class Peer:
         self.version = self._library.peer_version().decode()
 
     def cases(self, w: Workload) -> Iterator[Case]:
-        """The peer's cases, in polygpu's words for q, or in 8 bytes where the library takes only these."""
+        """Yield the peer's cases, in polygpu's words for q, or in 8 bytes if the library takes only these."""
         for size in (4, 8) if w.q < 1 << 32 else (8,):
             plan = self._library.peer_plan(
                 ctypes.c_uint64(w.n), ctypes.c_uint64(w.q), ctypes.c_uint64(w.psi), ctypes.c_uint32(size)
@@ -138,7 +138,10 @@ def rows_of(x: NDArray[Any], count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def case(w: Workload, op: str, library: str, run: Run, y: NDArray[Any]) -> Case:
-    """A call that fills all rows of y with the same result. Values at powers of psi may be in any order."""
+    """Return the case of a call that fills all rows of y with the same result.
+
+    Values at powers of psi may be in any order.
+    """
 
     def verify(values: NDArray[Any]) -> bool:
         if not (values == values[0]).all():
@@ -178,7 +181,7 @@ def own_cases(w: Workload) -> Iterator[Case]:
 
 
 def measured(peers: Sequence[Peer], quick: bool, packages: Sequence[str]) -> Iterator[Row]:
-    """The rows of all libraries, pass after pass; each row names its run."""
+    """Yield the rows of all libraries, pass after pass; each row names its run."""
     begun = datetime.now(timezone.utc).isoformat(timespec="seconds")
     versions = {f"version of {peer.name}": peer.version for peer in peers}
     for number in range(1, 1 + (1 if quick else PASSES)):
@@ -199,7 +202,7 @@ Times = dict[Shape, dict[tuple[str, str], dict[str, float]]]  # by (library, op)
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """The rows of the newest run with each instruction set of each machine."""
+    """Return the rows of the newest run with each instruction set of each machine."""
     own = [row for row in rows if row.op in OPS]
     last: dict[tuple[Any, Any], str] = {}
     for row in own:
@@ -208,7 +211,7 @@ def newest(rows: Iterable[Row]) -> list[Row]:
 
 
 def times(rows: Iterable[Row]) -> dict[str, Times]:
-    """The times of rows, by instruction set."""
+    """Return the times of rows, by instruction set."""
     found: dict[str, Times] = {}
     for row in rows:
         shape = int(row.params["bits"]), int(row.params["n"])
@@ -225,7 +228,7 @@ class PeerKind:
         return newest(rows)
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """A table for each instruction set of one machine."""
+        """Yield a table for each instruction set of one machine."""
         for isa, shapes in times(self.rows(rows)).items():
             peers = sorted({library for shape in shapes.values() for library, _ in shape} - {KERNEL, CALL})
             heads = [
@@ -256,7 +259,7 @@ class PeerSummaryKind:
         return [row for row in own if row.machine["isa"] == best[row.machine["name"]]]
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """The table of one machine."""
+        """Yield the table of one machine."""
         for shapes in times(self.rows(rows)).values():
             peers = {library for shape in shapes.values() for library, _ in shape} - {KERNEL, CALL}
             families = sorted({peer.partition(":")[0] for peer in peers})
@@ -290,7 +293,10 @@ def _begun(row: Row) -> str:
 def _ratio(
     shape: dict[tuple[str, str], dict[str, float]], op: str, library: str, beside: str
 ) -> float | None:
-    """A library's time over the time of `beside`: the median of the passes."""
+    """Return a library's time over the time of `beside`: the median of the passes.
+
+    Return None if no pass has both.
+    """
     own, other = shape.get((library, op), {}), shape.get((beside, op), {})
     ratios = [own[run] / other[run] for run in own if run in other]
     return median(ratios) if ratios else None
@@ -308,7 +314,7 @@ def _ranges(
 
 
 def _triple(shape: dict[tuple[str, str], dict[str, float]], library: str, beside: str | None) -> str:
-    """The figures of the three ops: the library's times, or their ratios to the times of `beside`."""
+    """Return the figures of the three ops: the library's times, or their ratios to the times of `beside`."""
     cells = []
     for op in OPS:
         own = list(shape.get((library, op), {}).values())

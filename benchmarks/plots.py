@@ -23,7 +23,10 @@ class Bar:
 
 
 def bars(title: str, lines: Sequence[Bar], mark: tuple[str, float] | None = None) -> str | None:
-    """The figure; None without bars. mark: a value that a dashed line shows, and what it is."""
+    """Draw the figure, or return None if no bar has a part.
+
+    mark: a value that a dashed line shows, and what it is.
+    """
     if not any(bar.parts for bar in lines):
         return None
     longest = max([fsum(bar.parts.values()) for bar in lines] + [mark[1] if mark else 0]) or 1
@@ -45,7 +48,7 @@ def bars(title: str, lines: Sequence[Bar], mark: tuple[str, float] | None = None
 
 
 def room(lines: Sequence[Bar]) -> float:
-    """The width that the longest text behind a bar takes."""
+    """Return the width that the longest text behind a bar takes."""
     return 12 + LETTER * max(len(written(bar)) for bar in lines)
 
 

@@ -128,7 +128,7 @@ def to_flint(a: Residues, q: int) -> Any:
 
 
 def folded(c: Any, n: int) -> Any:
-    """A product modulo X^n + 1: FLINT has no negacyclic one."""
+    """Fold a linear product modulo X^n + 1: FLINT has no negacyclic product."""
     return c.truncate(n) - c.right_shift(n)
 
 

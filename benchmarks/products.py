@@ -95,7 +95,10 @@ def cases(n: int, name: str, device: str) -> Iterator[Case]:
 
 
 def operand(ring: pg.Ring, few: pg.Poly, picked: Sequence[int], batch: int, device: str) -> pg.Poly:
-    """A batch on the device that holds `few` at the picked places, and copies of its first row elsewhere."""
+    """Return a batch on the device that holds `few` at the picked places.
+
+    Elsewhere it holds copies of the first row of `few`.
+    """
     if batch == 1:
         return few[0].to(device)
     few = few.to(device)
@@ -105,7 +108,7 @@ def operand(ring: pg.Ring, few: pg.Poly, picked: Sequence[int], batch: int, devi
 
 
 def slower_choices(rows: Iterable[Row]) -> Iterator[str]:
-    """The rings whose own choice is clearly slower than the other method."""
+    """Yield a line for each ring whose own choice is clearly slower than the other method."""
     found: dict[tuple[object, object], list[Row]] = {}
     for row in rows:
         found.setdefault((row.params["n"], row.params["q"]), []).append(row)

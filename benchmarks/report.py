@@ -74,7 +74,7 @@ class Kind:
         return list(shown.values())
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """The tables of the rows of one machine."""
+        """Yield the tables of the rows of one machine."""
         primes: dict[int, dict[tuple[int, str, str], Row]] = {}
         for row in self.rows(rows):
             cells = primes.setdefault(int(row.params["bits"]), {})
@@ -109,7 +109,7 @@ class BatchKind:
         return list(shown.values())
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """The table of the rows of one machine."""
+        """Yield the table of the rows of one machine, if there are any."""
         cells = {(row.library, str(row.params["dtype"])): row for row in self.rows(rows)}
         dtypes = sorted({dtype for _, dtype in cells}, key=lambda dtype: int(dtype.removeprefix("complex")))
         libraries = dict.fromkeys(library for library, _ in cells)
@@ -148,7 +148,7 @@ class ExactKind:
         return list(shown.values())
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """The table of the rows of one machine."""
+        """Yield the table of the rows of one machine, if there are any."""
         cells = {
             (str(r.params["q"]), int(r.params["n"]), str(r.params["method"])): r for r in self.rows(rows)
         }
@@ -223,7 +223,7 @@ PEERS: Mapping[str, Mapping[int | str, Mapping[int, tuple[float, str]]]] = {
     },
 }
 PRIMES = {30: "30-bit prime", 50: "50-bit prime", 60: "60-bit prime"}
-PRIMES |= {31: PRIMES[30]}  # BabyBear, where there is no prime of 30 bits
+PRIMES |= {31: PRIMES[30]}  # BabyBear, if there is no prime of 30 bits
 
 
 Cells = Mapping[tuple[str, int, str], Row]  # by prime, N and op
@@ -252,27 +252,30 @@ class GpuKind:
         return {(prime(row), int(row.params["n"]), loaded(row)): row for row in self.rows(rows)}
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """The tables of the rows of one machine."""
+        """Yield the tables of the rows of one machine, if there are any."""
         cells = self.cells(rows)
         if cells:
             yield from self.layout(cells)
 
 
 def prime(row: Row) -> str:
-    """What a table calls the modulus."""
+    """Return what a table calls the modulus."""
     bits = int(row.params["bits"])
     return PRIMES[bits] if bits in PRIMES else str(row.params["word"])
 
 
 def best_peer(cells: Cells, name: str, n: int) -> tuple[float, str] | None:
-    """The ps per coefficient of the best peer's forward transform on the card of these rows, and its name."""
+    """Return the best peer's forward transform on the card of these rows: ps per coefficient, and its name.
+
+    Return None if no peer is known.
+    """
     card = PEERS.get(str(next(iter(cells.values())).machine["name"]), {})
     word = name if name.startswith("Goldilocks") else 32 if name == PRIMES[30] else 64
     return card.get(word, {}).get(n.bit_length() - 1)
 
 
 def loaded(row: Row) -> str:
-    """The op, and whether the card had worked for long before it was timed."""
+    """Return the op, and whether the card had worked for long before it was timed."""
     return row.op + (", loaded" if "load_s" in row.params else "")
 
 
@@ -293,7 +296,7 @@ def gpu_load(cells: Cells) -> Iterator[Table]:
 
 
 def gpu_ntt(cells: Cells) -> Iterator[Table]:
-    """A table for each kind of prime."""
+    """Yield a table for each kind of prime."""
     for name in sorted({name for name, _, _ in cells}):
         body = []
         for n in sorted({n for own, n, _ in cells if own == name}):
@@ -353,7 +356,7 @@ def ps_and_share(row: Row | None) -> str:
 
 
 def times_flint(row: Row, flint: Row | None, unit: float = 1e3) -> str:
-    """The time in units of so many ns, and how many times as fast as python-flint it is."""
+    """Return the time in units of `unit` ns, and how many times as fast as python-flint it is."""
     return figure(row.median / unit) + (f" ({figure(flint.median / row.median)}x)" if flint else "")
 
 
@@ -428,7 +431,7 @@ def us(row: Row) -> str:
 
 
 def markdown(kind: AnyKind, rows: Iterable[Row]) -> str:
-    """What stands between the markers of a table: a part for each machine."""
+    """Return what stands between the markers of a table: a part for each machine."""
     machines: dict[str, list[Row]] = {}
     for row in kind.rows(rows):
         machines.setdefault(str(row.machine["name"]), []).append(row)

@@ -23,7 +23,7 @@ COLOURS = {"u32": "#1b6ca8", "f64": "#c1542e", "u64": "#4b8b3b"}
 
 
 def svg(cells: Mapping[tuple[str, int, str], Row]) -> str:
-    """The figure of the rows of one machine."""
+    """Draw the figure of the rows of one machine."""
     rows = [row for (_, _, op), row in sorted(cells.items()) if op == "forward"]
     copy = max(row.figures["copy_gbps"] for row in rows)
     cores = int(rows[0].machine["multiprocessors"])

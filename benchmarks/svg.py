@@ -12,7 +12,7 @@ COLOURS = ("#1b6ca8", "#c1542e", "#4b8b3b", "#8a5ba6", "#b08a2e", "#5f6b73")
 
 
 def document(width: int, height: int, body: Iterable[str]) -> str:
-    """The text of an SVG file: the body on a white ground."""
+    """Return the text of an SVG file: the body on a white ground."""
     lines = "\n".join(body)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
@@ -51,7 +51,7 @@ class LogAxes:
         )
 
     def line(self, x: float, y: float, x2: float, y2: float, colour: str, style: str = "") -> str:
-        """A straight line between two points."""
+        """Draw a straight line between two points."""
         (a, b), (c, d) = self.at(x, y), self.at(x2, y2)
         return f'<line x1="{a:.1f}" y1="{b:.1f}" x2="{c:.1f}" y2="{d:.1f}" stroke="{colour}"{style}/>'
 

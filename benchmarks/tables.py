@@ -56,7 +56,7 @@ class Line:
         return row.median / UNITS.get(self.unit, row.work)
 
     def cells(self, rows: Sequence[Row], beside: Sequence[Row]) -> tuple[str, ...]:
-        """The cells for one shape, which has a row for each pass: medians over the passes."""
+        """Return the cells for one shape, which has a row for each pass: medians over the passes."""
         time, verdicts, more = median(map(self.time, rows)), [], ("", "", "")
         if self.must is not None:
             verdicts.append(time <= self.must)
@@ -93,7 +93,7 @@ Measured = Mapping[tuple[str, str, tuple[tuple[str, int | str], ...]], Mapping[A
 
 
 def shape_params(row: Row) -> tuple[tuple[str, int | str], ...]:
-    """The params that rows beside each other have in common: all but the pass and the calls of a graph."""
+    """Return the params that rows beside each other share: all but the pass and the calls of a graph."""
     return tuple(sorted((key, value) for key, value in row.params.items() if key not in ("run", "launch")))
 
 
@@ -111,14 +111,14 @@ class LineKind:
         return [row for row in rows if row.op in ops and row.machine["kind"] == self.device]
 
     def cells(self, rows: Iterable[Row]) -> Measured:
-        """The rows of each op, library and shape, by pass."""
+        """Return the rows of each op, library and shape, by pass."""
         measured: dict[Any, dict[Any, Row]] = {}
         for row in self.rows(rows):
             measured.setdefault((row.op, row.library, shape_params(row)), {})[row.params.get("run")] = row
         return measured
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """The table of the rows of one machine."""
+        """Yield the table of the rows of one machine, if there are any."""
         measured, body = self.cells(rows), []
         for line in self.lines:
             shown = [key for key in measured if key[:2] == (line.op, "polygpu")]
@@ -136,7 +136,7 @@ class LineKind:
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """The rows that count. Rows are given in the order of their dates and come back in it."""
+    """Return the rows that count. Rows are given in the order of their dates and come back in it."""
     kept: dict[object, Row] = {}
     for row in rows:
         if row.verified:
@@ -145,12 +145,12 @@ def newest(rows: Iterable[Row]) -> list[Row]:
 
 
 def of_last_machine(rows: Iterable[Row]) -> list[Row]:
-    """The rows of the machine that was measured last."""
+    """Return the rows of the machine that was measured last."""
     own = sorted(rows, key=lambda row: row.date)
     return [row for row in own if row.machine["name"] == own[-1].machine["name"]]
 
 
 def drawn(kind: Any, draw: Callable[[Any], str | None], rows: Sequence[Row]) -> str | None:
-    """The figure of the machine measured last; None without rows."""
+    """Draw the figure of the machine measured last, or return None if it has no rows."""
     own = of_last_machine(kind.rows(rows))
     return draw(kind.cells(own)) if own else None

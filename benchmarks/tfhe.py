@@ -59,7 +59,7 @@ def fmas(scheme: TFHE) -> int:
 
 @cache
 def keys_of(name: str) -> Keys:
-    """The keys of a set, on the CPU."""
+    """Return the keys of a set, on the CPU."""
     with pg.device("cpu"):
         return _scheme(name).keygen(b"benchmark")
 
@@ -69,7 +69,7 @@ def _scheme(name: str) -> TFHE:
 
 
 def cases(name: str, batch: int, device: str, cores: int) -> Iterator[Case]:
-    """The operations of a set on a batch of vectors."""
+    """Yield the cases of the operations of a set on a batch of vectors."""
     scheme, keys = _scheme(name), keys_of(name)
     messages = np.random.default_rng(batch).integers(0, scheme.p, batch)
     vectors = scheme.encrypt(keys, messages, b"messages")
@@ -130,7 +130,7 @@ class TfheKind:
         return [row for row in rows if row.op in NAMES and row.machine["kind"] == self.device]
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """The table of the rows of one machine."""
+        """Yield the table of the rows of one machine."""
         order = list(NAMES)
         found = {
             (

@@ -39,9 +39,9 @@ Call = Callable[[], Any]
 
 
 def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
-    """Calls by the name of the verb, or by that and what is special.
+    """Return calls by the name of the verb, or by that and what is special.
 
-    Values are evaluated where a verb takes both. They are the same on every device, among them one polynomial
+    Values are evaluated if a verb takes both. They are the same on every device, among them one polynomial
     `a`, a ciphertext `c` and a vector `v`.
     """
     primes = pg.ntt_primes(2 * n, bits=BITS, count=LIMBS + SPECIAL)  # of a transform of twice the length too
@@ -185,7 +185,10 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
 
 
 def cases(device: str, n: int = DEGREE) -> Iterator[Case]:
-    """A case for each call. While it is measured its device is the current one: some verbs compute there."""
+    """Yield a case for each call.
+
+    While it is measured its device is the current one: some verbs compute there.
+    """
     with pg.device("cpu"):
         results = {name: call() for name, call in calls("cpu", n).items()}
     with pg.device(device):
@@ -213,7 +216,7 @@ def launches_of(run: Call, any_value: pg.Poly) -> int | None:
 
 
 def seen(result: Any) -> NDArray[Any]:
-    """A result as an array in host memory."""
+    """Return a result as an array in host memory."""
     if isinstance(result, list):
         return np.stack([seen(x) for x in result])
     data = result.data if isinstance(result, pg.Poly) else result
@@ -230,7 +233,7 @@ def agree(found: NDArray[Any], right: NDArray[Any]) -> bool:
 
 
 def shape_of(result: Any) -> dict[str, int | str]:
-    """The params that say what a call returns: polynomials, or rows of an array."""
+    """Return the params that say what a call returns: polynomials, or rows of an array."""
     many = len(result) if isinstance(result, list) else 1
     x = result[0] if isinstance(result, list) else result
     data = x.data if isinstance(x, pg.Poly) else x
@@ -262,7 +265,7 @@ class VerbKind:
         return list(shown.values())
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """The table of the rows of one machine."""
+        """Yield the table of the rows of one machine, if there are any."""
         body = tuple(map(self.line, sorted(self.rows(rows), key=lambda row: str(row.params["verb"]))))
         if body:
             heads = ("call", "result", "launches", "host", "must", "holds")

@@ -46,7 +46,7 @@ QUICK = Sizes(lists=(256,), inverted=256, passes=1)
 
 
 def list_cases(n: int, batch: int) -> Iterator[Case]:
-    """A list of Python ints, beside NumPy's array of it."""
+    """Yield the cases of a list of Python ints, beside NumPy's array of it."""
     rng, R = random.Random(n), pg.Ring(n, 12289)
     x = [[rng.randrange(-6000, 6001) for _ in range(n)] for _ in range(batch)]
     given: Any = x if batch > 1 else x[0]
@@ -74,7 +74,10 @@ def large_case(sizes: Sizes) -> Case:
 
 
 def ring_cases(limbs: int) -> Iterator[Case]:
-    """A ring made from the same arguments again, and its first product beside that in a ring that is held."""
+    """Yield the cases of a ring made from the same arguments again, and of its first product.
+
+    The product is measured beside that in a ring that is held.
+    """
     n, moduli = 256, pg.ntt_primes(256, bits=50, count=limbs)
     held = pg.Ring(n, moduli)
     params, a = params_of(held, held, "cpu"), held.random(seed=1)
@@ -124,7 +127,7 @@ def inverse_case(n: int) -> Case:
 
 
 def sum_cases() -> Iterator[Case]:
-    """Sums of products in ML-KEM's ring, whose transform stops one layer early."""
+    """Yield the cases of sums of products in ML-KEM's ring, whose transform stops one layer early."""
     R = pg.Ring.preset("ml-kem")
     A, s, v, w = (R.random(shape, seed=seed) for seed, shape in enumerate(((3, 3), (3,), (2,), (2,))))
 

@@ -116,7 +116,7 @@ _SECTION = re.compile(r"(Args|Returns|Raises):$")
 
 
 def _linked(name: str, module: str) -> str:
-    """What stands between backticks: a link where it names what the reference has, else code."""
+    """Mark up what stands between backticks: a link if it names what the reference has, else code."""
     is_name = "." in name or "(" in name or name[:1].isupper()  # others are parameters, or names of others
     for full in (f"polygpu.{name.removeprefix('pg.')}", f"{module}.{name}", name) if is_name else ():
         full = full.removesuffix("()")
@@ -129,7 +129,7 @@ def _linked(name: str, module: str) -> str:
 
 
 def _escaped(line: str, module: str) -> str:
-    """A line of prose: no character of it is markup but pairs of backticks."""
+    """Escape a line of prose: no character of it is markup but pairs of backticks."""
     parts = line.split("`")
     if len(parts) % 2 == 0:
         raise ValueError(f"{module}: a single backtick in {line!r}")
@@ -143,7 +143,10 @@ def _escaped(line: str, module: str) -> str:
 
 
 def _marked_up(lines: list[str], module: str) -> Iterator[str]:
-    """The lines with prose escaped; a block that is indented further than its section asks is literal."""
+    """Yield the lines with prose escaped.
+
+    A block that is indented further than its section asks is literal.
+    """
     base, was_empty, example, literal = 0, True, False, False
     for line in lines:
         indent = len(line) - len(line.lstrip())
@@ -170,7 +173,10 @@ class Docstring(GoogleDocstring):
 
 
 def as_restructured_text(app, what, name, obj, options, lines: list[str]) -> None:
-    """A docstring as autodoc wants it; of an attribute it has no sections, and colons mean nothing."""
+    """Turn a docstring into what autodoc wants, in place.
+
+    The docstring of an attribute has no sections, and colons mean nothing in it.
+    """
     module = getattr(obj, "__module__", None) or name
     lines[:] = _marked_up(lines, module)
     if what not in ("attribute", "property", "data"):
@@ -225,7 +231,7 @@ def without_private_titles(app, doctree, page: str) -> None:
 
 
 def setup(app) -> None:
-    """What docstrings and pages pass through."""
+    """Connect what docstrings and pages pass through."""
     app.connect("autodoc-process-docstring", as_restructured_text)
     app.connect("doctree-read", without_folders)
     app.add_transform(WithoutPrivateModules)

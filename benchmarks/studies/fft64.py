@@ -53,13 +53,13 @@ TENSOR, TENSOR_FFTS = {"E FP16": "Halves", "E TF32": "Tf32"}, 16
 
 @cache
 def first_period() -> NDArray[Any]:
-    """Normally distributed random inputs."""
+    """Return normally distributed random inputs."""
     rng = np.random.default_rng(N)
     return rng.standard_normal((PERIOD, 2 * N), dtype=np.float32).view(np.complex64)
 
 
 def exact(x: NDArray[Any]) -> NDArray[Any]:
-    """The DFTs of rows of 64 points, in long double: products with the matrix of roots."""
+    """Compute the DFTs of rows of 64 points, in long double: products with the matrix of roots."""
     k = np.arange(N)
     return np.asarray(x.astype(np.clongdouble) @ roots()[np.outer(k, k) % N])
 
@@ -197,7 +197,7 @@ def convolutions(ffts: int) -> Iterator[Entry]:
 
 
 def groups(batches: Sequence[int] = BATCHES) -> list[Group]:
-    """Transforms of all batches; convolutions of the last one."""
+    """Return the groups of transforms of all batches, and of convolutions of the last one."""
 
     def group(ffts: int) -> Group:
         own = [*entries(ffts), *(convolutions(ffts) if ffts == batches[-1] else ())]
@@ -243,7 +243,7 @@ def verdict(values: Sequence[float | None], expected: str) -> str:
 
 
 def note_table(rows: Rows) -> Iterator[Table]:
-    """What the note expects, beside what was found at its own size."""
+    """Yield the table of what the note expects, beside what was found at its own size."""
 
     def found(variant: str, ffts: int) -> list[Row | None]:
         return [rows.one(variant=variant, loads=loads, ffts=ffts) for loads in (COALESCED, LITERAL)]
@@ -270,7 +270,7 @@ def count_of(ffts: int) -> str:
 
 
 def time_table(rows: Rows) -> Iterator[Table]:
-    """A table for each size, the fastest first."""
+    """Yield a table for each size, the fastest first."""
     columns = (
         "variant | loads = $loads | us | GB/s | share of copy | time by cuFFT's = cufft_ratio .2f | blocks | "
         "threads | loop turns = loop_turns .0f | shared KB | registers | occupancy | achieved | "
@@ -293,7 +293,7 @@ def convolution_table(rows: Rows) -> Iterator[Table]:
     """Convolutions in one kernel, beside separate calls for transforms and products."""
 
     def share(row: Row) -> str:
-        """The share of the copy's bandwidth, by the bytes that must be moved at least."""
+        """Return the share of the copy's bandwidth, by the bytes that must be moved at least."""
         gbps = (16 if row.params["loads"] == ONE else 24) * row.work / row.median
         return quotient(gbps, row.figures["copy_gbps"], ".0%") if row.library == "polygpu" else ""
 

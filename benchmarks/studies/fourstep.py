@@ -94,14 +94,17 @@ class Transforms:
         return swapped(transforms.transformed(parts, "cyclic", omega)).reshape(self.x.shape)
 
     def after(self, stages: int) -> NDArray[Any]:
-        """After so many stages of whole transforms: they are transforms of values degree / 2^stages apart."""
+        """Return the values after `stages` stages of whole transforms.
+
+        They are transforms of values degree / 2^stages apart.
+        """
         stride = self.degree >> stages
         values = swapped(self.x.reshape(self.batch, 1 << stages, stride))
         done = transforms.transformed(values, psi=pow(self.psi, stride, modulus()))
         return swapped(done).reshape(self.x.shape)
 
     def value(self, name: str) -> NDArray[Any]:
-        """The values of a name: of a property, or such as "8 stages"."""
+        """Return the values of a name: of a property, or such as "8 stages"."""
         found = self.after(int(name.split()[0])) if name.endswith(" stages") else getattr(self, name)
         return np.asarray(found)
 
@@ -150,7 +153,7 @@ class Step(NamedTuple):
 
 
 def steps(t: Transforms) -> dict[str, Step]:
-    """The study's kernels by name, in the order of the page."""
+    """Return the study's kernels by name, in the order of the page."""
     log_n1, log_n2, points, values = int(log2(t.n1)), int(log2(t.n2)), t.batch * t.degree, t.n1 * NEIGHBOURS
     each = max(1, values // 2 // THREADS)  # butterflies of a thread in a stage
 
@@ -202,12 +205,15 @@ def entries_of(one: Pass) -> int:
 
 
 def moved(points: int, passes: int, entries: int) -> int:
-    """Bytes of so many passes, which read and write all values, and read each pair of their tables once."""
+    """Count the bytes that `passes` passes move.
+
+    Passes read and write all values, and read each pair of their tables once.
+    """
     return 2 * WORD_BYTES * (points * passes + entries)
 
 
 def launches_of(passes: Sequence[Pass], degree: int, batch: int) -> int:
-    """The number of launches of several passes: the last two may share one."""
+    """Return the number of launches of several passes: the last two may share one."""
     backend: Any = get_backend(DEVICE)
     units = batch << passes[-2].log_blocks
     return len(passes) - bool(
@@ -216,7 +222,7 @@ def launches_of(passes: Sequence[Pass], degree: int, batch: int) -> int:
 
 
 def groups_of(t: Transforms) -> Iterator[Group]:
-    """Steps, passes and whole transforms, grouped by the values that they take."""
+    """Yield steps, passes and whole transforms, grouped by the values that they take."""
     own, passes, points = steps(t), transforms.passes_of(t.degree, t.batch), t.batch * t.degree
     for i, one in enumerate(passes):
         takes, gives = (f"{x} stages" for x in (one.log_blocks, one.log_blocks + one.log_length))
@@ -253,7 +259,7 @@ def groups(sizes: Sequence[Transforms] = SIZES) -> list[Group]:
 
 
 def tile(log_blocks: int, log_length: int, log_columns: int, log_values: int) -> Pass:
-    """A tile with enough transforms for 256 threads."""
+    """Return a tile with enough transforms for 256 threads."""
     log_rows = max(0, 8 - (log_length - log_values + log_columns))
     return Pass(log_blocks, log_length, log_columns, log_rows, log_values)
 
@@ -264,7 +270,10 @@ def fits(one: Pass, card: Card) -> bool:
 
 
 def shapes(log_points: int, card: Card) -> list[tuple[Pass, ...]]:
-    """The library's own passes; other splits and widths; the own ones with other values in a thread."""
+    """Return the shapes to compare, of those that fit on the card.
+
+    These are the library's own passes, other splits and widths, and its own with other values in a thread.
+    """
     taken = split_passes(1 << log_points, 1, WORD_BYTES, card)
     found = [taken]
     for above in (4, 6, 8, 10):
@@ -279,7 +288,7 @@ def shapes(log_points: int, card: Card) -> list[tuple[Pass, ...]]:
 
 
 def shape_group(log_points: int, batch_bytes: int = BATCH_BYTES) -> Group:
-    """Transforms in all shapes; polygpu takes the first by itself."""
+    """Return the group of transforms in all shapes; polygpu takes the first by itself."""
     backend: Any = get_backend(DEVICE)
     degree, found = 1 << log_points, shapes(log_points, backend.card)
     batch = batch_bytes // WORD_BYTES // degree
@@ -328,7 +337,7 @@ def passes_in(rows: Rows) -> list[str]:
 
 
 def parts_of(rows: Rows, variant: str) -> Rows:
-    """The rows of the steps or passes of a whole transform; no rows where one is missing."""
+    """Return the rows of the steps or passes of a whole transform, or no rows if one is missing."""
     names: Sequence[str] = VARIANTS.get(variant, ())
     if variant == LIBRARY and (found := passes_in(rows)):
         count = int(found[0].rpartition(" ")[2])
@@ -342,7 +351,7 @@ def used_by(row: Row) -> str:
 
 
 def in_order(rows: Rows) -> Rows:
-    """The rows of steps and passes, in the order of the page."""
+    """Return the rows of steps and passes, in the order of the page."""
     return rows.variants([*PARTS_OF, *passes_in(rows)])
 
 
@@ -365,7 +374,7 @@ def whole_table(rows: Rows) -> Iterator[Table]:
             return number(sum(part.figures["us_median"] for part in parts)) if parts else ""
 
         def of_two(row: Row) -> str:
-            """The share of the copy if only two words a point were counted."""
+            """Return the share of the copy if only two words a point were counted."""
             return number(row.figures["copy_share"] * 2 / row.figures["words_a_point"], ".0%")
 
         def by_library(row: Row, found: Rows = found) -> str:
@@ -387,7 +396,7 @@ def counter_table(rows: Rows) -> Iterator[Table]:
 
 
 def shape_table(rows: Rows) -> Iterator[Table]:
-    """The fastest first."""
+    """Yield a table for each size, the fastest first."""
     columns = (
         "columns = $columns | rows = $rows | threads = threads | launches | us | ps a point | "
         "share of copy, of its own bytes = copy_share .0% | time by what is taken = by_taken | taken = taken"

@@ -137,7 +137,10 @@ def cublas(variant: str, n: int) -> Ready:
 
 @lru_cache(1)
 def matrices(n: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[np.float64]]:
-    """Normally distributed a and b; the places of the entries that are verified; these entries, in double."""
+    """Return normally distributed a and b, the places of the entries that are verified, and these entries.
+
+    The entries are computed in double.
+    """
     rng = np.random.default_rng(n)
     a, b = (rng.standard_normal((n, n), dtype=np.float32) for _ in range(2))
     if n <= FULL:
@@ -183,7 +186,7 @@ class Products(Group):
             yield Task(case, partial(self.with_mean, case, figures, timer))
 
     def with_mean(self, case: Case, figures: Any, timer: Timer, row: Row, done: Mapping[str, Row]) -> Figures:
-        """The mean of RUNS calls, as in the note, beside the median."""
+        """Return the figures, with the mean of RUNS calls, as in the note, beside the median."""
         mean = timer.elapsed(case.run, RUNS) / RUNS
         return {**figures(row, done), "ms_mean": round(mean / 1e6, 5)}
 
@@ -194,7 +197,10 @@ class Products(Group):
 
 
 def peak_tflops() -> float:
-    """Sums and products of floats at the highest clock, 10^12 a second: two for each lane and cycle."""
+    """Compute the peak in 10^12 sums and products of floats a second, at the highest clock.
+
+    Each lane does two in a cycle.
+    """
     import cupy
 
     device = cupy.cuda.Device()
@@ -223,7 +229,7 @@ def of_size(n: int, chosen: Iterable[Product], op: str = OP, peers: Iterable[str
 
 
 def choice(rows: Iterable[Row], card: str, n: int, variant: str) -> Product | None:
-    """The shape to take by a card's newest rows; None where no shape was measured."""
+    """Choose the shape by a card's newest rows, or return None if no shape was measured."""
     times = {
         str(row.params["shape"]): row.median
         for row in rows
@@ -281,7 +287,7 @@ def named(row: Row) -> str:
 
 
 def note_table(rows: Rows) -> Iterator[Table]:
-    """The note's figures worked out again, and the same kernels on this card."""
+    """Yield the table of the note's figures worked out again, and of the same kernels on this card."""
     columns = (
         'N | kernel | note: ms | note: "GFLOPS/s" | TFLOPS from its ms | note: GB/s | GB/s from its ms | '
         "of its FP32 peak | here: ms | here: TFLOPS | last step: TFLOPS | cuBLAS: TFLOPS"
@@ -299,7 +305,7 @@ def note_table(rows: Rows) -> Iterator[Table]:
 
 
 def ladder_table(rows: Rows) -> Iterator[Table]:
-    """A table for each size, in the order of the steps."""
+    """Yield a table for each size, in the order of the steps."""
     columns = (
         "kernel = named | ms, mean of 10 = ms_mean .4g | ms, median = ms_median .4g | TFLOPS = tflops | "
         "GB/s = gbps | of FP32 peak = peak_share .0% | of cuBLAS = of_cublas | blocks | threads | "

@@ -66,7 +66,10 @@ def load(file: str, expressions: Sequence[str]) -> dict[str, Any]:
 
 @cache
 def toolkit_headers() -> tuple[Path, ...]:
-    """The folder with mma.h, of the toolkit or of its wheels (cuda-runtime, cuda-crt). NVRTC has no mma.h."""
+    """Return the folder with mma.h if there is one.
+
+    It is of the toolkit or of its wheels (cuda-runtime, cuda-crt). NVRTC has no mma.h.
+    """
     homes = [Path(home) for name in ("CUDA_PATH", "CUDA_HOME") if (home := os.environ.get(name))]
     homes += sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*"))  # wheels of NVRTC's version
     folders = [home / "include" for home in (*homes, Path("/usr/local/cuda"))]
@@ -92,7 +95,10 @@ def compiled(kernels: Iterable[Kernel]) -> dict[str, Any]:
 
 
 def ready(kernel: Kernel, functions: Mapping[str, Any]) -> Ready:
-    """The kernel with its arguments on the card; raises the compiler's error where it did not compile."""
+    """Return the kernel with its arguments on the card.
+
+    Raise the compiler's error if it did not compile.
+    """
     function, dynamic_bytes, blocks = functions[kernel.expression], kernel.dynamic_bytes, kernel.grid
     if isinstance(function, Exception):
         raise function
@@ -111,9 +117,9 @@ def ready(kernel: Kernel, functions: Mapping[str, Any]) -> Ready:
 
 
 def in_a_row(kernels: Sequence[Kernel], runs: Sequence[Ready], x: Callable[[], NDArray[Any]]) -> Ready:
-    """The kernels one after the other, the last one to y.
+    """Return the kernels as one run: one after the other, the last one to y.
 
-    Where a kernel may not write where it reads, values go from y to an array made here, or back to y.
+    If a kernel may not write where it reads, values go from y to an array made here, or back to y.
     """
     import cupy
 
@@ -151,11 +157,11 @@ class Multiprocessor:
         return cls(a["MaxThreadsPerMultiProcessor"] // 32, blocks, registers, shared, reserved)
 
     def limits(self, threads: int, registers: int, shared_bytes: int) -> dict[str, int]:
-        """How many blocks there is room for, by each limit.
+        """Return how many blocks there is room for, by each limit.
 
-        A block has so many threads, with so many registers each, and so many bytes of shared memory. A warp
-        gets registers in units of 256, and each of four schedulers has a quarter of them. A block gets shared
-        memory in units of 128 bytes (CUDA's occupancy calculator, since compute capability 5.0).
+        A block has `threads` threads, with `registers` registers each, and `shared_bytes` of shared memory. A
+        warp gets registers in units of 256, and each of four schedulers has a quarter of them. A block gets
+        shared memory in units of 128 bytes (CUDA's occupancy calculator, since compute capability 5.0).
         """
         warps = -(-threads // 32)
         of_a_warp = -(-max(1, registers) * 32 // 256) * 256
@@ -171,7 +177,7 @@ class Multiprocessor:
         return min(self.limits(threads, registers, shared_bytes).values())
 
     def occupancy(self, threads: int, registers: int, shared_bytes: int) -> float:
-        """The share of its room for warps that such blocks fill."""
+        """Return the share of its room for warps that such blocks fill."""
         return self.resident(threads, registers, shared_bytes) * -(-threads // 32) / self.warps
 
 
@@ -189,7 +195,7 @@ def resident_blocks(facts: Mapping[str, float]) -> int:
 
 
 def facts_of(function: Any, blocks: int, threads: int, dynamic_bytes: int = 0) -> dict[str, float]:
-    """What the compiler gave a kernel, and its occupancy on this card."""
+    """Return what the compiler gave a kernel, and its occupancy on this card."""
     facts = {"blocks": blocks, "threads": threads, "registers": function.num_regs}
     facts |= {"shared_bytes": function.shared_size_bytes + dynamic_bytes}
     facts |= {"spilled_bytes": function.local_size_bytes}

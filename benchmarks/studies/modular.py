@@ -179,7 +179,7 @@ def squares(out: Path, timer: Timer | None) -> Iterator[Tasks]:
 
 
 def shapes(out: Path, timer: Timer | None) -> Iterator[Tasks]:
-    """Each way, for batches and for matrices that are no squares."""
+    """Yield the tasks of each way, for batches and for matrices that are not square."""
     for modulus in SHAPE_MODULI:
         for shape in SHAPES:
             yield products(SHAPE_OP, modulus, shape, WAYS), timer or CudaEvents(REST_S)
@@ -272,7 +272,7 @@ DISTINCT = 8  # polynomials of a batch
 
 
 def toeplitz(b: NDArray[Any], q: int) -> NDArray[Any]:
-    """The matrix M such that the row of a's coefficients times M is the product a b mod X^n + 1 and q."""
+    """Return the matrix M for which the row of a's coefficients times M is a b mod X^n + 1 and q."""
     n = len(b)
     i, j = np.indices((n, n))
     entries = b.astype(np.uint64)[(j - i) % n]
@@ -302,7 +302,10 @@ def products_by_one(modulus: str, degree: int) -> Iterator[Task]:
         return a.mul(b, out=out, product=way)  # type: ignore[arg-type]
 
     def values(c: pg.Poly) -> NDArray[Any]:
-        """The products of the distinct polynomials; then how many entries of the batch differ from them."""
+        """Return the distinct products, then how many entries of the batch differ from them.
+
+        The batch is spoiled afterwards.
+        """
         found = c.data[:, 0]
         differ = int((found != found[:DISTINCT][which]).sum())
         seen = np.append(found[:DISTINCT].get().astype(np.uint64), np.uint64(differ))
@@ -336,7 +339,7 @@ PARTS: dict[str, Part] = {
 
 
 def square_table(rows: Rows) -> Iterator[Table]:
-    """A table for each modulus, with the rows of cuBLAS."""
+    """Yield a table for each modulus, with the rows of cuBLAS."""
     columns = (
         "N = $n | way = way | ms | Tmodmul/s = tmodmul | int8 TOPS = int8_tops | "
         "of CUDA cores' best = of_best | must / moonshot = goal"
@@ -367,12 +370,12 @@ def square_table(rows: Rows) -> Iterator[Table]:
 
 
 def times(a: float | None, b: float | None) -> str:
-    """a / b as text: how many times b it is."""
+    """Return a / b as text: how many times b it is."""
     return quotient(a, b) + "x" * bool(quotient(a, b))
 
 
 def shape_table(rows: Rows) -> Iterator[Table]:
-    """A line for each shape and modulus."""
+    """Yield the table with a line for each shape and modulus."""
     body = []
     for shape in dict.fromkeys(map(shape_of, rows)):
         found = rows.where(**named(shape))
@@ -404,7 +407,7 @@ def points_table(rows: Rows) -> Iterator[Table]:
 
 
 def toeplitz_table(rows: Rows) -> Iterator[Table]:
-    """A table for each modulus."""
+    """Yield a table for each modulus."""
     for modulus in (x for x in TOEPLITZ_MODULI if rows.where(q=x)):
         body = []
         for degree in rows.where(q=modulus).values("degree"):

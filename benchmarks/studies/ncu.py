@@ -49,7 +49,7 @@ TIMEOUT_S = 240
 
 
 class Uncounted(RuntimeError):
-    """There are no counters; the text says why."""
+    """Raised when kernels could not be counted; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,16 @@ class Counted:
 
 
 def figures(counted: Counted) -> dict[str, float]:
-    """The FIGURES whose metrics were counted."""
+    """Return the FIGURES whose metrics were counted."""
     found = {name: counted.counters[metric] for name, metric in FIGURES.items() if metric in counted.counters}
     return {name: value / 100 if name in SHARES else value for name, value in found.items()}
 
 
 def parse(text: str) -> list[Counted]:
-    """The launches in the output of `ncu --csv`, which has a line for each metric, in their order."""
+    """Return the launches in the output of `ncu --csv`, in their order.
+
+    The output has a line for each metric.
+    """
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     found: dict[int, Counted] = {}
@@ -94,10 +97,10 @@ def expose(launches: Iterable[Callable[[], object]]) -> None:
 
 
 def count(study: str, kernels: Sequence[str]) -> list[Counted]:
-    """The counters of a study's launches. The name of each launch contains its entry of `kernels`.
+    """Return the counters of a study's launches. The name of each launch contains its entry of `kernels`.
 
     Raises:
-        Uncounted: there is no ncu, it may not read counters, or it saw other launches.
+        Uncounted: ncu was not found, failed, may not read counters, or saw other launches.
     """
     program = find()
     if program is None:
@@ -123,6 +126,6 @@ def count(study: str, kernels: Sequence[str]) -> list[Counted]:
 
 
 def find() -> str | None:
-    """Where ncu is: on the path, or where the toolkit puts it."""
+    """Return the path of ncu, from PATH or from the folders of the toolkit, or None if it is not found."""
     places = [*Path("/opt/nvidia/nsight-compute").glob("*/ncu"), *Path("/usr/local").glob("cuda*/bin/ncu")]
     return shutil.which("ncu") or next(map(str, sorted(places, reverse=True)), None)

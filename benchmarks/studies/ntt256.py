@@ -89,7 +89,7 @@ def period() -> Transforms:
 
 
 def after(stage: str) -> NDArray[Any]:
-    """The matrices that a stage leaves, for a period; "": those that the first stage reads."""
+    """Return the matrices that a stage leaves, for a period; "": those that the first stage reads."""
     if stage == COLUMNS:
         return swapped(after(AGAIN))
     name = {"": "x", TRANSPOSE: "turned", AGAIN: "columns"}.get(stage, "whole")
@@ -98,12 +98,15 @@ def after(stage: str) -> NDArray[Any]:
 
 
 def own_rows() -> NDArray[Any]:
-    """Transforms of the rows that the first transpose leaves, with the root of the ring of degree 256."""
+    """Compute transforms of the rows that the first transpose leaves.
+
+    Their root is that of the ring of degree 256.
+    """
     return transforms.transformed(after(TRANSPOSE))
 
 
 def constants(stage: str) -> tuple[Any, ...]:
-    """The modulus, the twiddles by node, and the factors of a matrix."""
+    """Return the modulus, the twiddles by node, and the factors of a matrix."""
     *_, factors, _ = of_rows = period().of_rows
     return (*(of_rows if stage == ROWS else period().of_columns)[:2], factors)
 
@@ -162,14 +165,14 @@ def summed(times: Sequence[float | None]) -> float | None:
 
 
 def of_stages(times: Sequence[float | None], original: Sequence[float | None]) -> tuple[str, str, str]:
-    """The times of the stages, their sum, and the sum over the original's."""
+    """Return the times of the stages, their sum, and the sum over the original's."""
     stages = " + ".join("?" if time is None else figure(time) for time in times) if any(times) else ""
     total = summed(times)
     return stages, number(total), quotient(total, summed(original), ".2f")
 
 
 def time_table(rows: Rows) -> Iterator[Table]:
-    """A table for each batch; the note's figures are of the first."""
+    """Yield a table for each batch; the note's figures are of the first."""
     for batch in rows.values("batch"):
         found, first, body = rows.where(batch=batch), batch == min(BATCHES), []
         own = found.one(stage=WHOLE, variant=OWN)

@@ -84,12 +84,12 @@ def expected(variant: str) -> NDArray[Any]:
 
 
 def one_twiddle() -> int:
-    """The twiddle of all butterflies in kernels that read none."""
+    """Return the twiddle of all butterflies in kernels that read none."""
     return transforms.root(N)
 
 
 def network(x: NDArray[Any]) -> NDArray[Any]:
-    """The six stages with one twiddle, in Python's integers."""
+    """Compute the six stages with one twiddle, in Python's integers."""
     q, w = transforms.modulus(), one_twiddle()
     found = x.astype(object)
     for half in (32, 16, 8, 4, 2, 1):
@@ -101,7 +101,7 @@ def network(x: NDArray[Any]) -> NDArray[Any]:
 
 @cache
 def result_without_memory() -> NDArray[Any]:
-    """A period of the transforms of values that the kernel makes itself."""
+    """Compute a period of the transforms of values that the kernel makes itself."""
     return network(np.arange(2**16, dtype=np.uint64).reshape(-1, N) * np.uint64(0x5851F42D4C9))
 
 
@@ -109,7 +109,7 @@ def result_without_memory() -> NDArray[Any]:
 
 
 def of_stages() -> tuple[Any, ...]:
-    """The modulus, the twiddles by node, and scalars for kernels that do not read these."""
+    """Return the modulus, the twiddles by node, and scalars for kernels that do not read these."""
     q, w = transforms.modulus(), one_twiddle()
     scalars = (q, 2**64 // q, w, (w << 64) // q, result_without_memory()[2, 37])
     table = transforms.on_card(transforms.node_twiddles(N))
@@ -147,7 +147,7 @@ def groups(
     sweep: Sequence[tuple[int, int]] = SWEEP,
     log_rows: Sequence[int] = OWN_LOG_ROWS,
 ) -> list[Group]:
-    """The variants for each number of blocks, and the sweep for each but the first."""
+    """Return groups: the variants for each number of blocks, and the sweep for each but the first."""
 
     def group(op: str, n: int, own: Iterable[Entry], **params: int) -> Group:
         x = partial(repeated, HELD * n)
@@ -256,7 +256,7 @@ def is_taken(row: Row) -> bool:
 
 
 def in_order(rows: Rows) -> list[Row]:
-    """The rows of shapes, by values of a thread, then by threads of a block."""
+    """Return the rows of shapes, by values of a thread, then by threads of a block."""
     found = (row for row in rows if "values" in row.params)
     return sorted(found, key=lambda row: (row.params["values"], row.params["threads"]))
 
@@ -277,7 +277,7 @@ def shape_table(rows: Rows) -> Iterator[Table]:
 
 
 def ablation_bars(rows: Rows) -> str | None:
-    """What is left of the time at the largest size, in the note and here."""
+    """Draw what is left of the time at the largest size, in the note and here."""
     blocks, lines = sizes(rows)[-1], []
     for whose, source in (("the note", NOTE), ("here", rows)):
         found = source.where(blocks=blocks).variants((WHOLE, *ABLATIONS, "copy"))

@@ -7,9 +7,9 @@ heading, " = " and the source of its texts; a heading without a source is one of
     $name                     a parameter of the row
     shared_bytes .0f          a figure of the row, and its form for format()
     shared_bytes / 1024 .1f   a figure over a number or over another figure
-    bank_conflicts @64 .1f    a figure for so many points of the row's work
+    bank_conflicts @64 .1f    a figure for each 64 points of the row's work
 
-Without a form a figure has three significant digits. Where the row lacks the figure, the text is empty.
+Without a form a figure has three significant digits. If the row lacks the figure, the text is empty.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class Rows(list[Row]):
     """Rows of one op and machine. Of rows that differ only in how they were launched, the newest."""
 
     def where(self, **params: object) -> Rows:
-        """The rows with these parameters. None stands for a row without the parameter."""
+        """Return the rows with these parameters. None stands for a row without the parameter."""
         return Rows(r for r in self if all(r.params.get(name) == value for name, value in params.items()))
 
     def one(self, **params: object) -> Row | None:
         return next(iter(self.where(**params)), None)
 
     def variants(self, names: Iterable[str]) -> Rows:
-        """The rows of these variants, in this order; variants without a row are left out."""
+        """Return the rows of these variants, in this order; variants without a row are left out."""
         return Rows(row for name in names for row in self.where(variant=name)[:1])
 
     def values(self, name: str) -> list[Any]:
-        """The values of a parameter, each once, sorted."""
+        """Return the values of a parameter, each once, sorted."""
         return sorted({row.params[name] for row in self if name in row.params})
 
 
 def noted(us: float, figures: Mapping[str, float], **params: int | str) -> Any:
-    """A measurement of a lab note, as if it were a row."""
+    """Return a measurement of a lab note, as if it were a row."""
     return SimpleNamespace(params=params, median=1000 * us, work=1, figures={"us_median": us, **figures})
 
 
@@ -67,7 +67,7 @@ class StudyKind:
         return Rows(dict(zip(keys, own, strict=True)).values())
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """The tables of the rows of one machine."""
+        """Yield the tables of the rows of one machine, if there are any."""
         if cells := self.cells(rows):
             yield from self.layout(cells)
 
@@ -99,7 +99,7 @@ def stalls(row: Row) -> str:
 
 
 def theoretical(row: Row) -> str:
-    """The profiler's occupancy where it has counted, else the calculator's."""
+    """Return the profiler's occupancy if it has counted, else the calculator's."""
     f = row.figures
     return number(f.get("theoretical_occupancy", f.get("occupancy")), ".0%")
 
@@ -108,7 +108,7 @@ def theoretical(row: Row) -> str:
 
 
 def text_of(source: str) -> Text:
-    """The text of a parameter or a figure, from its source as above."""
+    """Return the text of a parameter or a figure as a function of a row, from its source as above."""
     if source.startswith("$"):
         return lambda row: str(row.params.get(source[1:], ""))
     match = re.fullmatch(r"(\w+)(?: / (\w+)| @(\d+))?(?: (\S+))?", source)
@@ -139,7 +139,7 @@ COMMON = (
 
 
 def columns(text: str, own: dict[str, Text]) -> dict[str, Text]:
-    """What stands under each heading."""
+    """Return what stands under each heading."""
     found = {}
     for name, _, source in (part.partition(" = ") for part in text.split(" | ")):
         found[name] = own.get(source) or text_of(source) if source else COLUMNS[name]
@@ -154,17 +154,17 @@ def heads(text: str) -> tuple[str, ...]:
 
 
 def texts(row: Row | None, text: str, **own: Text) -> tuple[str, ...]:
-    """The texts of a row's columns; empty texts where there is no row."""
+    """Return the texts of a row's columns, or empty texts if the row is None."""
     return tuple(made(row) if row else "" for made in columns(text, own).values())
 
 
 def across(rows: Iterable[Row | None], text: str) -> list[str]:
-    """The columns of one row, then those of the next."""
+    """Return the columns of one row, then those of the next."""
     return [one for row in rows for one in texts(row, text)]
 
 
 def table(title: str, text: str, rows: Iterable[Row], **own: Text) -> Table:
-    """A line for each row."""
+    """Return a table with a line for each row."""
     made = columns(text, own)
     return Table(title, tuple(made), tuple(tuple(one(row) for one in made.values()) for row in rows))
 

@@ -20,7 +20,7 @@ from . import kernel, ncu
 from .kernel import Kernel, Ready
 
 DEVICE = "cuda:0"
-POISON = 0xA5A5A5A5A5A5A5A5  # integer results hold it before they are written; it is no residue
+POISON = 0xA5A5A5A5A5A5A5A5  # integer results hold it before they are written; it is not a residue
 RECORDED_BYTES = 2**25  # below it, kernels run in a graph: they are faster than Python calls them
 MOST_SETS = 256  # of arrays that a kernel works on in turn
 
@@ -121,7 +121,10 @@ class Group:
     copied: ClassVar[bool] = True
 
     def sets(self, l2_bytes: int) -> list[tuple[Any, ...]]:
-        """x and room for a result, on the card; so many copies that no cache holds them, up to MOST_SETS."""
+        """Return pairs of x and room for a result, on the card.
+
+        There are enough copies that no cache holds them, but at most MOST_SETS.
+        """
         import cupy
 
         x = cupy.asarray(self.x())
@@ -129,7 +132,7 @@ class Group:
         return [(x.copy() if i else x, cupy.empty_like(x)) for i in range(count)]
 
     def values(self, y: Any) -> NDArray[Any]:
-        """The values of y that are verified in host memory."""
+        """Return the values of y that are verified in host memory."""
         import cupy
 
         return np.asarray(cupy.asnumpy(y))
@@ -145,7 +148,7 @@ class Group:
             yield Task(self.case(entry, ready, sets), partial(self.figures, entry, facts, sets[0][-1]))
 
     def case(self, entry: Entry, ready: Ready, sets: Sequence[tuple[Any, ...]]) -> Case:
-        """The case that runs the entry on all sets, one after the other."""
+        """Return the case that runs the entry on all sets, one after the other."""
         import cupy
 
         def run() -> Any:
@@ -190,7 +193,7 @@ class Group:
 
 
 def errors(values: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
-    """The relative L2 error, and the largest error over the root mean square of what is expected."""
+    """Return the relative L2 error, and the largest error over the root mean square of what is expected."""
     off = np.abs(values - expected)
     rms = np.sqrt(np.mean(np.abs(expected) ** 2))
     return float(np.sqrt(np.mean(off**2)) / rms), float(off.max() / rms)
@@ -203,7 +206,7 @@ def copy() -> Ready:
 
 
 def plans(groups: Sequence[Group]) -> list[tuple[Group, Plan]]:
-    """The entries that this machine can run, after a copy where the group asks for one."""
+    """Return the entries that this machine can run, after a copy if the group asks for one."""
     functions = kernel.compiled(one for group in groups for entry in group.entries for one in entry.kernels)
     found: list[tuple[Group, Plan]] = []
     for group in groups:
@@ -220,17 +223,17 @@ def plans(groups: Sequence[Group]) -> list[tuple[Group, Plan]]:
 
 
 def launches(groups: Sequence[Group]) -> Iterator[Callable[[], object]]:
-    """A launch of every entry that is one kernel, for a profiler."""
+    """Yield a launch of every entry that is one kernel, for a profiler."""
     for group, plan in plans(groups):
         (arrays,) = group.sets(0)
         yield from (partial(ready.run, *arrays) for _, ready in plan if ready.kernel is not None)
 
 
 def tasks_of(groups: Sequence[Group], timer: Timer, study: str = "") -> Iterator[Tasks]:
-    """The tasks of the groups.
+    """Yield the tasks of the groups.
 
-    study: its kernels are counted by a profiler, under which a child process launches the same groups; "": no
-    kernels are counted.
+    study: its kernels are counted by a profiler, under which a child process launches the same groups. If it
+    is "", kernels are not counted.
     """
     made = plans(groups)
     kernels = [ready for _, plan in made for _, ready in plan if ready.kernel is not None]

@@ -29,7 +29,7 @@ ADICITY = 2**25  # divides q - 1: the prime has negacyclic transforms of all siz
 
 @cache
 def modulus() -> int:
-    """The largest prime of 60 bits with negacyclic transforms of 2^24 points."""
+    """Return the largest prime of 60 bits with negacyclic transforms of 2^24 points."""
     return pg.ntt_primes(ADICITY // 2, bits=BITS)[0]
 
 
@@ -39,7 +39,7 @@ def ring(degree: int, kind: str = "negacyclic") -> pg.Ring:
 
 
 def root(degree: int, kind: str = "negacyclic") -> int:
-    """The root of the ring: of order 2 degree, or of order degree in a cyclic ring."""
+    """Return the root of the ring: of order 2 degree, or of order degree in a cyclic ring."""
     roots = ring(degree, kind).roots
     assert roots is not None
     return int(roots[0])
@@ -82,7 +82,10 @@ def split_powers(w: int, count: int, log_low: int) -> tuple[NDArray[Any], NDArra
 
 
 def transformed(x: NDArray[Any], kind: str = "negacyclic", psi: int | None = None) -> NDArray[Any]:
-    """Transforms of rows, natural order to bit-reversed, on the CPU. psi: None is the ring's own root."""
+    """Compute transforms of rows, natural order to bit-reversed, on the CPU.
+
+    psi: None is the ring's own root.
+    """
     degree = x.shape[-1]
     own = ring(degree, kind) if psi is None else pg.Ring(degree, modulus(), kind=kind, root=psi)
     values = own.from_residues(np.ascontiguousarray(x).reshape(-1, 1, degree))
@@ -90,7 +93,7 @@ def transformed(x: NDArray[Any], kind: str = "negacyclic", psi: int | None = Non
 
 
 def node_twiddles(degree: int, kind: str = "negacyclic", psi: int | None = None) -> NDArray[Any]:
-    """Pairs by node of the tree of factors. There is no node 0; its entry holds 1."""
+    """Return pairs by node of the tree of factors. Node 0 does not exist; its entry holds 1."""
     of_psi = powers(root(degree, kind) if psi is None else psi, degree)
     index = [0] * degree
     for node in range(1, degree):
@@ -105,7 +108,7 @@ def node_twiddles(degree: int, kind: str = "negacyclic", psi: int | None = None)
 
 
 def moduli() -> Any:
-    """The constants of q (Modulus in cuda/modulus.cuh)."""
+    """Return the constants of q (Modulus in cuda/modulus.cuh)."""
     backend: Any = get_backend(DEVICE)
     return backend.moduli(ring(1)._plan.basis)
 
@@ -117,7 +120,10 @@ def on_card(*tables: NDArray[Any]) -> tuple[Any, ...]:
 
 
 def round_twiddles(degree: int, one: Pass) -> int:
-    """The address of polygpu's own twiddles for a transform of one pass, in the order of its rounds."""
+    """Return the address of polygpu's own twiddles for a transform of one pass.
+
+    They are in the order of its rounds.
+    """
     backend: Any = get_backend(DEVICE)
     plan: Any = ring(degree)._plan.transform
     (group,) = groups_of(plan.basis, backend.card)
@@ -126,13 +132,16 @@ def round_twiddles(degree: int, one: Pass) -> int:
 
 
 def passes_of(degree: int, count: int) -> tuple[Pass, ...]:
-    """The passes that polygpu takes for so many rows."""
+    """Return the passes that polygpu takes for `count` rows."""
     card: Card = get_backend(DEVICE).card  # type: ignore[attr-defined]
     return passes_over(count, degree, 1, WORD_BYTES, card)
 
 
 def taken(points: int, few: bool = False) -> Pass:
-    """The pass that polygpu takes by itself for transforms so short that it is the same on every card."""
+    """Return the pass that polygpu takes by itself for very short transforms.
+
+    They are so short that it is the same on every card.
+    """
     (one,) = split_passes(points, 1, WORD_BYTES, Card((9, 0), 227 << 10), few)
     return one
 
@@ -140,7 +149,7 @@ def taken(points: int, few: bool = False) -> Pass:
 def in_passes(
     degree: int, count: int, passes: Sequence[Pass], only: int | None = None
 ) -> Callable[[], Ready]:
-    """polygpu's forward transform of so many rows, in given passes.
+    """Return a function that makes polygpu's forward transform of `count` rows ready, in given passes.
 
     only: the number of one pass, which is done alone, from residues to residues.
     """

@@ -67,14 +67,17 @@ def grid(tile: Sides, most: int, n: int, sides: Sides) -> tuple[int, int, int]:
 
 @cache
 def twiddles(rows: int, columns: int) -> NDArray[Any]:
-    """The matrix of w^(i j), with w of order rows * columns."""
+    """Compute the matrix of w^(i j), with w of order rows * columns."""
     n = rows * columns
     exponents = np.multiply.outer(np.arange(rows, dtype=np.uint32), np.arange(columns, dtype=np.uint32))
     return transforms.powers(transforms.root(n, "cyclic"), n)[exponents]
 
 
 def expected(n: int, sides: Sides, factors: Sides | None = None) -> NDArray[Any]:
-    """The transposes of n residues as matrices; `factors`: of their products with twiddles of that shape."""
+    """Compute the transposes of n residues as matrices.
+
+    factors: the residues are first multiplied by twiddles of that shape.
+    """
     x = transforms.residues(n)
     if factors is not None:
         x = transforms.products(x, np.resize(twiddles(*factors), n))
@@ -161,7 +164,7 @@ PARTS = {"kernels": runner.counted("transpose", groups)}
 
 # ---- the page ----
 
-# us, with and without bank conflicts, by size; None where the note has no figure.
+# Times in us, with and without bank conflicts, by size. None stands for a figure that the note lacks.
 NOTE: dict[str, dict[int, tuple[float | None, float | None]]] = {
     BATCH: {2**17: (8.53, 6.50), 2**24: (660, 700)},
     "small_transpose_4096_W": {2**17: (9.89, 9.09), 2**24: (970, 970)},
@@ -173,7 +176,7 @@ NOTE: dict[str, dict[int, tuple[float | None, float | None]]] = {
 
 
 def note_table(rows: Rows) -> Iterator[Table]:
-    """The note's table, with its figures and ours; then what conflicts cost on either card."""
+    """Yield the note's table, with its figures and ours; then what conflicts cost on either card."""
     sizes = rows.values("n")
     body, costs = [], []
     for variant, known in NOTE.items():
@@ -194,7 +197,7 @@ def note_table(rows: Rows) -> Iterator[Table]:
 
 
 def largest(rows: Rows) -> list[Row]:
-    """The rows of all kernels at the largest size, in the order of the study."""
+    """Return the rows of all kernels at the largest size, in the order of the study."""
     own = rows.where(n=max(rows.values("n")))
     noted = (own.one(variant=name, conflicts=conflicts) for name in NOTE for conflicts in (WITH, WITHOUT))
     return [*(row for row in noted if row), *(row for row in own if "of" in row.params)]
@@ -209,14 +212,14 @@ def label(row: Row, tiles: bool = True) -> str:
 
 
 def next_reasons(row: Row) -> str:
-    """The longest reasons why a warp waits, except long_scoreboard, and the share of its cycles."""
+    """Return the longest reasons why a warp waits, except long_scoreboard, and the share of its cycles."""
     stalls = [stall for stall in page.longest_stalls(row) if stall[0] != "long_scoreboard"]
     latency = row.figures.get("warp_latency_cycles")
     return ", ".join(f"{name} {cycles / latency:.0%}" for name, cycles in stalls[:2]) if latency else ""
 
 
 def counter_table(rows: Rows) -> Iterator[Table]:
-    """What the profiler counted at the largest size."""
+    """Yield the table of what the profiler counted at the largest size."""
     columns = (
         "kernel = label | share of copy | sectors a load | sectors a store | "
         "bank conflicts a word = bank_conflicts @1 .2f | "
@@ -231,7 +234,7 @@ def counter_table(rows: Rows) -> Iterator[Table]:
 
 
 def by_limit(name: str, row: Row) -> str:
-    """The number of blocks that was worked out, and the profiler's in brackets."""
+    """Return the number of blocks that was worked out, and the profiler's in brackets."""
     worked_out, profiled = (number(row.figures.get(f"{x}limit_{name}"), ".0f") for x in ("calculated_", ""))
     return worked_out + f" ({profiled})" * bool(profiled)
 
@@ -265,7 +268,7 @@ def limit_table(rows: Rows) -> Iterator[Table]:
 
 
 def pairs_table(rows: Rows) -> Iterator[Table]:
-    """The kernel of pairs: a table for each size and kind of matrices."""
+    """Yield the tables of the kernel of pairs: one for each size and kind of matrices."""
     times = "plain, us | share of copy | with twiddles, us | share of copy | twiddles cost"
     for n in rows.values("n"):
         facts = "blocks | registers | shared KB | occupancy | instructions a word = warp_instructions @32 .1f"
@@ -283,7 +286,7 @@ def pairs_table(rows: Rows) -> Iterator[Table]:
 
 
 def shares(rows: Rows) -> str | None:
-    """The figure: share of the copy by kernel, at the largest size."""
+    """Draw the figure: share of the copy by kernel, at the largest size."""
     lines, heading = [], ""
     for row in largest(rows):
         p, of, share = row.params, row.params.get("of"), row.figures["copy_share"]

@@ -3,7 +3,7 @@ Time of a product against n
 ===========================
 
 How long does ``a * b`` take in Z_q[X]/(X^n + 1), on your machine? This program measures it for primes of 30,
-50 and 60 bits, for q = 2^64, where no transform exists, and for the textbook's method in NumPy.
+50 and 60 bits, for q = 2^64, which has no transform, and for the textbook's method in NumPy.
 
 How to measure: :doc:`/tutorials/measuring`.
 """
