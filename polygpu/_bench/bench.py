@@ -53,12 +53,12 @@ class Workload:
         self.a, self.b = (self.ring.random(shape, seed=seed) for seed in (1, 2))
 
     def rows(self, poly: Poly) -> NDArray[Any]:
-        """The residues of the first, a middle and the last polynomial, in host memory."""
+        """Return the residues of the first, a middle and the last polynomial, in host memory."""
         picked = [()] if self.batch is None else [(i,) for i in sorted({0, self.batch // 2, self.batch - 1})]
         return np.concatenate([get_backend(poly.device).to_host(poly.data[i]) for i in picked])
 
     def cases(self, names: Mapping[str, str], more: Mapping[str, int | str]) -> Iterator[Case]:
-        """A forward transform, an inverse transform and a product.
+        """Yield the cases of a forward transform, an inverse transform and a product.
 
         Each case of a batch writes into memory of its own. Each result is compared as a whole with another
         computation of the same value, and some of its rows with Python ints, at random points.
@@ -73,7 +73,7 @@ class Workload:
         points = {k: pow(roots[0], 2 * reverse_bits(k, n) + 1, q) for k in rng.sample(range(n), POINTS)}
 
         def at_points(holds: Callable[[int, int, int], bool]) -> bool:
-            """Whether `holds` is true for each row i and each chosen k with its point."""
+            """Return whether `holds` is true for each row i and each chosen k with its point."""
             return all(holds(i, k, point) for k, point in points.items() for i in range(len(x)))
 
         def is_transform(values: NDArray[Any]) -> bool:
@@ -106,7 +106,9 @@ class Workload:
 
 
 def measure_here(devices: Sequence[str], told: Callable[[Row], Any]) -> list[Row]:
-    """The rows of some devices: for "cpu" of one core, then of all threads; for a GPU of large batches.
+    """Measure some devices and return their rows.
+
+    The rows of "cpu" are those of one core, then of all threads. Those of a GPU are of large batches.
 
     told: called with each row.
 
@@ -154,7 +156,7 @@ def _measure(cases: Iterable[Case], timer: Timer, keep: Callable[[Row], None]) -
 
 
 def answering() -> list[str]:
-    """The devices that `polygpu bench` measures: the CPU and each GPU that answers."""
+    """Return the devices that `polygpu bench` measures: the CPU and each GPU that answers."""
     try:
         return ["cpu", *gpu_names()]
     except BackendUnavailable:
@@ -205,7 +207,7 @@ def _key(row: Row) -> tuple[str, Key] | None:
 
 
 def figures(rows: Iterable[Row]) -> list[Figures]:
-    """The figures of each machine and kind.
+    """Return the figures of each machine and kind.
 
     The time of a key is that of its newest row, or the median over the passes of that row's run. Only rows of
     the machine's best instruction set count.
@@ -244,7 +246,7 @@ def _picoseconds(row: Row) -> float:
 
 
 def _run(row: Row) -> str | None:
-    """The name of a row's run, which all its passes share; None for a row outside such a run."""
+    """Return the name of a row's run, which all its passes share, or None for a row outside such a run."""
     run = row.params.get("run")
     return None if run is None else str(run).rpartition(", pass")[0]
 
@@ -263,7 +265,7 @@ _RECORDED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "recorded.j
 
 
 def as_json(machines: Iterable[Figures]) -> str:
-    """The text of a file of figures, with a line for each machine, operation and size of primes."""
+    """Return the text of a file of figures, with a line for each machine, operation and size of primes."""
     parts = []
     for m in machines:
         lines = []
@@ -276,7 +278,7 @@ def as_json(machines: Iterable[Figures]) -> str:
 
 
 def recorded() -> list[Figures]:
-    """The figures of the repository's machines."""
+    """Read the figures of the repository's machines."""
     with open(_RECORDED, encoding="utf-8") as file:
         machines = json.load(file)
     return [
@@ -291,7 +293,7 @@ def recorded() -> list[Figures]:
 
 
 def line_of(row: Row) -> str:
-    """A row as a line of a file."""
+    """Return a row as a line of a file."""
     return json.dumps(asdict(row)) + "\n"
 
 
@@ -317,11 +319,11 @@ class Board(NamedTuple):
     machines: list[Figures]
 
     def mine(self) -> set[Key]:
-        """The keys for which own machines have figures."""
+        """Return the keys for which own machines have figures."""
         return {key for m in self.machines[: self.own] for key in m.ps}
 
     def legend(self) -> list[str]:
-        """A line for each machine."""
+        """Return a line for each machine."""
         return [
             f"{_letter(i)}  {m.name}{' (yours)' if i < self.own else ''}: {m.about}"
             for i, m in enumerate(self.machines)
@@ -329,7 +331,7 @@ class Board(NamedTuple):
 
 
 def boards(own: Sequence[Figures], others: Sequence[Figures]) -> list[Board]:
-    """A board for each kind of the own machines."""
+    """Return a board for each kind of the own machines."""
     kinds = [kind for kind in KINDS if any(m.kind == kind for m in own)]
     return [
         Board(

@@ -94,7 +94,7 @@ class Row:
     machine: dict[str, str | int | float]
     versions: dict[str, str]
     commit: str
-    dirty: bool | None  # None where there is no commit to differ from
+    dirty: bool | None  # None if there is no commit to differ from
     minimum: float | None = None  # in the unit of the median; the oldest rows have none
     figures: dict[str, float] = field(default_factory=dict)  # that follow from the time, named with units
 
@@ -114,7 +114,7 @@ class Timer(Protocol):
         """Nanoseconds that `loops` calls take, until their results exist."""
 
     def machine(self) -> Machine:
-        """The device as it is now: at least its `kind` and `name`."""
+        """Return the device as it is now: at least its `kind` and `name`."""
 
 
 class WallClock:
@@ -244,7 +244,7 @@ def measure(
 def sample(
     run: Callable[[], Any], timer: Timer, load_ns: float = 0, least: int = SAMPLES
 ) -> tuple[int, list[float]]:
-    """The number of calls in a sample, and the nanoseconds of each sample."""
+    """Return the number of calls in a sample, and the nanoseconds of each sample."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -263,7 +263,7 @@ def sample(
 
 
 def digest(values: NDArray[Any]) -> str:
-    """The first 16 hex digits of sha256 over the values; integers count as 64-bit words."""
+    """Return the first 16 hex digits of sha256 over the values; integers count as 64-bit words."""
     words = values.astype("<u8") if values.dtype.kind in "uiO" else values
     return hashlib.sha256(np.ascontiguousarray(words).tobytes()).hexdigest()[:16]
 
@@ -286,7 +286,7 @@ def on_cores(count: int) -> Iterator[None]:
 
 
 def cpu_name() -> str:
-    """The CPU's model name, family and model: virtual machines give different CPUs one name."""
+    """Return the CPU's model name, family and model: virtual machines give different CPUs one name."""
     info = cpuinfo()
     if "model name" not in info:
         return platform.processor() or platform.machine()
@@ -324,14 +324,14 @@ def gpu_driver() -> str:
 
 
 def cores() -> int:
-    """The number of cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpuinfo() -> dict[str, str]:
-    """The fields of the first processor in /proc/cpuinfo; empty on systems without that file."""
+    """Return the fields of the first processor in /proc/cpuinfo, or {} on systems without that file."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             text = file.read()

@@ -24,7 +24,7 @@ MAX_DEGREE = 1 << 62  # so that indices, and the order 2n of a root, are machine
 
 
 def integer(x: Any, name: str) -> int:
-    """Return x as an int; bools, floats and everything else that is no integer raise NotAnInteger."""
+    """Return x as an int. Bools, floats and everything else that is not an integer raise NotAnInteger."""
     if type(x) is int:
         return x
     try:
@@ -55,8 +55,9 @@ def exact_number(x: Any) -> Fraction | None:
 
 
 def shown(x: object) -> str:
-    """A value for messages; an int of more than 256 bits by its first and last hexadecimal digits.
+    """Return the text of a value for messages.
 
+    An int of more than 256 bits is shown by its first and last hexadecimal digits.
     Python refuses to print an int of more than 4300 decimal digits; this shows an int of any length.
 
     >>> shown(2**300), shown([1, "x"])
@@ -85,7 +86,10 @@ def checked_degree(n: object) -> int:
 
 
 def sequence(x: Any) -> tuple[Any, ...]:
-    """The entries of a list or array as a tuple; a single value, a 0-d array or a text as a tuple of one."""
+    """Return the entries of a list or array as a tuple.
+
+    A single value, a 0-d array or a text becomes a tuple of one.
+    """
     single = isinstance(x, (str, bytes)) or not isinstance(x, Iterable) or getattr(x, "ndim", 1) == 0
     return (x,) if single else tuple(x)
 
@@ -116,7 +120,7 @@ def checked_limbs(key: Any, count: int) -> tuple[int, ...]:
     """Return the indices of the limbs that ring[key] chooses, for a ring of `count` limbs.
 
     Raises:
-        ParameterError: the key is no slice or list, chooses no limb, or one twice.
+        ParameterError: the key is not a slice or list, or it chooses no limb, or one twice.
         IndexError: there is no such limb.
     """
     if isinstance(key, slice):

@@ -14,7 +14,7 @@ SMALL_ARRAY = 1 << 26  # bytes; up to this size the system is not asked whether 
 
 
 def check_memory(needed: int, n: int, moduli: tuple[int, ...]) -> None:
-    """Raise TablesTooLarge where tables of so many bytes do not fit in the available memory."""
+    """Raise TablesTooLarge if tables of `needed` bytes do not fit in the available memory."""
     if not _fits(needed):
         raise TablesTooLarge(
             f"tables for n = {n} and {len(moduli)} moduli take {_gib(needed)}, "
@@ -41,20 +41,23 @@ def new_array(
 
 
 def check_array(size: int) -> None:
-    """Raise OutOfHostMemory where an array of so many bytes does not fit in the available memory."""
+    """Raise OutOfHostMemory if an array of `size` bytes does not fit in the available memory."""
     if size > SMALL_ARRAY and not _fits(size):
         raise no_memory(size)
 
 
 def no_memory(size: int) -> OutOfHostMemory:
-    """The error to raise for an array of so many bytes."""
+    """Return the error to raise for an array of `size` bytes."""
     return OutOfHostMemory(
         f"an array of {_gib(size)} is needed, {_gib(_available_memory())} are available; take smaller batches"
     )
 
 
 def _fits(size: int) -> bool:
-    """Whether so many bytes are available. Before the answer is no, memory kept for results is released."""
+    """Return whether `size` bytes are available.
+
+    Memory kept for results is released before the answer is no.
+    """
     if size <= _available_memory():
         return True
     _cpu.pool_release()

@@ -39,7 +39,7 @@ _ALIASES = {  # older and other common names, for which messages suggest the pre
 
 
 def parameters(name: object, n: int | None) -> dict[str, Any]:
-    """The arguments of Ring for a preset: degree and moduli, and for fields the kind and the root too.
+    """Return the arguments of Ring for a preset: degree and moduli, and for fields the kind and the root too.
 
     Raises:
         ParameterError: no such preset, or a degree other than the standard's.
@@ -61,7 +61,7 @@ def parameters(name: object, n: int | None) -> dict[str, Any]:
 
 
 def _closest(name: object) -> str:
-    """The end of a message: the preset closest to a wrong name; nothing where none is close."""
+    """Return the end of a message, which names the preset closest to a wrong name, or "" if none is close."""
     if not isinstance(name, str):
         return ""
     from difflib import get_close_matches  # here, so that importing polygpu stays fast

@@ -91,20 +91,23 @@ class Quotient(NamedTuple):
         return max(0, self.degree.bit_length() - 1 - (self.wrap == 1))
 
     def power_of_node(self, node: int) -> int:
-        """The number p of a node: all its bits, or in a cyclic tree all but the top one."""
+        """Return the number p of a node: all its bits, or in a cyclic tree all but the top one."""
         return node if self.wrap == -1 else node - (1 << (node.bit_length() - 1))
 
     def exponent_of_node(self, node: int) -> int:
-        """The exponent of a node's twiddle."""
+        """Return the exponent of a node's twiddle."""
         power = self.power_of_node(node)
         return sum(1 << (self.node_bits - 1 - bit) for bit in range(self.node_bits) if power >> bit & 1)
 
     def inverse_root_twiddle(self, w: int, q: int) -> int:
-        """The twiddle of node 1 in the inverse, without the factor 1/degree; w: its twiddle, modulo q."""
+        """Return the twiddle of node 1 in the inverse, without the factor 1/degree.
+
+        w: its twiddle, modulo q.
+        """
         return w * self.wrap % q  # w^2 is X^degree
 
     def leaf_constants(self, twiddles: NDArray[Any], q: int) -> NDArray[Any]:
-        """The constants c of the leaves X^k - c; twiddles: by node."""
+        """Return the constants c of the leaves X^k - c. twiddles: by node."""
         constants = np.empty(self.degree, twiddles.dtype)
         if self.degree == 1:
             constants[0] = self.wrap % q
@@ -114,7 +117,7 @@ class Quotient(NamedTuple):
         return constants
 
     def with_degree(self, degree: int) -> Quotient:
-        """The polynomial of the same kind and another degree."""
+        """Return the polynomial of the same kind and another degree."""
         return Quotient(self.kind, degree)
 
     def power_of_x(self, k: int) -> tuple[tuple[int, int], ...]:

@@ -1,7 +1,7 @@
 """Progress of long work: what is under way, how much of it is done, and for how long it runs.
 
-An operation that may take longer than some ten milliseconds is a Work. Outside `with progress()` a Work reads
-one context variable and is silent. Shorter operations are no Work and read nothing.
+An operation that may take longer than about 10 ms is a Work. Outside `with progress()` a Work reads one
+context variable and is silent. Shorter operations are not a Work and read nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..errors import ParameterError
 from .checks import unusual
 from .locks import new_lock
 
-LONG = 1 << 22  # from so many residues on, a product or transform on the host is a Work: some 10 ms on a core
+LONG = 1 << 22  # residues; a product or transform of this many on the host is a Work: about 10 ms on a core
 
 _PIECE = 0.25  # seconds of work between two reports
 _SHOWN = 0.5  # seconds after which work is drawn
@@ -201,7 +201,7 @@ class _Display:
                         self._draw(None)
 
     def _draw(self, last: Progress | None) -> None:
-        """Draw all work under way; where there is none, end with `last`, the work that ended last."""
+        """Draw all work under way. If there is none, end with `last`, the work that ended last."""
         self._drawing = self._drawing or _drawing()
         now = perf_counter()
         works = [x._replace(seconds=now - then + x.seconds) for x, then in self._running.values()]
@@ -220,7 +220,7 @@ def _drawing() -> _Bars | _Lines:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and a noun, in the plural if needed, for the text of a Work."""
+    """Return a number and a noun, in the plural if needed, for the text of a Work."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -237,7 +237,7 @@ class _Lines:
         self._at, self._pause, self._shown = 0.0, _LINE, ("", 0)
 
     def show(self, works: Sequence[Progress]) -> None:
-        """A line for the innermost long work. While it does not advance, the pauses between lines double."""
+        """Print a line for the innermost long work. The pauses double while it does not advance."""
         now = perf_counter()
         x = next((x for x in reversed(works) if x.seconds >= _LINE), None)
         if x is None:
@@ -249,7 +249,7 @@ class _Lines:
             self._print(x)
 
     def end(self, last: Progress | None) -> None:
-        """A line for the work that ended last, if it took long."""
+        """Print a line for the work that ended last, if it took long."""
         if last is not None and last.seconds >= _LINE:
             self._at, self._pause = perf_counter(), _LINE
             self._print(last)
@@ -281,7 +281,7 @@ class _Bars:
         self._started = False
 
     def show(self, works: Sequence[Progress]) -> None:
-        """A bar for each work. The bar of a single step moves to and fro."""
+        """Draw a bar for each work. The bar of a single step moves to and fro."""
         if not self._started:
             self._bars.start()
             self._started = True

@@ -54,39 +54,39 @@ class RingPlan:
 
     @cached_property
     def n(self) -> int:
-        """The degree."""
+        """Return the degree."""
         return self.quotient.degree
 
     @cached_property
     def modulus(self) -> int:
-        """The product of the moduli."""
+        """Return the product of the moduli."""
         return prod(self.moduli)
 
     @cached_property
     def basis(self) -> Basis:
-        """The moduli and how residues are stored, as backends take them."""
+        """Return the moduli and how residues are stored, as backends take them."""
         return basis_of(self.moduli)
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of residues."""
+        """Return the dtype of residues."""
         return self.basis.dtype
 
     @cached_property
     def rows(self) -> int:
-        """The length of the limb axis."""
+        """Return the length of the limb axis."""
         return self.basis.rows
 
     @cached_property
     def arguments(self) -> tuple[Any, ...]:
-        """What the plan was made from, the key of everything that depends on the rule for roots."""
+        """Return what the plan was made from, the key of everything that depends on the rule for roots."""
         return self.n, self.moduli, self.quotient.kind, self.root, self.product
 
     # ---- the evaluation domain ----
 
     @cached_property
     def leaf_size(self) -> int | None:
-        """The number of coefficients at which the transform stops, or None if there is no transform."""
+        """Return the number of coefficients at which the transform stops, or None without a transform."""
         return least_leaf_size(self.quotient, self.moduli)
 
     @property
@@ -106,7 +106,7 @@ class RingPlan:
 
     @cached_property
     def roots(self) -> tuple[int, ...] | None:
-        """The root of unity of each limb, or None if there is no transform.
+        """Return the root of unity of each limb, or None if the ring has no transform.
 
         Raises:
             TablesTooLarge: the tables of the transform do not fit in memory, so no root is searched for.
@@ -121,7 +121,7 @@ class RingPlan:
 
     @cached_property
     def transform(self) -> NttPlan:
-        """The plan of the transform; its tables are those of the limbs' primes.
+        """Return the plan of the transform; its tables are those of the limbs' primes.
 
         Raises:
             NotNTTFriendly: the ring has no transform.
@@ -166,12 +166,12 @@ class RingPlan:
 
     @cached_property
     def calls(self) -> Calls:
-        """What repeats calls on values of this ring (_ops/calls.py)."""
+        """Return the store of what repeats calls on values of this ring (_ops/calls.py)."""
         return Calls()
 
     @cached_property
     def products(self) -> dict[tuple[Product, str], Plan]:
-        """The plans of products that were chosen, by the rule asked for and the device."""
+        """Return the plans of products that were chosen, by the rule asked for and the device."""
         return {}
 
     @cached_property
@@ -221,7 +221,7 @@ class RingPlan:
         if isinstance(self.root, str) and self.root == other.root:
             return self._derived(moduli, self.root, product)
         if least_leaf_size(self.quotient, moduli) is None:
-            return self._derived(moduli, "minimal", product)  # without a transform there are no roots
+            return self._derived(moduli, "minimal", product)  # a ring without a transform has no roots
         if self.leaf_size != other.leaf_size:
             raise BadRoot(
                 f"join: transforms of {self!r} and {other!r} end at leaves of {self.leaf_size} and "

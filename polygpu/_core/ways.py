@@ -114,9 +114,9 @@ def way_of_sums(ring: RingPlan) -> Way:
 
 
 def way_of_gadget(ring: RingPlan, terms: int, bits: int) -> tuple[Way, FftSumPlan | None]:
-    """Choose how sums of `terms` products of digits of so many bits are computed; with the plan of an FFT.
+    """Choose how sums of `terms` products of digits of `bits` bits are computed.
 
-    The ring has one modulus of at most 2^64.
+    The plan is that of an FFT, or None if another way is chosen. The ring has one modulus of at most 2^64.
     """
     if ring.leaf_size == 1:
         return "transform", None

@@ -28,7 +28,7 @@ class Devices(Group):
         return f"devices({', '.join(map(repr, self.names))})"
 
     def spread(self, x: Poly, axis: Axis | None = None) -> Spread:
-        """A value whose batch or limbs are divided among the devices.
+        """Return a value whose batch or limbs are divided among the devices, or which is copied to each.
 
         Args:
             x: a value on any device.
@@ -38,7 +38,7 @@ class Devices(Group):
 
         Raises:
             ParameterError: another axis; "batch" for a single polynomial; fewer limbs than devices.
-            RingMismatch: x is no Poly.
+            RingMismatch: x is not a Poly.
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
         Cost: a copy of each part to its device. On the host the parts of a batch share x's memory.
@@ -53,7 +53,7 @@ class Devices(Group):
         return spread.spread(self, x, axis)
 
     def divide(self, x: Poly, *, order: Order = "transposed", log_height: int | None = None) -> Divided:
-        """A value whose coefficients are divided among the devices: for polynomials that outgrow one device.
+        """Return a value with its coefficients divided among the devices: for polynomials that outgrow one.
 
         Args:
             x: a value on any device. Its ring has a complete transform. The number of devices is a power of
@@ -66,7 +66,7 @@ class Devices(Group):
         Raises:
             NotNTTFriendly: the ring has no complete transform modulo primes below 2**64.
             ParameterError: another order; sizes that do not divide; log_height outside its range.
-            RingMismatch: x is no Poly.
+            RingMismatch: x is not a Poly.
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
         Cost: a copy of each part to its device. Divided values are meant for few polynomials of large degree:
@@ -86,21 +86,23 @@ class Devices(Group):
         self, ring: Ring, *, seed: Seed = None, start: int = 0, order: Order = "transposed",
         log_height: int | None = None,
     ) -> Divided:  # fmt: skip
-        """One uniform polynomial, divided: the coefficients are those of ring.random(seed=seed, start=start).
+        """Return one uniform polynomial, with its coefficients divided among the devices.
 
-        Each device draws its own coefficients, so that no memory has to hold all of them.
+        The coefficients are those of ring.random(seed=seed, start=start). Each device draws its own, so that
+        no memory has to hold all of them.
 
         Args:
             ring: a ring that divide takes.
-            seed: as of Ring.random.
+            seed: see Ring.random.
             start: number of the polynomial in the stream, below 2**40.
-            order: as of divide.
-            log_height: as of divide.
+            order: see divide.
+            log_height: see divide.
 
         Raises:
-            ParameterError: a start outside [0, 2**40). All else as divide and Ring.random.
+            ParameterError: a start outside [0, 2**40). All else is as in divide and Ring.random.
 
-        Cost: on each device as of Ring.random for n / devices coefficients; in transposed order an exchange.
+        Cost: on each device that of Ring.random for n / devices coefficients. Transposed order takes an
+        exchange.
 
         >>> import polygpu as pg
         >>> R = pg.Ring(64, 257)

@@ -77,25 +77,26 @@ class Layout:
         return min(_ROW_SLICES, self.slices, self.rows)
 
     def column(self, device: int, part: int) -> int:
-        """Number of the first column of a device's slice `part`."""
+        """Return the number of the first column of a device's slice `part`."""
         return (device * self.slices + part) * self.count
 
     def rows_of(self, columns: Array, device: int) -> Array:
-        """The part of some columns (..., height, count) that lies in a device's rows, a view."""
+        """Return the part of some columns (..., height, count) that lies in a device's rows, a view."""
         return columns[..., device * self.rows : (device + 1) * self.rows, :]
 
     def shared(
         self, columns: Array, rows: Sequence[Array], device: int, part: int
     ) -> list[tuple[Array, Array]]:
-        """What the columns (..., height, count) of a device's slice share with the rows of each device.
+        """Return what the columns of a device's slice share with the rows of each device.
 
-        Pairs of views of the same coefficients: in the columns, and in the rows (..., rows, width).
+        These are pairs of views of the same coefficients: in the columns (..., height, count), and in the
+        rows (..., rows, width).
         """
         at = self.column(device, part)
         return [(self.rows_of(columns, e), x[..., at : at + self.count]) for e, x in enumerate(rows)]
 
     def in_order(self, order: Order) -> Layout:
-        """The layout with the slices in which a transform takes coefficients of this order."""
+        """Return the layout with the slices in which a transform takes coefficients of this order."""
         return replace(self, slices=min(_NATURAL_SLICES, self.slices)) if order == "natural" else self
 
     def slices_of(self, x: Array) -> Array:
@@ -107,7 +108,7 @@ class Layout:
 def layout_of(
     n: int, devices: int, log_height: int | None = None, tables: bool = False, limbs: int = 1
 ) -> Layout:
-    """The layout of the coefficients of a polynomial.
+    """Choose the layout of the coefficients of a polynomial.
 
     Args:
         n: degree, a power of two.
@@ -120,8 +121,8 @@ def layout_of(
             the devices work longer than the thread, and small polynomials are one slice.
 
     Raises:
-        ParameterError: n < devices**2, a number of devices that is no power of two, or log_height outside
-            its range.
+        ParameterError: n < devices**2, a number of devices that is not a power of two, or log_height
+            outside its range.
     """
     if devices & (devices - 1):
         raise ParameterError(f"devices: {devices}, must be a power of two to divide coefficients")
@@ -279,12 +280,12 @@ class Divided(NotAnArray):
         return plan  # type: ignore[no-any-return]
 
     def ntt(self) -> Divided:
-        """The value in the evaluation domain, in the ring's order; itself where it is there already.
+        """Return the value in the evaluation domain, in the ring's order, or itself if it is there already.
 
         Raises:
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
-        Cost: each device transforms n / devices coefficients, and multiplies them by twiddles where its rows
+        Cost: each device transforms n / devices coefficients, and multiplies them by twiddles if its rows
         have no tables of their own. Transposed coefficients take one exchange, natural ones two; slices are
         computed meanwhile. Beside the operand and the result a device holds three slices: three sixteenths of
         large polynomials, three eighths in natural order, all of small ones. The polynomials of a batch are
@@ -313,14 +314,14 @@ class Divided(NotAnArray):
         return self._result([self._run(x) for x in blocks], "eval", "natural")
 
     def _row_parts(self, rows: Array, i: int) -> Iterator[tuple[int, Array]]:
-        """The slices of device i's rows, one after the other, each with the number of its first row."""
+        """Yield the slices of device i's rows, one after the other, each with the number of its first row."""
         size = self._layout.rows // self._layout.row_slices
         for part in range(self._layout.row_slices):
             at = part * size
             yield i * self._layout.rows + at, rows[..., at : at + size, :]
 
     def _forward_columns(self, tables: bool) -> list[Array]:
-        """The rows of each device after the columns' transforms, (*batch, limbs, rows, width).
+        """Transform the columns, and return the rows of each device, (*batch, limbs, rows, width).
 
         Columns are transformed slice by slice, and the rows of each slice are copied to their devices.
         """
@@ -373,17 +374,17 @@ class Divided(NotAnArray):
         return blocks
 
     def intt(self, *, order: Order = "transposed") -> Divided:
-        """The value in coefficients, in an order of choice; the inverse of ntt().
+        """Return the value in coefficients, in an order of choice. This is the inverse of ntt().
 
         Args:
-            order: "transposed" or "natural", as of Devices.divide.
+            order: "transposed" or "natural", see Devices.divide.
 
         Raises:
             ParameterError: another order.
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
-        Cost: as of ntt(), with a second exchange to natural order. Beside the operand and the result a device
-        holds as much as the operand.
+        Cost: that of ntt(), with a second exchange to natural order. Beside the operand and the result a
+        device holds as much as the operand.
 
         >>> import polygpu as pg
         >>> a = pg.Ring(64, 257).random(seed=1)
@@ -413,7 +414,7 @@ class Divided(NotAnArray):
         return self._result(data, "coef", order)
 
     def _inverse_rows(self, tables: bool) -> list[Array]:
-        """The columns of each device after the rows' inverse transforms.
+        """Transform the rows back, and return the columns of each device.
 
         They are (slices, *batch, limbs, height, count). Rows are transformed slice by slice, and the columns
         of each slice are copied to their devices.
@@ -457,10 +458,10 @@ class Divided(NotAnArray):
         return self._group.each(lambda i: four_step.twiddles(self._plan, self._group.backends[i], power))
 
     def reorder(self, order: Order) -> Divided:
-        """The value with coefficients in natural or transposed order; itself where they are already.
+        """Return the value with coefficients in natural or transposed order, or itself if they are already.
 
         Args:
-            order: "natural" or "transposed", as of Devices.divide.
+            order: "natural" or "transposed", see Devices.divide.
 
         Raises:
             DomainError: evaluated values, which have the ring's order. ParameterError: another order.
@@ -492,7 +493,7 @@ class Divided(NotAnArray):
         return (*self.shape, self._ring.rows)
 
     def _rows_of(self, i: int) -> Array:
-        """The run of device i as rows of the matrix, a view."""
+        """Return the run of device i as rows of the matrix, a view."""
         return self._data[i].reshape(*self._items, self._layout.rows, self._layout.width)
 
     def _run(self, x: Array) -> Array:
@@ -520,7 +521,7 @@ class Divided(NotAnArray):
         return self._with("sub", other) if isinstance(other, Divided) else self._plus(-self._int(other))
 
     def __mul__(self, other: Divided | int) -> Divided:
-        """The product in the ring; see Divided for operands, errors and cost."""
+        """Return the product in the ring; see Divided for operands, errors and cost."""
         if not isinstance(other, Divided):
             factor = self._int(other)
             return self._each(lambda x: scale(self._ring._plan.basis, x, factor))
@@ -608,7 +609,7 @@ class Divided(NotAnArray):
         return self._result(found, self._domain, self._order)
 
     def _flat(self, x: Array) -> Array:
-        """A device's residues as (..., limbs, entries): the two axes of a slice of columns become one."""
+        """Return a device's residues as (..., limbs, entries): a slice's two axes of columns become one."""
         if self._order == "natural":
             return x
         return x.reshape(*x.shape[:-2], self._layout.height * self._layout.count)
@@ -625,7 +626,7 @@ class Divided(NotAnArray):
         return integer(x, "operand")
 
     def _plus(self, constant: int) -> Divided:
-        """The value plus a constant of the ring."""
+        """Return the value plus a constant of the ring."""
         basis = self._ring._plan.basis
         if self._domain == "eval":
             return self._each(lambda x: add_constant(basis, x, constant, 1))
@@ -639,7 +640,7 @@ class Divided(NotAnArray):
     # ---- back on one device ----
 
     def gather(self, device: str | None = None) -> Poly:
-        """The whole value on one device, as a Poly.
+        """Return the whole value on one device, as a Poly.
 
         Args:
             device: its name, such as "cpu" or "cuda:0"; by default the current one.

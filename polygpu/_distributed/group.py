@@ -58,11 +58,14 @@ class Group:
         return found
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[Array]:
-        """A new array of this shape on each device, its values undefined."""
+        """Make a new array of this shape on each device, its values undefined."""
         return self.each(lambda i: empty(self.backends[i], shape, dtype))
 
     def place(self, x: Array, i: int) -> Array:
-        """A C-contiguous array with x's values on device i; on the host x itself if it is C-contiguous."""
+        """Return a C-contiguous array with x's values on device i.
+
+        If that is the host and x is a C-contiguous array there, it is x itself.
+        """
         target = self.backends[i]
         if isinstance(x, np.ndarray):
             return target.from_host(np.ascontiguousarray(x))

@@ -132,7 +132,7 @@ class Spread(NotAnArray):
     # ---- arithmetic ----
 
     def ntt(self) -> Spread:
-        """The value in the evaluation domain: Poly.ntt of each part.
+        """Return the value in the evaluation domain: Poly.ntt of each part.
 
         Raises:
             NotNTTFriendly, TablesTooLarge, OutOfHostMemory, OutOfDeviceMemory: as Poly.ntt.
@@ -147,7 +147,7 @@ class Spread(NotAnArray):
         return self.map(Poly.ntt)
 
     def intt(self) -> Spread:
-        """The value in coefficients: Poly.intt of each part. The inverse of ntt().
+        """Return the value in coefficients: Poly.intt of each part. This is the inverse of ntt().
 
         Raises:
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
@@ -210,7 +210,7 @@ class Spread(NotAnArray):
         return self.map(lambda a, b: getattr(a, method)(b), other)
 
     def map(self, f: Callable[..., Poly], *others: Spread | int) -> Spread:
-        """The value whose part on each device is f(part, *parts of the others) there.
+        """Return the value whose part on each device is f(part, *parts of the others) there.
 
         Args:
             f: a function of values on one device, which returns a Poly there. If a batch is divided, f keeps
@@ -221,9 +221,9 @@ class Spread(NotAnArray):
 
         Raises:
             DeviceError: values on other devices, or a Poly among the others.
-            ParameterError: f is no function, values that are divided in another way, or a result of f that
-                cannot be a part of one value.
-            RingMismatch: a result of f that is no Poly.
+            ParameterError: f is not a function, values are divided in another way, or a result of f cannot be
+                a part of one value.
+            RingMismatch: a result of f is not a Poly.
 
         Cost: one call of f for each device; GPUs work at the same time, and nothing moves between them.
 
@@ -263,9 +263,9 @@ class Spread(NotAnArray):
         return Spread(self._group, parts[0].ring, main._axis, tuple(parts))
 
     def _paired(self, *others: object) -> tuple[list[Sequence[Any]], Spread]:
-        """What each device uses of each operand, this value first; and the operand whose axis the result has.
+        """Return what each device uses of each operand, and the operand whose axis the result has.
 
-        Of a value a device uses its part, of an int the int itself.
+        This value is the first operand. Of a value a device uses its part, of an int the int itself.
         """
         operands = [self, *map(self._operand, others)]
         values = [x for x in operands if isinstance(x, Spread)]
@@ -290,7 +290,7 @@ class Spread(NotAnArray):
         return integer(other, "operand")
 
     def _check_with(self, other: Spread) -> None:
-        """Raise where a device's parts of this value and the other cannot be operands of one operation."""
+        """Raise if a device's parts of this value and the other cannot be operands of one operation."""
         if other._group != self._group:
             raise DeviceError(f"operand: on {list(other.devices)}, must be on {list(self.devices)}")
         if other._axis != self._axis and (self._axis, other._axis) != ("batch", "copies"):
@@ -316,7 +316,7 @@ class Spread(NotAnArray):
     # ---- back on one device ----
 
     def gather(self, device: str | None = None) -> Poly:
-        """The whole value on one device, as a Poly.
+        """Return the whole value on one device, as a Poly.
 
         Args:
             device: its name, such as "cpu" or "cuda:0"; by default the current one.

@@ -21,7 +21,7 @@ from ..errors import CoefficientError, DeviceError, PolyGPUError
 
 
 def empty(compute: Memory, shape: tuple[int, ...], dtype: np.dtype[Any], *, zero: bool = False) -> Array:
-    """A new array on a device, of zeros if `zero`. In host memory it begins at a multiple of 64 bytes.
+    """Make a new array on a device, of zeros if `zero`. In host memory it begins at a multiple of 64 bytes.
 
     Raises:
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
@@ -56,7 +56,7 @@ def overlap(compute: Memory, a: Array, b: Array) -> bool:
 
 
 def copied(x: Array, dtype: np.dtype[Any] | None = None) -> Array:
-    """A copy in C order, aligned, in another dtype of integers if one is given."""
+    """Return a copy in C order, aligned, in another dtype of integers if one is given."""
     compute = backend_of(x)
     y = empty(compute, x.shape, x.dtype if dtype is None else dtype)
     compute.copy(x, y)
@@ -64,7 +64,7 @@ def copied(x: Array, dtype: np.dtype[Any] | None = None) -> Array:
 
 
 def contiguous(x: Any) -> Array:
-    """The array in C order and aligned for its dtype: x itself where it is so, else a copy."""
+    """Return the array in C order and aligned for its dtype: x itself if it is so, else a copy."""
     if isinstance(x, np.ndarray):
         x = np.asarray(x)  # of a subclass, an array of its own
         usable = x.flags.c_contiguous and x.flags.aligned
@@ -82,12 +82,12 @@ def layouts(*operands: Any) -> tuple[tuple[int, ...], ...] | None:
 
 
 def in_dtype(x: Array, dtype: np.dtype[Any]) -> Array:
-    """The array in another dtype of integers, which holds its values; x itself where it has that dtype."""
+    """Return the array in another dtype of integers, which holds its values, or x itself if x has it."""
     return x if x.dtype == dtype else copied(x, dtype)
 
 
 def joined(arrays: Sequence[Array], axis: int) -> Array:
-    """A new array of these arrays, one behind the other along an axis, which is counted from the left."""
+    """Return a new array of these arrays, one behind the other along an axis, counted from the left."""
     first, start = arrays[0], 0
     before = (slice(None),) * axis
     compute = backend_of(first)
@@ -108,7 +108,7 @@ def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 
 def spread(x: Array, shape: tuple[int, ...]) -> Array:
-    """The array broadcast to a shape, as a copy in C order; x itself where it has that shape."""
+    """Return the array broadcast to a shape, as a copy in C order, or x itself if it has that shape."""
     if x.shape == shape:
         return x
     compute = backend_of(x)
@@ -171,10 +171,11 @@ _OTHER_KINDS = {4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 
 
 
 def shared(x: Any, name: str, error: type[PolyGPUError] = CoefficientError) -> Any:
-    """The array of another library as one of NumPy or CuPy that shares its memory; all else unchanged.
+    """Return the array of another library as one of NumPy or CuPy that shares its memory.
 
-    It takes arrays with `__dlpack__`, such as those of PyTorch and JAX. Where `__dlpack__` refuses an array
-    in host memory, for instance because DLPack lacks its dtype, the array's `__array__` makes a copy.
+    It takes arrays with `__dlpack__`, such as those of PyTorch and JAX. All else is returned unchanged. If
+    `__dlpack__` refuses an array in host memory, for instance because DLPack lacks its dtype, the array's
+    `__array__` makes a copy.
 
     Raises:
         DeviceError: the array is on a device that polygpu does not compute on.
@@ -324,7 +325,7 @@ def _way_around(value: Any, name: str) -> str:
 
 def check_unmasked(x: object, name: str) -> None:
     """Raise CoefficientError for an array of NumPy's that declares some entries invalid."""
-    masked = sys.modules.get("numpy.ma")  # before this module is imported there are no masked arrays
+    masked = sys.modules.get("numpy.ma")  # None before the first masked array can exist
     if masked and isinstance(x, masked.MaskedArray):
         raise CoefficientError(
             f"{name}: a masked array, and there are no masked entries here; {name}.filled(0) or {name}.data "

@@ -48,7 +48,7 @@ def in_pieces(what: str, limbs: int, run: Callable[..., Any], out: Array, *opera
 
 
 def checked_axis(axis: object, ndim: int) -> int:
-    """The batch axis, counted from the left."""
+    """Return the batch axis, counted from the left."""
     a = integer(axis, "axis")
     if not -ndim <= a < ndim:
         raise ParameterError(f"axis: {shown(a)} is outside the {ndim} batch axes")
@@ -56,7 +56,7 @@ def checked_axis(axis: object, ndim: int) -> int:
 
 
 def _batch_keys(key: Any) -> tuple[Any, ...]:
-    """A key of the batch axes, which an Ellipsis fills up."""
+    """Return a key of the batch axes as a tuple, which an Ellipsis fills up."""
     keys = key if isinstance(key, tuple) else (key,)
     return keys if any(k is Ellipsis for k in keys) else (*keys, Ellipsis)
 
@@ -106,7 +106,7 @@ def _no_such_entry(error: IndexError, keys: tuple[Any, ...], x: Array) -> IndexE
 
 
 def index(x: Array, key: Any) -> Array:
-    """The entries at a key of the batch axes, by NumPy's rules: a view if it is C-contiguous, else a copy."""
+    """Return the entries at a key of the batch axes, by NumPy's rules: a C-contiguous view, else a copy."""
     keys, compute, rest = _batch_keys(key), backend_of(x), x.shape[-2:]
     try:
         if _gives_view(keys):
@@ -168,7 +168,7 @@ def assign(x: Array, key: Any, value: Array) -> None:
 
 
 def reshape(x: Array, sizes: Any) -> Array:
-    """A view in another batch shape; one size may be -1."""
+    """Return a view in another batch shape; one size may be -1."""
     batch = x.shape[:-2]
     try:
         new = np.empty(batch, np.bool_).reshape(sizes).shape

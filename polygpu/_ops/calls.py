@@ -192,7 +192,7 @@ def _describe(x: Any, parts: list[Any], operands: list[Array]) -> bool:
 
 
 def _plans_in(arguments: tuple[Any, ...]) -> Iterator[Any]:
-    """The plans that a key names by their identity, which another one may have after them."""
+    """Yield the plans that a key names by their identity, which another one may have after them."""
     for x in arguments:
         if isinstance(x, Value):
             yield x._plan

@@ -91,7 +91,7 @@ def _einsum(*values_and_subscripts: Any, out: Array | None = None) -> Any:
 
 
 def parsed_subscripts(subscripts: object, ndims: Sequence[int]) -> tuple[list[list[Label]], list[Label]]:
-    """The labels of each operand's axes, and the result's."""
+    """Return the labels of each operand's axes, and the result's."""
     if not isinstance(subscripts, str):
         raise ParameterError(f"subscripts: {subscripts!r} must be a text such as 'ij,jk->ik'")
     inputs, arrow, result = subscripts.replace(" ", "").partition("->")
@@ -128,7 +128,7 @@ def parsed_subscripts(subscripts: object, ndims: Sequence[int]) -> tuple[list[li
 
 
 def _labels(term: str, ndim: int, operand: int) -> list[Label]:
-    """The labels of an operand's axes."""
+    """Return the labels of an operand's axes."""
     letters = len(term.replace("...", ""))
     if letters > ndim or (letters < ndim and "..." not in term):
         raise ParameterError(
@@ -139,7 +139,7 @@ def _labels(term: str, ndim: int, operand: int) -> list[Label]:
 
 
 def _split(term: str, axes: int) -> list[Label]:
-    """The labels of a term: its letters, and numbers for the `axes` axes of '...'."""
+    """Return the labels of a term: its letters, and numbers for the `axes` axes of '...'."""
     before, dots, after = term.partition("...")
     return [*before, *range(-axes if dots else 0, 0), *after]
 
@@ -161,7 +161,7 @@ class _Term:
         return dict(zip(self.labels, self.data.shape, strict=False))
 
     def axes(self, order: Sequence[Label]) -> Array:
-        """A view with the batch axes in this order; axes that the term lacks have length 1."""
+        """Return a view with the batch axes in this order; axes that the term lacks have length 1."""
         kept = [self.labels.index(x) for x in order if x in self.labels]
         data = self.data.transpose(*kept, self.data.ndim - 2, self.data.ndim - 1)
         return data[tuple(slice(None) if x in self.labels else None for x in order)]
@@ -194,7 +194,7 @@ def _contract(
     for i, term in enumerate(terms[1:], 1):
         later = {x for other in terms[i + 1 :] for x in other.labels}
         result = final if i == len(terms) - 1 else _between(compute, total, term, {*output, *later})
-        if domain == "eval" and ring.leaf_size == 1 and not ring.basis.wide:  # else there is no matmul_points
+        if domain == "eval" and ring.leaf_size == 1 and not ring.basis.wide:  # others have no matmul_points
             _multiply_points(ring, compute, total, term, result)
         else:
             _add_products(ring, domain, total, term, result)
@@ -234,7 +234,7 @@ def label_sizes(batches: Sequence[tuple[int, ...]], labels: list[list[Label]]) -
 
 
 def _squeezed(compute: Memory, data: Array, labels: list[Label]) -> _Term:
-    """The operand with the diagonal of labels that repeat, without axes of length 1; a view."""
+    """Return the operand with the diagonal of labels that repeat, without axes of length 1; a view."""
     names, xp = list(labels), compute.xp
     for label in labels:
         while names.count(label) > 1:
@@ -302,7 +302,7 @@ def _multiply_points(ring: RingPlan, compute: Backend, left: _Term, right: _Term
 
 
 def _view(compute: Memory, term: _Term, groups: Groups, sizes: dict[Label, int]) -> Array:
-    """The term's axes in the groups' order, repeated along axes that the term lacks."""
+    """Return the term's axes in the groups' order, repeated along axes that the term lacks."""
     order = [x for group in groups for x in group]
     view = term.axes(order)
     shape = (*(sizes[x] for x in order), *view.shape[-2:])
@@ -321,7 +321,7 @@ def _merges(view: Array, groups: Groups) -> bool:
 
 
 def _reshaped(view: Array, fits: bool, shape: tuple[int, ...]) -> Array:
-    """A view with the axes of groups merged; of a copy where memory does not allow that."""
+    """Return a view with the axes of groups merged, of a copy if memory does not allow that."""
     return (view if fits else contiguous(view)).reshape(shape)
 
 

@@ -58,7 +58,7 @@ def explain(ring: RingPlan) -> str:
 
 
 def _explain_fft(quotient: Quotient, moduli: tuple[int, ...]) -> tuple[str, int, int]:
-    """The text on a product by FFT, the bytes of its table, and the bytes of all that it needs."""
+    """Return the text on a product by FFT, the bytes of its table, and the bytes of all that it needs."""
     try:
         plan = coarsest_fft(quotient, moduli)
     except ParameterError as error:
@@ -73,7 +73,7 @@ def _explain_fft(quotient: Quotient, moduli: tuple[int, ...]) -> tuple[str, int,
 
 
 def _word(basis: Basis) -> str:
-    """The bound of the kernels that serve the largest modulus; smaller limbs may take faster ones."""
+    """Return the bound of the kernels that serve the largest modulus; smaller limbs may take faster ones."""
     if basis.wide:
         return f"{basis.words} words of 64 bits"
     limits = (30, 31) if basis.dtype == np.uint32 else (50, 62)

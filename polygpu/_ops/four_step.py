@@ -29,7 +29,7 @@ def forward_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None 
 
 
 def inverse_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None = None) -> None:
-    """The inverse of forward_columns: from what inverse_rows gives to coefficients."""
+    """Undo forward_columns: multiply the result of inverse_rows by twiddles, and transform columns back."""
     target = x if out is None else out
     compute = backend_of(x)
     twist(plan, x, 0, twiddles(plan, compute, -first), twiddles(plan, compute, -1), target)
@@ -94,7 +94,7 @@ def transform_below(plan: FourStepPlan, x: Array, first: int, out: Array, transf
 
 
 def twiddles(plan: FourStepPlan, compute: Backend, power: int) -> list[Array]:
-    """The twiddles of all rows to a power: for each limb an array (height, 1, 1)."""
+    """Return the twiddles of all rows to a power: for each limb an array (height, 1, 1)."""
     found = []
     for limb in range(len(plan.basis.moduli)):
         high, low = map(compute.constant, plan.row_twiddles(limb, power))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 _WORD = np.dtype(np.uint64)
-_LONG = 1 << 18  # residues from which on making Python ints of them is long work: some 10 ms
+_LONG = 1 << 18  # residues; making Python ints of this many is long work: about 10 ms
 _LONG_IN = 1 << 16  # residues; to make this number of Python ints is long work, at least about 5 ms
 _PIECE = 1 << 14  # Python ints that are made at a time, at least
 
@@ -455,7 +455,7 @@ def from_residues(basis: Basis, n: int, data: Any, copy: bool | None, check: boo
 
 
 def _flaw(basis: Basis, array: Array) -> str | None:
-    """Why an element cannot hold the array as it is; None where it can."""
+    """Return why an element cannot hold the array as it is, or None if it can."""
     if isinstance(array, np.ndarray) and type(array) is not np.ndarray:
         return f"{type(array).__name__}, a subclass of ndarray"
     if array.dtype != basis.dtype:
@@ -542,7 +542,7 @@ def tolist(basis: Basis, data: Array) -> list[Any]:
 
 
 def to_int64(basis: Basis, data: Array, centered: bool) -> Array:
-    """Coefficients as int64 (*batch, n), where the data lie."""
+    """Return coefficients as int64 (*batch, n), on the device of the data."""
     compute = backend_for(basis, data)
     values = empty(compute, (*data.shape[:-2], data.shape[-1]), np.dtype(np.int64))
     flat = compute.to_int64(basis, data, centered, values)
@@ -559,7 +559,7 @@ def to_int64(basis: Basis, data: Array, centered: bool) -> Array:
 
 @repeated
 def to_float64(basis: Basis, data: Array, centered: bool, *, out: None = None) -> Array:
-    """Coefficients as the nearest doubles (*batch, n), where the data lie."""
+    """Return coefficients as the nearest doubles (*batch, n), on the device of the data."""
     compute = backend_for(basis, data)
     values = empty(compute, (*data.shape[:-2], data.shape[-1]), np.dtype(np.float64))
     compute.to_float64(basis, data, centered, values)
@@ -583,7 +583,7 @@ def norm(basis: Basis, data: Array, p: float) -> Any:
 
 
 def _square_root(x: int) -> float:
-    """The double nearest to the root of an int of any size, halves to even."""
+    """Return the double nearest to the root of an int of any size, halves to even."""
     shift = max(0, 112 - x.bit_length() + 1) & ~1  # the root has 56 bits or more
     root = math.isqrt(x << shift)
     try:  # the last bit says whether anything lies below the root, so that float() rounds once and right

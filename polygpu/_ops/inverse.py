@@ -27,7 +27,7 @@ from .multiply import multiply
 from .pointwise import pointwise
 from .transform import intt, ntt, to_domain
 
-_LONG = 1 << 24  # items times (n words)^2 from which on the extended Euclid is long work: some 10 ms
+_LONG = 1 << 24  # items times (n words)^2; from there the extended Euclid is long work: about 10 ms
 
 
 # An inverse of each element that has one, and anything for the others; which ones have one (bools in host

@@ -44,7 +44,7 @@ def extract(c: Value, index: object, *, out: None = None) -> Array:
 
 
 def decompose_integers(x: object, q: object, bits: object, levels: object) -> Array:
-    """The digits of integers modulo q as int64, along a new last axis."""
+    """Return the digits of integers modulo q as int64, along a new last axis."""
     basis = _modulus(q)
     gadget, words = digits_plan(basis, bits, levels), _words(basis, x, "x")
     return _signed_digits(backend_of(words), gadget, words)

@@ -95,9 +95,9 @@ def _times_monomials(x: V, exponents: Array, batch: tuple[int, ...], *, out: Arr
 
 
 def exponents_of(ring: RingPlan, numbers: object, name: str, near: Memory) -> Array:
-    """Return exponents of X as int64: modulo the order of X on the host, or where they are given, `near`.
+    """Return exponents of X as int64, modulo the order of X: on `near` if given there, else on the host.
 
-    On a card, where kernels reduce them, they stay as they are if the order is a power of two.
+    On a card they stay as they are if the order is a power of two, since kernels reduce them.
     """
     given = as_integers(numbers, name)
     if backend_of(given) is not near:
@@ -152,13 +152,13 @@ def _check_slots(ring: RingPlan) -> None:
 
 
 def _is_one(x: object) -> bool:
-    """Whether x is treated as a single number: it is no sequence, no array with axes, and none of a GPU."""
+    """Return whether x is treated as one number, not as a sequence, array with axes or array of a GPU."""
     several = isinstance(x, Sequence) and not isinstance(x, (str, bytes, bytearray))
     return not several and not getattr(x, "shape", ()) and not is_device_array(x)
 
 
 def _integer(x: Any, name: str) -> int:
-    """The number as an int; it may be an array without axes."""
+    """Return the number as an int; it may be an array without axes."""
     return integer(x.item() if isinstance(x, np.ndarray) else x, name)
 
 

@@ -75,7 +75,10 @@ def _padded(x: Array, n: int, *, out: None = None) -> Array:
 
 
 def truncated(x: Array, n: int) -> tuple[Array, tuple[int, ...] | None]:
-    """The first n coefficients; the first item with others that are not 0, or None. Waits for the GPU."""
+    """Return the first n coefficients, and the first item with others that are not 0, or None.
+
+    It waits for the GPU.
+    """
     compute = backend_of(x)
     with compute.device_scope():
         rest: Any = x[..., n:].any(axis=(-2, -1))

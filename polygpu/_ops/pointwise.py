@@ -23,7 +23,7 @@ Layouts = tuple[tuple[int, ...], ...] | None
 def pointwise(
     basis: Basis, op: Op, a: Array, b: Array, out: Array | None = None, strides: Layouts = None
 ) -> Array:
-    """a + b, a - b or a * b, residue by residue; batch axes broadcast. strides: layouts(a, b)."""
+    """Compute a + b, a - b or a * b, residue by residue; batch axes broadcast. strides: layouts(a, b)."""
     key: tuple[Any, ...]
     key = op, None if type(a) is ndarray else device_of(a), a is b, a is out, b is out, a.shape, b.shape
     if strides is not None:
@@ -58,7 +58,7 @@ def neg(basis: Basis, x: Array, out: Array | None = None) -> Array:
 def multiply_add(
     basis: Basis, a: Array, b: Array, c: Array, out: Array | None = None, strides: Layouts = None
 ) -> Array:
-    """a * b + c, residue by residue; b may be one number a row, and batch axes broadcast.
+    """Compute a * b + c, residue by residue; b may be one number a row, and batch axes broadcast.
 
     strides: layouts(a, b, c).
     """
@@ -143,7 +143,7 @@ def folded(
 ) -> Array:
     """Return the first n coefficients, with runs of the others added to them as in Quotient.folding.
 
-    It is x itself if there are no runs.
+    Without runs it is x itself.
     """
     if not runs:
         return x
@@ -163,7 +163,10 @@ def folded(
 def sum_over(
     basis: Basis, x: Array, axis: int | tuple[int, ...] | None = None, *, out: Array | None = None
 ) -> Array:
-    """The sum over batch axes, by default all. Over no axis it is a copy of x, over an empty axis 0."""
+    """Return the sum over batch axes, by default all.
+
+    Over no axis it is a copy of x, over an empty axis 0.
+    """
     compute, total, ndim = backend_for(basis, x), x, x.ndim - 2
     axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     for i in sorted({checked_axis(a, ndim) for a in axes}, reverse=True):
@@ -177,7 +180,7 @@ def sum_over(
 
 
 def _sum_first(compute: Arithmetic, basis: Basis, x: Array) -> Array:
-    """The sum over the first axis, by halves: about log2 len(x) calls; of one entry a view."""
+    """Return the sum over the first axis, by halves: about log2 len(x) calls. Of one entry it is a view."""
     if not len(x):
         return empty(compute, x.shape[1:], x.dtype, zero=True)
     x = contiguous(x)

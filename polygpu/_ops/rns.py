@@ -62,7 +62,7 @@ def check_words(ring: RingPlan, verb: str) -> None:
 
 
 def checked_option(value: object, name: str, options: Any) -> Any:
-    """The value, if it is one of the words of a Literal."""
+    """Return the value if it is one of the words of a Literal, else raise ParameterError."""
     if not isinstance(value, str) or value not in get_args(options):
         raise ParameterError(
             f"{name}: {shown(value)} must be one of {', '.join(map(repr, get_args(options)))}"
@@ -76,7 +76,7 @@ def _same_leaves(ring: RingPlan, other: RingPlan) -> bool:
 
 
 def _places(ring: RingPlan, moduli: Iterable[int], verb: str, way_out: str) -> tuple[int, ...]:
-    """The numbers of the ring's limbs with these moduli."""
+    """Return the numbers of the ring's limbs with these moduli."""
     at = {q: i for i, q in enumerate(ring.moduli)}
     places = tuple(at.get(q, -1) for q in moduli)
     if -1 in places:
@@ -134,7 +134,7 @@ def coefficients_of(
 
 
 def _transform(ring: RingPlan, limbs: tuple[int, ...], domain: Domain) -> NttPlan | None:
-    """The transform of some limbs if their values are wanted evaluated, else None."""
+    """Return the transform of some limbs if their values are wanted evaluated, else None."""
     return part_of(ring.transform, limbs) if domain == "eval" else None
 
 
@@ -377,7 +377,7 @@ def divided(
         return Conversion(rows, target, multipliers, rounding, exact, **last)
 
     def last() -> dict[str, Any]:
-        """What the last conversion does besides: it transforms its part, then adds x times 1 / P."""
+        """Return what the last conversion does besides: it transforms its part, then adds x times 1 / P."""
         own = Residues(S.moduli, kept, ring.rows)
         return {"transform": _transform(S, places, domain), "own": own, "own_factors": inverses()}
 
@@ -509,6 +509,6 @@ def digit_conversions(
 
 
 def _own(ring: RingPlan, S: RingPlan, part: Iterable[int]) -> list[tuple[int, int]]:
-    """The limbs of S whose moduli are in a group of the ring's limbs: (number, modulus) of each."""
+    """Return the limbs of S whose moduli are in a group of the ring's limbs: (number, modulus) of each."""
     moduli = {ring.moduli[i] for i in part}
     return [(r, q) for r, q in enumerate(S.moduli) if q in moduli]

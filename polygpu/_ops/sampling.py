@@ -36,7 +36,7 @@ Batch = int | tuple[int, ...]
 
 
 def key_of(seed: Seed, label: str = "polygpu uniform 1") -> bytes:
-    """The cipher's key for a seed: an int, bytes or str; None takes one from the operating system."""
+    """Return the cipher's key for a seed: an int, bytes or str. For None it is from the operating system."""
     import hashlib
     import secrets
 

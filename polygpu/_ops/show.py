@@ -20,9 +20,10 @@ _ITEMS, _FIRST, _LAST = 4, 3, 2  # polynomials that are shown; the first and las
 
 
 def line(x: Value) -> str:
-    """The ring, the domain, the shape and the device; some numbers of few polynomials in host memory.
+    """Return a line with the ring, the domain, the shape and the device.
 
-    Coefficients are centred integers. Evaluated residues are those of the first limb.
+    It has some numbers too, of few polynomials in host memory. Coefficients are centred integers. Evaluated
+    residues are those of the first limb.
     """
     ring, data = x._plan, x._data
     q = (
@@ -70,7 +71,10 @@ _SPACE = "white-space:nowrap;padding:0 .6em"
 
 
 def table(x: Value) -> str:
-    """An HTML table of some polynomials: their first and last coefficients, centred, or residues of limbs."""
+    """Return an HTML table of some polynomials.
+
+    It has their first and last coefficients, centred, or residues of limbs.
+    """
     ring, data, domain, shape, n = x._plan, x._data, x._domain, x._batch, x._plan.n
     compute = backend_of(data)
     numbers = "centred coefficients" if domain == "coef" else "residues"
@@ -104,7 +108,7 @@ def table(x: Value) -> str:
 
 
 def ring_table(ring: RingPlan) -> str:
-    """An HTML table of a ring: its moduli, transform and storage; what would take long is left out."""
+    """Return an HTML table of a ring: its moduli, transform and storage. What would take long is left out."""
     moduli = ring.moduli
     chosen = _some(len(moduli), _LIMBS, _LAST_LIMBS)
     one = len(moduli) == 1
@@ -131,7 +135,7 @@ def _with_bits(q: int) -> str:
 
 
 def _name(ring: RingPlan) -> str:
-    """The ring, and how large Q is."""
+    """Return the ring, and how large Q is, as HTML."""
     one = len(ring.moduli) == 1
     q = _escaped(shown(ring.moduli[0])) if one else "<i>Q</i>"
     size = "" if one else f", <i>Q</i> of {ring.modulus.bit_length()} bits in {len(ring.moduli)} limbs"
@@ -139,14 +143,14 @@ def _name(ring: RingPlan) -> str:
 
 
 def _some(count: int, first: int, last: int) -> list[int | None]:
-    """The numbers below count; of many only the first and last, with None between."""
+    """Return the numbers below count; of many only the first and last, with None between."""
     if count <= first + last + 1:
         return list(range(count))
     return [*range(first), None, *range(count - last, count)]
 
 
 def _ends(compute: Memory, x: Array, columns: list[int | None]) -> Array:
-    """The columns of one polynomial, in host memory; no others are copied."""
+    """Return the columns of one polynomial, in host memory; no others are copied."""
     if None not in columns:
         return compute.to_host(x)
     first = columns.index(None)

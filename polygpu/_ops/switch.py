@@ -87,7 +87,10 @@ class KeySwitch:
         return key._data if self.key_ring.dtype == self.T.dtype else restrict(key, self.T)._data
 
     def product(self, kept: int) -> DigitProduct:
-        """The plan of sums from a value's coefficients; rows from `kept` on are left in coefficients."""
+        """Return the plan of sums from a value's coefficients.
+
+        All rows after the first `kept` are left in coefficients.
+        """
 
         def build() -> DigitProduct:
             rows = Residues(self.ring.moduli, tuple(range(self.ring.rows)), self.ring.rows)
@@ -107,7 +110,7 @@ class KeySwitch:
         return kept_plan(self.ring, key, build)
 
     def product_of_digits(self) -> DigitProduct:
-        """The plan of sums of digits that are evaluated already."""
+        """Return the plan of sums of digits that are evaluated already."""
         return kept_plan(self.ring, ("product of digits", self.T, self.key_ring, self.size), self._plan)
 
     def _plan(self, **more: object) -> DigitProduct:

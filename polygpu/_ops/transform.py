@@ -21,7 +21,7 @@ from .calls import device_of, record, repeated
 from .integers import monomial, to_residue_ints
 from .results import result_array
 
-_LONG_WIDE = 1 << 14  # words from which on a transform of a wide modulus, in Python, is long work: some 10 ms
+_LONG_WIDE = 1 << 14  # words; a transform this long of a wide modulus, in Python, is long work: about 10 ms
 
 
 def ntt(x: V, out: Array | None = None) -> V:

@@ -126,7 +126,10 @@ def check_matrices(compute: Backend, basis: Basis, a: Array, b: Array, c: Array)
 
 
 def check_matrices_of_points(compute: Backend, basis: Basis, a: Array, b: Array, c: Array) -> None:
-    """Raise VerificationError where c is not a b at some point, modulo primes: arrays as of matmul_points."""
+    """Raise VerificationError if c is not a b at some point, modulo primes.
+
+    The arrays are as in matmul_points.
+    """
     batch, m, columns, rows, points = c.shape
     count, inner = _vectors_needed(basis), a.shape[2]
     some = np.moveaxis(_uniform(basis, (columns, count, points)), 0, -2)
@@ -141,7 +144,10 @@ def check_matrices_of_points(compute: Backend, basis: Basis, a: Array, b: Array,
 
 
 def _vectors_needed(basis: Basis) -> int:
-    """The number of vectors for 2^-40: a wrong product passes one with at most 1/q (q prime) or 1/2."""
+    """Return the number of vectors for 2^-40.
+
+    A wrong product passes one with probability at most 1/q (q prime) or 1/2.
+    """
     bits = min(q.bit_length() - 1 if is_prime(q) else 1 for q in basis.moduli)
     return -(-_BITS // bits)
 

@@ -16,14 +16,14 @@ from ..reporting import Work, counted
 _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 _WITNESSES_DECIDE = 3_317_044_064_679_887_385_961_981
 
-_LONG = 1 << 19  # count bits^2 from which on a search for primes is long work: some 10 ms
+_LONG = 1 << 19  # count times bits^2; from there a search for primes is long work: about 10 ms
 
 GOLDILOCKS = 2**64 - 2**32 + 1
 MAX_BITS = 1 << 16  # of a prime of ntt_primes; a search takes minutes at 2^13 bits, weeks at 2^16
 
 
 def is_prime(n: int) -> bool:
-    """Whether n is prime.
+    """Return whether n is prime.
 
     The answer is proven for n below 3.3e24. Above, no composite number is known that passes the test.
 
@@ -31,7 +31,7 @@ def is_prime(n: int) -> bool:
         n: any int.
 
     Raises:
-        NotAnInteger: n is no int.
+        NotAnInteger: n is not an int.
 
     Cost: of a prime at most 13 powers modulo n (0.2 ms at 61 bits), above 3.3e24 SymPy's test too; composite
     numbers take one division or one power nearly always. Answers for 16384 numbers are kept.
@@ -71,7 +71,7 @@ def _is_prime(n: int) -> bool:
 
 
 def prime_power(q: int) -> tuple[int, int] | None:
-    """The prime p and the exponent k >= 1 of q = p^k; None where q is not a power of a prime.
+    """Return the prime p and the exponent k >= 1 of q = p^k, or None if q is not a power of a prime.
 
     Args:
         q: an int of at least 2.
@@ -109,7 +109,7 @@ def ntt_primes(
     exclude: Any = (),
     near: bool | int = False,
 ) -> list[int]:
-    """The `count` largest primes below 2**bits with a complete transform of degree n, descending.
+    """Return the `count` largest primes below 2**bits with a complete transform of degree n, descending.
 
     Such a prime is 1 mod 2n (negacyclic) or 1 mod n (cyclic).
 
@@ -126,8 +126,8 @@ def ntt_primes(
             bits + 1 bits.
 
     Raises:
-        ParameterError: n is no power of two, bits, count or near is outside its range, or there are fewer
-            such primes; kind is another word.
+        ParameterError: n is not a power of two, bits, count or near is outside its range, there are fewer
+            such primes, or kind is another word.
 
     Cost: one is_prime for each number that is 1 mod 2n (1 mod n), until enough primes are found. About one in
     0.35 bits of these numbers is prime, such as one in 18 of 50 bits.
@@ -197,7 +197,7 @@ def _alternating(first: Iterator[int], second: Iterator[int]) -> Iterator[int]:
 
 
 def _moduli(exclude: Any) -> set[int]:
-    """The moduli that `exclude` names: an int, a ring (all its moduli), or several of both."""
+    """Return the moduli that `exclude` names: an int, a ring (all its moduli), or several of both."""
     found: set[int] = set()
     for x in (exclude,) if hasattr(exclude, "moduli") else sequence(exclude):
         found.update(x.moduli if hasattr(x, "moduli") else [integer(x, "exclude")])

@@ -18,7 +18,7 @@ def cache_folder() -> str:
 
 
 def load(q: int) -> tuple[int, list[int]] | None:
-    """Root and factors that the file of q has, for the caller to prove; None where there is none."""
+    """Return the root and factors in the file of q, for the caller to prove, or None if there are none."""
     with suppress(OSError, ValueError):  # no such file, or not one that store() wrote
         # O_NONBLOCK: a pipe with this name would wait for a writer.
         handle = os.open(os.path.join(cache_folder(), f"{q:x}"), os.O_RDONLY | os.O_NONBLOCK)
@@ -29,7 +29,7 @@ def load(q: int) -> tuple[int, list[int]] | None:
 
 
 def store(q: int, root: int, factors: list[int]) -> None:
-    """Write the file of q, or replace it. Where that is not possible there is no cache, which is no error."""
+    """Write the file of q, or replace it. If that is not possible, nothing is kept, and nothing is raised."""
     with suppress(OSError, ValueError):
         folder = cache_folder()
         os.makedirs(folder, exist_ok=True)

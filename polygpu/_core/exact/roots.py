@@ -12,7 +12,7 @@ from ..checks import shown
 from ..reporting import Work
 from .primes import is_prime
 
-_LONG, _LONG_WIDE = 1 << 22, 1 << 16  # orders from which on the search for a least root is long: some 10 ms
+_LONG, _LONG_WIDE = 1 << 22, 1 << 16  # orders; from there the search for a least root is long: about 10 ms
 _FACTOR_LIMIT = 1 << 20  # q - 1 above 2^64 is divided by primes below this; the rest must be 1 or prime
 
 _POWERS_A_STEP = 1 << 12  # steps of the search for a least root that take as long as one test of an order
@@ -119,7 +119,7 @@ def _smallest_generator(q: int, root: int, order: int) -> int:
 
 @lru_cache(maxsize=1 << 12)  # other orders and the other rule of the same q use it again
 def _primitive_root(q: int) -> int:
-    """The least primitive root mod the prime q, by SymPy."""
+    """Return the least primitive root mod the prime q, from the cache of roots or by SymPy."""
     from . import root_cache  # here, so that importing polygpu stays fast
 
     known = root_cache.load(q)
@@ -132,7 +132,7 @@ def _primitive_root(q: int) -> int:
 
 
 def _found_by_sympy(q: int) -> tuple[int, list[int]]:
-    """The least primitive root mod the prime q, and the prime factors of q - 1."""
+    """Return the least primitive root mod the prime q, and the prime factors of q - 1."""
     import sympy  # which takes a third of a second
 
     # Above 2^64 only small primes are tried: anything more may take for ever.

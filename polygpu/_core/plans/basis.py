@@ -49,7 +49,7 @@ class Basis:
 
 @lru_cache(maxsize=256)
 def basis_of(moduli: tuple[int, ...], wider: bool = False) -> Basis:
-    """The basis of the given moduli: uint32 where every q <= 2^32 and not `wider`, else uint64.
+    """Return the basis of the given moduli: uint32 if every q <= 2^32 and not `wider`, else uint64.
 
     wider: the moduli are some of those of a ring that stores uint64.
     """

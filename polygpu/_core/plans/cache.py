@@ -20,7 +20,7 @@ _lock = new_lock()  # a plan that another thread was building is built again in 
 
 
 def cached(key: tuple[Any, ...], build: Callable[[], _P], *, recent: bool = True) -> _P:
-    """The plan of this key, built once while it lives; recent: it may live on without a ring."""
+    """Return the plan of this key, built once while it lives. recent: it may live on without a ring."""
     with _lock:
         plan: _P | None = _plans.get(key)
         if plan is None:

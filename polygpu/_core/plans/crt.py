@@ -45,7 +45,7 @@ class Composition:
         return _words([pow(self.modulus // q, -1, q) for q in self.basis.moduli])
 
     def tables(self, bits: int) -> tuple[Table, ...]:
-        """The tables of the CPU core, which adds digits of so many bits; zeros for one wide modulus.
+        """Return the tables of the CPU core, which adds digits of `bits` bits, or zeros for one wide modulus.
 
         They are inverse; terms and the modulus, in digits that hold bits(Q) + 3 bits; prefix_inverse; bounds.
         """
@@ -56,9 +56,9 @@ class Composition:
         return self.inverse, self.terms(bits, count), modulus, self.prefix_inverse, self.bounds
 
     def terms(self, bits: int, digits: int) -> Table:
-        """(digits, limbs + 1), little-endian digits of so many bits: of each Q / q_i, then of -Q.
+        """Return little-endian digits of `bits` bits: of each Q / q_i, then of -Q.
 
-        -Q is taken modulo 2^(bits digits).
+        They are an array (digits, limbs + 1). -Q is taken modulo 2^(bits digits).
         """
         values = [self.modulus // q for q in self.basis.moduli]
         values.append((1 << bits * digits) - self.modulus)
@@ -66,7 +66,7 @@ class Composition:
 
     @cached_property
     def prefix(self) -> tuple[int, ...]:
-        """The first moduli, whose product is Q or has enough bits for any machine integer."""
+        """Return the first moduli, whose product is Q or has enough bits for any machine integer."""
         moduli = self.basis.moduli
         count = next(
             (i for i in range(1, len(moduli)) if prod(moduli[:i]).bit_length() >= _PREFIX_BITS), len(moduli)
@@ -104,12 +104,12 @@ class Composition:
 
 @lru_cache(maxsize=256)
 def composition_of(basis: Basis) -> Composition:
-    """The tables of a basis, made when first asked for."""
+    """Return the tables of a basis, made when first asked for."""
     return Composition(basis)
 
 
 def digits_of(x: int, bits: int, count: int) -> Table:
-    """Little-endian digits of so many bits."""
+    """Return the first `count` little-endian digits of x, of `bits` bits each."""
     mask = (1 << bits) - 1
     return _words([x >> bits * i & mask for i in range(count)])
 

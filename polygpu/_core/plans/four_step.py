@@ -46,11 +46,13 @@ class FourStepPlan:
         return self.quotient.degree
 
     def limb(self, i: int) -> Basis:
-        """The basis of one limb, stored as the others are."""
+        """Return the basis of one limb, stored as the others are."""
         return basis_of((self.basis.moduli[i],), self.basis.dtype == np.uint64)
 
     def columns(self, i: int, count: int, is_open: bool = False) -> NttPlan:
-        """Transforms modulo limb i of `count` neighbouring columns: a tree whose leaves have `count` entries.
+        """Return the transform modulo limb i of `count` neighbouring columns.
+
+        It is a tree whose leaves have `count` entries.
 
         is_open: these are the first levels of the whole tree, to be followed by rows_below.
         """
@@ -59,12 +61,12 @@ class FourStepPlan:
         return self._part(i, self.width, tree, count, divisor, (1, 0, is_open))
 
     def rows(self, i: int) -> NttPlan:
-        """The cyclic transform of a row modulo limb i, after its coefficients were multiplied by twiddles."""
+        """Return the cyclic transform of a row modulo limb i, which follows the product with twiddles."""
         tree = Quotient("cyclic", self.width)
         return self._part(i, self.quotient.order // self.width, tree, 1, self.width)
 
     def rows_below(self, i: int, first: int, count: int) -> NttPlan:
-        """The last levels of the whole tree modulo limb i, of rows `first` to `first` + count - 1.
+        """Return the last levels of the whole tree modulo limb i, of rows `first` to `first` + count - 1.
 
         They lie below one node: count is a power of two and divides `first`.
         """
@@ -79,7 +81,10 @@ class FourStepPlan:
         return self._part(i, self.degree // points, tree, leaf_size, self.degree, (1, 0, True))
 
     def columns_below(self, i: int, first: int, rows: int, count: int) -> NttPlan:
-        """The last levels of open columns modulo limb i, for `rows` rows from `first` on; see rows_below."""
+        """Return the last levels of open columns modulo limb i, for `rows` rows, the first of them `first`.
+
+        See rows_below.
+        """
         node = (self.height + first) // rows
         done = self.levels_above - (node.bit_length() - 1)
         tree = self.quotient.with_degree(self.height)
@@ -132,7 +137,7 @@ class FourStepPlan:
 
 
 def plan_four_step(basis: Basis, quotient: Quotient, roots: tuple[int, ...], height: int) -> FourStepPlan:
-    """The steps of the transform with these roots."""
+    """Return the steps of the transform with these roots."""
     width = quotient.degree // height
     key = "four steps", basis.moduli, quotient, roots, height, basis.dtype
     return cached(key, lambda: FourStepPlan(basis, quotient, height, width, roots))

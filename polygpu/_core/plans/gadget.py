@@ -23,7 +23,7 @@ class Gadget:
     transform: NttPlan | None  # for products; complete
     bits: int
     levels: int
-    product: FftSumPlan | TorusPlan | None = None  # for products where there is no transform
+    product: FftSumPlan | TorusPlan | None = None  # for products in a ring without a transform
     handles: Handles = field(default_factory=dict, repr=False)
 
     @property

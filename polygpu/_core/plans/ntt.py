@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 # A block of this many bytes is transformed while it stays in a core's L1 cache.
 CACHE_BLOCK_BYTES = 1 << 15
 
-_LONG_WIDE = 1 << 13  # points from which on a table of Python ints takes some 10 ms, and shows its progress
+_LONG_WIDE = 1 << 13  # points; a table of this many Python ints takes about 10 ms, and shows its progress
 _PARTS = 64  # transforms of some of its limbs that a plan keeps
 MAX_SKIPPED_LAYERS = 3  # leaves of an incomplete transform have at most 2^3 coefficients
 
 
 def least_leaf_size(quotient: Quotient, moduli: tuple[int, ...]) -> int | None:
-    """Coefficients of a leaf of the most complete transform: 1, 2, 4 or 8; None where there is none."""
+    """Return the coefficients of a leaf of the most complete transform: 1, 2, 4 or 8, or None without one."""
     n = quotient.degree
     if n & (n - 1):
         return None
@@ -142,7 +142,7 @@ class NttPlan:
 
 
 def plan_ntt(quotient: Quotient, moduli: tuple[int, ...], leaf_size: int, roots: tuple[int, ...]) -> NttPlan:
-    """The plan of a transform with the given roots, one a modulus, whose order is that of X^leaf_size."""
+    """Return the plan of a transform with these roots, one a modulus, whose order is that of X^leaf_size."""
 
     def build() -> NttPlan:
         n = quotient.degree
@@ -157,7 +157,7 @@ def plan_ntt(quotient: Quotient, moduli: tuple[int, ...], leaf_size: int, roots:
 
 
 def part_of(plan: NttPlan, limbs: tuple[int, ...]) -> NttPlan:
-    """The transform of some limbs, in any order and number, of residues stored as the plan's."""
+    """Return the transform of some limbs, in any order and number, of residues stored as the plan's."""
     if limbs == tuple(range(len(plan.tables))):
         return plan
     if (known := plan.parts.get(limbs)) is not None:
@@ -180,7 +180,7 @@ def prime_tables(
     divisor: int | None = None,
     node: int = 1,
 ) -> PrimeTables:
-    """The tables of a prime, shared by all rings that have it."""
+    """Return the tables of a prime, shared by all rings that have it."""
     of = q, root, quotient, dtype, quotient.degree if divisor is None else divisor, node
     return cached(("prime", *of), lambda: PrimeTables(*of), recent=False)
 

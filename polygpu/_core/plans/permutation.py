@@ -71,7 +71,7 @@ def multiplier_of(quotient: Quotient, g: int, evaluated: bool) -> int:
 
 @lru_cache(maxsize=64)
 def automorphism_index(quotient: Quotient, multiplier: int, evaluated: bool) -> NDArray[np.int64]:
-    """The array of k, by j, of an automorphism."""
+    """Return the array of k, by j, of an automorphism."""
     n, order = quotient.degree, quotient.order
     if not evaluated:
         index = np.arange(n, dtype=np.int64) * multiplier % order
@@ -84,7 +84,7 @@ def automorphism_index(quotient: Quotient, multiplier: int, evaluated: bool) -> 
 
 @lru_cache(maxsize=64)
 def monomial_index(quotient: Quotient, exponent: int) -> NDArray[np.int64]:
-    """The array of k, by j, of the product of coefficients with X^exponent."""
+    """Return the array of k, by j, of the product of coefficients with X^exponent."""
     index = (np.arange(quotient.degree, dtype=np.int64) - exponent) % quotient.order
     index.setflags(write=False)
     return index

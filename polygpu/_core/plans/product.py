@@ -33,7 +33,7 @@ MAX_DIGITS = 8  # of an operand of a product by FFT
 # The twiddles of an FFT are rounded from a format with more bits (_core/plans/fft.py).
 LONG_DOUBLE = np.finfo(np.longdouble).nmant >= 63
 LEAST_LENGTH = 32  # real numbers of an FFT at least, so that kernels find whole vectors and tiles
-_LONG = 1 << 16  # complex roots of unity from which on they take some 10 ms, and show their progress
+_LONG = 1 << 16  # complex roots of unity; this many take about 10 ms, and show their progress
 _MOST_BITS, _MOST_TERMS = 30, 1 << 20  # of a digit in a kernel; of products in a sum
 
 
@@ -114,7 +114,7 @@ class FftProductPlan(FftPlan):
         return self.split(self.digits)[1]
 
     def split(self, digits: int) -> tuple[int, int]:
-        """Width and number of sums for so many digits."""
+        """Return the width of `digits` digits, and the number of sums."""
         moduli = self.basis.moduli
         width, sums, bits = digit_width(moduli, digits), 2 * digits - 1, residue_bits(moduli)
         if moduli == (1 << bits,):
@@ -122,7 +122,7 @@ class FftProductPlan(FftPlan):
         return width, sums
 
     def work(self, digits: int) -> int:
-        """Real numbers that are transformed for a product with so many digits."""
+        """Return how many real numbers are transformed for a product with `digits` digits."""
         return (2 * digits + self.split(digits)[1]) * self.length
 
 
@@ -146,12 +146,15 @@ Plan = NttPlan | AuxiliaryPlan | FftProductPlan
 
 
 def residue_bits(moduli: tuple[int, ...]) -> int:
-    """The least b with centred residues of at most 2^(b - 1) in size."""
+    """Return a b for which centred residues are at most 2^(b - 1) in size.
+
+    It is the least one, or one more if the largest modulus is 2^k + 1 with k >= 1.
+    """
     return max(max(moduli) - 1, 1).bit_length()
 
 
 def digit_width(moduli: tuple[int, ...], digits: int) -> int:
-    """Bits of each of so many digits of centred residues."""
+    """Return the bits of each of `digits` digits of centred residues."""
     return max(2, -(-residue_bits(moduli) // digits))
 
 
@@ -163,9 +166,9 @@ class AuxiliarySize(NamedTuple):
 
 
 def auxiliary_size(quotient: Quotient, moduli: tuple[int, ...]) -> AuxiliarySize:
-    """The least auxiliary transform, and the fewest primes.
+    """Return the points of the least auxiliary transform, and the fewest primes that are sure to suffice.
 
-    Their product exceeds 2 n (q/2)^2 for each q: a coefficient of the product of two centred
+    The product of the primes exceeds 2 n (q/2)^2 for each q: a coefficient of the product of two centred
     operands, |x| <= q/2, is at most n (q/2)^2 in size (docs/math.md).
     """
     n = quotient.degree
@@ -181,7 +184,7 @@ def auxiliary_bytes(quotient: Quotient, moduli: tuple[int, ...]) -> int:
 
 
 def plan_auxiliary(quotient: Quotient, moduli: tuple[int, ...]) -> AuxiliaryPlan:
-    """The plan of an exact product in the ring of any moduli and any degree."""
+    """Return the plan of an exact product in the ring of any moduli and any degree."""
 
     def build() -> AuxiliaryPlan:
         n = quotient.degree
@@ -197,12 +200,15 @@ def plan_auxiliary(quotient: Quotient, moduli: tuple[int, ...]) -> AuxiliaryPlan
 
 
 def fft_error_bound(n: int, points: int, digits: int, width: int) -> Fraction:
-    """A bound on the error of each coefficient of a sum of products of digits (docs/math.md, equation 6)."""
+    """Return a bound on the error of each coefficient of a sum of products of digits.
+
+    Source: docs/math.md, equation 6.
+    """
     return sum_error_bound(n, points, digits, width, width)
 
 
 def sum_error_bound(n: int, points: int, terms: int, left: int, right: int) -> Fraction:
-    """The same bound for `terms` products of digits of `left` and of `right` bits (equation 6a)."""
+    """Return the same bound for `terms` products of digits of `left` and of `right` bits (equation 6a)."""
     from fractions import Fraction  # here, so that importing polygpu stays fast: it imports decimal
 
     u = Fraction(1, 1 << 53)
@@ -229,10 +235,11 @@ def fft_length(quotient: Quotient) -> int:
 
 
 def coarsest_fft(quotient: Quotient, moduli: tuple[int, ...]) -> FftProductPlan:
-    """The plan of plan_fft, whatever memory there is.
+    """Return the plan of plan_fft, whatever memory there is.
 
     Raises:
-        PrecisionError: n is so large that even the shortest digits are not proven exact.
+        PrecisionError: n is so large that even the shortest digits are not proven exact, or NumPy has no
+            extended precision here.
         ParameterError: a modulus above 2^64.
     """
     if basis_of(moduli).wide:
@@ -259,7 +266,9 @@ def coarsest_fft(quotient: Quotient, moduli: tuple[int, ...]) -> FftProductPlan:
 
 
 def plan_fft(quotient: Quotient, moduli: tuple[int, ...]) -> FftProductPlan:
-    """The plan of an exact product by transforms in doubles, with the fewest digits that are proven exact.
+    """Return the plan of an exact product by transforms in doubles.
+
+    It has the fewest digits that are proven exact.
 
     Raises:
         PrecisionError, ParameterError: there is none.
@@ -275,7 +284,7 @@ def plan_fft(quotient: Quotient, moduli: tuple[int, ...]) -> FftProductPlan:
 
 
 def plan_fft_sums(quotient: Quotient, q: int, terms: int, bits: int) -> FftSumPlan | None:
-    """The plan of exact sums of products with polynomials of so many bits; None where none is proven exact.
+    """Return the plan of exact sums of products with polynomials of `bits` bits, or None without a proof.
 
     It splits the other factors into the fewest digits for which it is proven (docs/math.md, "Products by
     FFT").
@@ -295,7 +304,7 @@ def plan_fft_sums(quotient: Quotient, q: int, terms: int, bits: int) -> FftSumPl
 
 @lru_cache(maxsize=64)
 def _digits_of_sums(n: int, length: int, q: int, terms: int, bits: int) -> tuple[int, float] | None:
-    """The number of digits, and the error bound; None where no number is proven exact."""
+    """Return the number of digits and the error bound, or None if no number is proven exact."""
     if not 1 <= terms <= _MOST_TERMS or bits > _MOST_BITS:
         return None
     total = residue_bits((q,))

@@ -18,7 +18,7 @@ Estimate = Literal["nearest", "floor", "counted", "none"]
 
 
 def runs_of(places: Iterable[int]) -> list[tuple[int, int]]:
-    """Runs of neighbours among ascending places: (first, how many)."""
+    """Return runs of neighbours among ascending places, each as (first, how many)."""
     runs = []
     for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
         members = [place for _, place in run]
@@ -66,7 +66,10 @@ class Conversion:
     handles: Handles = field(default_factory=dict, repr=False)
 
     def steps(self) -> tuple[Conversion, Conversion | None]:
-        """The conversion up to its transform, and the sum with the own rows after it."""
+        """Return the conversion up to its transform, and the sum with the own rows after it.
+
+        The second is None if the conversion has no transform or no own rows.
+        """
         if self.transform is None:
             return self, None
         before = replace(self, transform=None, own=None, own_factors=(), handles={})
@@ -130,11 +133,11 @@ class Conversion:
 
     @cached_property
     def table(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """The factors of the terms in each row of the target, (target, terms).
+        """Return the factors of the terms in each row of the target, (target, terms).
 
-        The terms are y_i of each row of the source; c, unless it is always 0; where the value is scaled, the
+        The terms are y_i of each row of the source; c, unless it is always 0; if the value is scaled, the
         sum of the low 16 bits of the whole parts and of the fraction, and the sum of the other bits, in units
-        of 2^16; the target's row, where it accumulates; the own row, if there is one.
+        of 2^16; the target's row, if it accumulates; the own row, if there is one.
         """
         times = (
             self.factor * (self.modulus // self.divisor) if self.scales else self.modulus
@@ -160,7 +163,7 @@ class Conversion:
 
     @cached_property
     def fraction_numbers(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """The same constants for the fraction, of the rows of D."""
+        """Return the same constants for the fraction, of the rows of D."""
         wanted = self.fraction == "nearest"
         return _numbers(tuple(self.source.moduli[i] for i in self.divisors) if wanted else ())
 
@@ -174,7 +177,10 @@ def multiples(
 
 
 def _numbers(moduli: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """The product P of k moduli and each P/q_i, in as many words as 2 k P has: (1 + k, words)."""
+    """Return the product P of k moduli and each P/q_i, (1 + k, words).
+
+    There are as many words as 2 k P takes with a bit for its sign.
+    """
     whole = prod(moduli)
     count = (2 * len(moduli) * whole).bit_length() // 64 + 1 if moduli else 0
     mask = (1 << 64) - 1

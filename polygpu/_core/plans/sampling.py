@@ -78,7 +78,7 @@ def sparse(weight: int) -> Sampler:
 
 @lru_cache(maxsize=64)
 def binomial(eta: int) -> Sampler:
-    """The difference of two sums of eta bits."""
+    """Return the sampler of the difference of two sums of eta bits."""
     return Sampler("binomial", _bytes_of(2 * eta), eta, eta)
 
 
@@ -90,7 +90,10 @@ def tuniform(b: int) -> Sampler:
 
 @lru_cache(maxsize=64)
 def gaussian(sigma: Fraction) -> Sampler:
-    """The discrete Gaussian; a wide one is the sum of narrow ones with weights 1, k or 1, k, l, k l."""
+    """Return the sampler of the discrete Gaussian.
+
+    A wide one is the sum of narrow ones with weights 1, k or 1, k, l, k l.
+    """
     variance, weights = sigma * sigma, [1]
     draws = 1 if sigma <= _ONE_DRAW else 2 if sigma <= _TWO_DRAWS else 4
     while len(weights) < draws:
@@ -105,7 +108,7 @@ def gaussian(sigma: Fraction) -> Sampler:
 
 
 def _bytes_of(bits: int) -> int:
-    """The least power of two of bytes that holds so many bits."""
+    """Return the least power of two of bytes that holds `bits` bits."""
     return max(1, 1 << (bits - 1).bit_length() >> 3)
 
 

@@ -36,19 +36,19 @@ class DigitProduct:
 
     @cached_property
     def made_rows(self) -> list[int]:
-        """The rows of digits and limbs that are not own rows: conversions make them."""
+        """Return the rows of digits and limbs that are not own rows: conversions make them."""
         limbs = len(self.key_rows)
         own = {j * limbs + limb for limb, (j, _) in self.own.items()}
         return [i for i in range(self.digits * limbs) if i not in own]
 
     @cached_property
     def inverse_transform(self) -> NttPlan:
-        """The transform of the limbs whose sums are left in coefficients."""
+        """Return the transform of the limbs whose sums are left in coefficients."""
         return part_of(self.transform, self.inverse)
 
     @cached_property
     def runs(self) -> list[tuple[int, NttPlan]]:
-        """Runs of neighbours among made_rows: the first row, and the transform of the run."""
+        """Return runs of neighbours among made_rows: the first row, and the transform of the run."""
         limbs = len(self.key_rows)
         return [
             (first, part_of(self.transform, tuple(i % limbs for i in range(first, first + count))))
@@ -57,13 +57,16 @@ class DigitProduct:
 
     @cached_property
     def adding(self) -> Conversion:
-        """The conversion that adds the multiple of another value to the sums."""
+        """Return the conversion that adds the multiple of another value to the sums."""
         rows = tuple(self.own[i][1] if f else 0 for i, f in enumerate(self.factors))
         return _adding(self.transform, self.factors, rows, self.own_total)
 
     @cached_property
     def own_copy(self) -> Conversion:
-        """The conversion that copies rows of the evaluated value to their places among digits and limbs."""
+        """Return the conversion that copies rows of the evaluated value to their places.
+
+        The places are among digits and limbs.
+        """
         limbs, moduli = len(self.key_rows), self.transform.basis.moduli
         places = sorted((j * limbs + limb, limb, row) for limb, (j, row) in self.own.items())
         own = tuple(moduli[limb] for _, limb, _ in places)
@@ -98,7 +101,7 @@ class RotatedSums:
 
     @cached_property
     def adding(self) -> Conversion:
-        """The conversion that adds f times `more`."""
+        """Return the conversion that adds f times `more`."""
         return _adding(self.transform, self.factors, self.more_rows, self.more_total)
 
 

@@ -70,12 +70,12 @@ class TorusPlan(FftPlan):
 
     @cached_property
     def error(self) -> ProductError:
-        """The error of a product, 0 where it is exact."""
+        """Return the error of a product, 0 if it is exact."""
         return self._error(False)
 
     @cached_property
     def combined_error(self) -> ProductError:
-        """The same of a product with combined residues, which are transformed in doubles."""
+        """Return the same of a product with combined residues, which are transformed in doubles."""
         return self._error(True)
 
     def _error(self, is_combined: bool) -> ProductError:
@@ -97,11 +97,11 @@ class TorusPlan(FftPlan):
 
     @cached_property
     def roots(self) -> NDArray[np.complex128]:
-        """exp(2 pi i k / (4 points)) for k from 0 on."""
+        """Return exp(2 pi i k / (4 points)) for k = 0 ... 4 points - 1."""
         return unit_roots(np.arange(4 * self.points, dtype=np.int64), 4 * self.points)
 
     def spectra(self, residues: NDArray[np.unsignedinteger]) -> NDArray[np.complex128]:
-        """The spectra (*batch, points) of polynomials (*batch, n), in the order of the tree's leaves.
+        """Return the spectra (*batch, points) of polynomials (*batch, n), in the order of the tree's leaves.
 
         They are computed in extended precision and rounded once.
         """
@@ -124,7 +124,7 @@ class TorusPlan(FftPlan):
 def torus_error_bound(
     n: int, terms: int, bits: int, modulus_bits: int, is_combined: bool = False
 ) -> Fraction:
-    """A bound on the error of a coefficient before it is rounded (docs/math.md, equation 6b).
+    """Return a bound on the error of a coefficient before it is rounded (docs/math.md, equation 6b).
 
     is_combined: residues are rounded to doubles, and transformed as digits are.
     """
@@ -140,7 +140,7 @@ def torus_error_bound(
 
 
 def _relative_variance(stages: int, terms: int, is_combined: bool) -> float:
-    """The variance of the error over that of the sum, in units of 2^-106.
+    """Return the variance of the error over that of the sum, in units of 2^-106.
 
     A stage takes x and y to s = x + w y and 2 x - s. A part of s is rounded after the first product, where
     its variance is 3/4 of the final one, and after the second; 2 x - s has the error of s and one more. So a
@@ -154,7 +154,7 @@ def _relative_variance(stages: int, terms: int, is_combined: bool) -> float:
 
 
 def plan_torus(quotient: Quotient, q: int, terms: int, bits: int, levels: int) -> TorusPlan:
-    """The plan of sums of products in doubles.
+    """Return the plan of sums of products in doubles.
 
     Raises:
         ParameterError: another modulus than 2^32 and 2^64, another ring than X^n + 1 for a power of two, or
