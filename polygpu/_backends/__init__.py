@@ -37,14 +37,14 @@ def _make_reference() -> Backend:
     return ReferenceBackend()
 
 
-# What makes the backend of a device that is no GPU, by the device's name.
+# What makes the backend of a device that is not a GPU, by the device's name.
 MAKERS: dict[str, Callable[[], Backend]] = {"cpu": _make_cpu, "reference": _make_reference}
 
 _device: ContextVar[str | None] = ContextVar("polygpu_device", default=None)
 
 
 def current_device() -> str:
-    """The device of new values: of the innermost `device(...)`, else $POLYGPU_DEVICE, else "cpu"."""
+    """Return the device of new values: the innermost `device(...)`, else $POLYGPU_DEVICE, else "cpu"."""
     return _device.get() or _default_device()
 
 
@@ -84,7 +84,7 @@ def device(name: str) -> Iterator[str]:
 
 
 def checked_device(name: object, source: str = "device") -> str:
-    """The full name of a device that answers; raises otherwise, naming where it came from."""
+    """Return the full name of a device that answers; otherwise raise an error that names the source."""
     if isinstance(name, str):
         if name in MAKERS:
             return name
@@ -100,7 +100,7 @@ def checked_device(name: object, source: str = "device") -> str:
 
 @cache  # of success alone (an error is not kept): asking takes a millisecond
 def check_gpu(index: int) -> None:
-    """Raise where a GPU does not answer."""
+    """Raise BackendUnavailable if a GPU does not answer."""
     from .cuda import absence
 
     if reason := absence(index):
@@ -108,7 +108,7 @@ def check_gpu(index: int) -> None:
 
 
 def gpu_names() -> list[str]:
-    """The devices that are GPUs; BackendUnavailable where none answers."""
+    """Return the names of all GPUs. Raise BackendUnavailable if the first one does not answer."""
     from .cuda import count
 
     check_gpu(0)
@@ -117,7 +117,7 @@ def gpu_names() -> list[str]:
 
 @cache
 def get_backend(name: str) -> Backend:
-    """The backend of a device, by its full name."""
+    """Return the backend of a device, by its full name."""
     if name in MAKERS:
         return MAKERS[name]()
     from .cuda import CudaBackend
@@ -126,12 +126,12 @@ def get_backend(name: str) -> Backend:
 
 
 def backend() -> Backend:
-    """The backend on which new values are made."""
+    """Return the backend on which new values are made."""
     return get_backend(current_device())
 
 
 def host() -> HostBackend:
-    """The backend of operations that always run on the host: "reference" if that is chosen, else "cpu"."""
+    """Return the backend of operations that always run on the host: "reference" if chosen, else "cpu"."""
     found = host_of(_device.get())
     return found if isinstance(found, HostBackend) else cast(HostBackend, get_backend("cpu"))
 
@@ -141,13 +141,13 @@ chosen_device = _device.get  # of the innermost `device(...)`
 
 @cache
 def host_of(device: str | None) -> Backend:
-    """The backend of values in host memory, for a chosen device: its own, or that of the CPU for a GPU."""
+    """Return the backend of values in host memory for a chosen device: its own, or the CPU's for a GPU."""
     chosen = device or _default_device()
     return get_backend(chosen if chosen in MAKERS else "cpu")
 
 
 def backend_of(x: Array) -> Backend:
-    """The backend that computes on an array: where it lies."""
+    """Return the backend that computes on an array, by where it lies."""
     return host_of(_device.get()) if isinstance(x, np.ndarray) else get_backend(_gpu_name(x.data.device_id))
 
 
@@ -157,7 +157,10 @@ def _gpu_name(index: int) -> str:
 
 
 def backend_for(basis: Basis, x: Array) -> Arithmetic:
-    """The backend that computes modulo a basis on an array: the array's, or the host's for a wide modulus."""
+    """Return the backend that computes on an array modulo a basis.
+
+    It is the array's, or for a wide modulus one that works in host memory.
+    """
     return _wide(backend_of(x)) if basis.wide else backend_of(x)
 
 
@@ -183,7 +186,7 @@ def is_device_array(x: object) -> bool:
 
 
 def cuda_sources() -> str:
-    """The folder of the CUDA sources, in an installed and in an editable package."""
+    """Return the folder of the CUDA sources, in an installed or an editable package."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     for folder in (os.path.join(package, "cuda"), os.path.join(os.path.dirname(package), "cuda")):
         if os.path.isdir(folder):

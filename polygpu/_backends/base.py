@@ -42,21 +42,21 @@ class Memory(ABC):
 
     @abstractmethod
     def to_host(self, x: Array) -> Array:
-        """The values in host memory; the array itself where it is there."""
+        """Return the values in host memory, or the array itself if it is there already."""
 
     @abstractmethod
     def from_host(self, x: Array) -> Array:
-        """The values of a NumPy array on the device; the array itself on the host."""
+        """Return the values of a NumPy array on the device, or the array itself on the host."""
 
     @abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """A new array of undefined values, in the device's memory."""
+        """Return a new array of undefined values, in the device's memory."""
 
     @abstractmethod
     def copy(self, x: Array, out: Array) -> None:
         """out[...] = x, for arrays of this device with any strides; axes of x broadcast to those of out.
 
-        Their dtypes may be different ones of integers, where the values fit. They have no entries in common,
+        Their dtypes may be different ones of integers, if the values fit. They have no entries in common,
         unless they are the same entries.
         """
 
@@ -98,14 +98,14 @@ class Memory(ABC):
     def device_scope(self, views: bool = False) -> AbstractContextManager[Any]:
         """Inside a `with`, functions of xp work on this device; a call that does so has no record.
 
-        views: they only make views, which is no work.
+        views: they only make views, which is not work.
         """
         return nullcontext()
 
     def observe(
         self, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
     ) -> tuple[Array, Record | None]:
-        """Do the work of a call; return its result and, where it can be repeated, its record.
+        """Do the work of a call. Return its result and, if it can be repeated, its record.
 
         operands: all arrays that the work reads and that may be others in another call. Of those that are one
         object here, the others are one object too. out: the memory for the result, if it is given.
@@ -113,11 +113,11 @@ class Memory(ABC):
         return work(), None
 
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
-        """A function that repeats f, whose work is recorded once; f itself where nothing is gained."""
+        """Return a function that repeats f, whose work is recorded once, or f itself if nothing is gained."""
         return f
 
     def mark(self) -> Mark:
-        """The moment at which all work queued so far on the current stream is done."""
+        """Return the moment at which all work queued so far on the current stream is done."""
         return None
 
     def await_marks(self, marks: Iterable[Mark]) -> None:
@@ -138,7 +138,7 @@ class Memory(ABC):
         return False
 
     def _dense(self, x: Array) -> Array:
-        """A copy in C order."""
+        """Return a copy in C order."""
         out = self.empty(x.shape, x.dtype)
         self.copy(x, out)
         return out
@@ -177,15 +177,15 @@ class Arithmetic(Memory):
 
     @abstractmethod
     def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
-        """Coefficients to the evaluation domain, in its bit-reversed order.
+        """Transform coefficients to the evaluation domain, in its bit-reversed order.
 
-        Where the arrays have more rows than the plan has limbs, the plan's limbs are the rows from `first`
-        on; the other rows stay as they are.
+        If the arrays have more rows than the plan has limbs, the plan's limbs are the rows that begin with
+        `first`. The other rows stay as they are.
         """
 
     @abstractmethod
     def intt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
-        """The evaluation domain to coefficients, in rows as ntt()."""
+        """Transform the evaluation domain to coefficients, in rows as in ntt()."""
 
     @abstractmethod
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
@@ -260,9 +260,9 @@ class Arithmetic(Memory):
         self.copy(self.from_host(rounded), out)
 
     def norm(self, basis: Basis, x: Array, p: float, out: Array) -> None:
-        """The largest size (p = inf), the sum of sizes (1) or of squares (2) of the centered integers.
+        """Compute the largest size (p = inf), sum of sizes (1) or of squares (2) of the centered integers.
 
-        As uint64 words (*batch, words); see _core/plans/crt.py.
+        Results are uint64 words (*batch, words); see _core/plans/crt.py.
         """
         sizes = abs(self._integers(basis, x, True))
         norms = sizes.max(-1) if p == math.inf else (sizes ** int(p)).sum(-1)
@@ -388,14 +388,14 @@ class Backend(Arithmetic):
         """Products of matrices modulo the one modulus of limbs, at most 2^64.
 
         (batch or 1, m, k) by (batch or 1, k, n), C-contiguous. Entries are any words of the limbs' dtype,
-        canonical or not; out is canonical, C-contiguous and no operand. If `multiplies_bytes`, a may be one
-        matrix of integers of 1 or 2 bytes, whose rows or columns are dense.
+        canonical or not; out is canonical, C-contiguous and not an operand. If `multiplies_bytes`, a may be
+        one matrix of integers of 1 or 2 bytes, whose rows or columns are dense.
         """
 
     multiplies_bytes = False
 
     def prefers_bytes(self, basis: Basis, rows: int) -> bool:
-        """Whether so many rows of small integers multiply faster as bytes than as words."""
+        """Whether `rows` rows of small integers multiply faster as bytes than as words."""
         return self.multiplies_bytes
 
     # ---- composed ----
@@ -444,8 +444,8 @@ class Backend(Arithmetic):
         out[s, i, j, r, x] = sum over k of a[s, i, k, r, x] b[s, k, j, r, x] mod q_r.
         Arrays (batch, m, k, rows, points), (batch, k, p, rows, points) and (batch, m, p, rows, points) of
         canonical residues; the last two axes are dense, the first three may be strided (transposed or
-        broadcast views, with step 0), out's too but without step 0. out is no operand. Moduli are at most
-        2^64.
+        broadcast views, with step 0), out's too but without step 0. out is not an operand. Moduli are at
+        most 2^64.
         """
         sums = self._zeros(out.shape, out.dtype)
         for k in range(a.shape[2]):
@@ -465,8 +465,8 @@ class Backend(Arithmetic):
 
         x, y, more, pair: (*batch, 2, rows, n). square: (*batch, rows, n). Batch axes of x, y and more
         broadcast to those of the results. Operands may have any strides between components and items; items
-        of the results, which are no operands, are dense and evenly spaced. adds: the products are added to
-        what the results hold, and `more` is None.
+        of the results, which are not operands, are dense and evenly spaced. adds: the products are added
+        to what the results hold, and `more` is None.
         """
         (x0, x1), (y0, y1) = ((v[..., 0, :, :], v[..., 1, :, :]) for v in (x, y))
         held = pair if adds else more
@@ -501,7 +501,7 @@ class Backend(Arithmetic):
         out: Array,
         more: Array | None = None,
     ) -> None:
-        """Sums of products of digits and a key (_core/plans/switch.py).
+        """Compute sums of products of digits and a key (_core/plans/switch.py).
 
         out: (*batch, 2, limbs, n), evaluated. value: in coefficients, and evaluated. digits: (*batch, digits,
         limbs, n), scratch memory for the digits of the value; without a value, the evaluated digits
@@ -539,7 +539,7 @@ class Backend(Arithmetic):
         weights: Array | None,
         out: Array,
     ) -> None:
-        """Sums over rotations of products of digits and keys (_core/plans/switch.py).
+        """Compute sums over rotations of products of digits and keys (_core/plans/switch.py).
 
         out: (results, *batch, 2, limbs, n), evaluated. digits: (*batch, digits, limbs, n), evaluated, or with
         a first axis of terms; None if no term has a key. keys: for each term, (digits or more, 2, rows, n) or
@@ -646,9 +646,9 @@ class Backend(Arithmetic):
         self.copy(sums.reshape(out.shape), out)
 
     def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
-        """c times X^e_0, then for each i from 1 on c + ggsws[i - 1] (X^e_i c - c); out is not c.
+        """Compute c times X^e_0, then for i = 1, 2, ... c + ggsws[i - 1] (X^e_i c - c); out is not c.
 
-        Exponents are as of mul_monomial, (*batch, 1 + count), on the host or where c is.
+        Exponents are as in mul_monomial, (*batch, 1 + count), on the host or where c is.
         """
         basis, items = gadget.basis, c.shape[:-2]
         powers = self.from_host(exponents) if isinstance(exponents, np.ndarray) else exponents
@@ -703,17 +703,17 @@ class HostBackend(Backend):
 
     @abstractmethod
     def invert(self, basis: Basis, x: Array, quotient: Quotient, out: Array) -> Array:
-        """Inverses modulo the quotient and the one modulus of a basis, a prime of any size.
+        """Compute inverses modulo the quotient and the one modulus of a basis, a prime of any size.
 
-        Returns an int64 for each item: the degree of the factor that it shares with the quotient, 0 where it
-        has an inverse; `out` holds any values where it has none.
+        Returns an int64 for each item: the degree of the factor that it shares with the quotient, or 0 if it
+        has an inverse. For an item without an inverse, `out` holds any values.
         """
 
     @abstractmethod
     def find_wrong_product(
         self, basis: Basis, a: Array, b: Array, c: Array, points: Array, quotient: Quotient
     ) -> int:
-        """The first row of c that differs from a b at one of the points (rows, count), or -1.
+        """Return the first row of c that differs from a b at one of the points (rows, count), or -1.
 
         Rows are counted over all items and limbs. Coefficients of any basis of primes; batch axes of a and b
         broadcast to c's.
@@ -724,7 +724,7 @@ _WORD = (1 << 64) - 1
 
 
 def _rounded(v: int) -> float:
-    """The nearest double, or an infinity."""
+    """Return the nearest double, or an infinity."""
     try:
         return float(v)
     except OverflowError:
@@ -732,7 +732,7 @@ def _rounded(v: int) -> float:
 
 
 def _small_integers(sampler: Sampler, numbers: list[int]) -> list[int]:
-    """The coefficients of one polynomial from its numbers of the stream, as Sampler defines them."""
+    """Return the coefficients of one polynomial from its numbers of the stream, as Sampler defines them."""
     p = sampler.parameter
     if sampler.shape == "ternary":
         return [3 * w // 2**64 - 1 for w in numbers]

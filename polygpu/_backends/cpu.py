@@ -37,7 +37,7 @@ from .records import Array, Record
 _PIECE = 1 << 17  # bytes of random stream at a time: they and as many zeros stay in the L2 cache
 _OPS = {name: code for code, name in enumerate(_cpu.OPS)}
 
-_LONG_TABLES = 1 << 17  # points from which on tables take some 10 ms, and show their progress
+_LONG_TABLES = 1 << 17  # points; tables of at least this many take about 10 ms, and show their progress
 _ORDERS = 256  # of the points of one transform, which are kept
 _SUMS = 32  # sets of automorphisms of one plan of rotated sums, whose native objects are kept
 _MOST_KEPT = 1 << 62  # bytes of results: no bound but the core's own share of the free memory
@@ -80,14 +80,14 @@ def _words(moduli: Iterable[int]) -> list[int]:
 
 
 def _coefficients(out: Array) -> int:
-    """The number of coefficients of all polynomials of a result."""
+    """Return the number of coefficients of all polynomials of a result."""
     return int(prod(out.shape[:-2]) * out.shape[-1])
 
 
 def _pieces(
     key: bytes, limb: int, start: int, count: int, size: int, unit: int = 1
 ) -> Iterator[tuple[int, int, Array]]:
-    """The stream of coefficients from number `start` on, in pieces that stay in the cache.
+    """Yield the stream of coefficients that begins with number `start`, in pieces that stay in the cache.
 
     A piece is the number of its first coefficient, counted from `start`, the number of its coefficients, a
     multiple of `unit`, and words of their bytes, valid until the next piece.
@@ -157,7 +157,7 @@ class CpuBackend(HostBackend):
         return native
 
     def _native(self, plan: Plan | FftSumPlan) -> Any:
-        """The core's object of a plan: Transform, Auxiliary or FftProduct."""
+        """Return the core's object of a plan: Transform, Auxiliary or FftProduct."""
         native = plan.handles.get("cpu")
         if native is None:
             native = plan.handles["cpu"] = self._make_native(plan)
@@ -516,7 +516,7 @@ class CpuBackend(HostBackend):
         return native
 
     def _native_gadget(self, gadget: Gadget) -> _cpu.GadgetProduct | _cpu.TorusProduct:
-        """The core's object of products with a gadget's digits."""
+        """Return the core's object for products with a gadget's digits."""
         if isinstance(gadget.product, TorusPlan):
             return self._native_torus(gadget.product)
         native: _cpu.GadgetProduct | None = gadget.handles.get("cpu")

@@ -49,7 +49,7 @@ class Foreign(NamedTuple):
 
 Note = Made | Constant | Step | Foreign
 
-# What the call that is being recorded in this thread has done, in order; None where none is.
+# What the call that is being recorded in this thread has done, in order, or None if none is being recorded.
 noted: ContextVar[list[Note] | None] = ContextVar("polygpu_noted", default=None)
 
 

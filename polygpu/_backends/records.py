@@ -17,7 +17,7 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Does what a call did on other operands of the same shapes, into `out`, or into a new array without it. It
-# returns None, with nothing done, where it does not serve these arrays: the call must take its ordinary way.
+# returns None, with nothing done, if it does not serve these arrays: the call must take its ordinary way.
 Replay = Callable[[tuple[Array, ...], Array | None], Array | None]
 
 MOST_STEPS = 4096  # of a record; longer calls are not recorded

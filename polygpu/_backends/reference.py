@@ -41,12 +41,12 @@ def write(basis: Any, values: list[list[list[int]]], out: Array) -> None:
 
 
 def part_of(basis: Any, x: Array, first: int) -> Array:
-    """The rows of a basis, from `first` on, in an array that may have more."""
+    """Return the rows of a basis, which begin with `first`, of an array that may have more."""
     return x if x.shape[-2] == basis.rows else x[..., first : first + basis.rows, :]
 
 
 def product(a: list[int], b: list[int], q: int, constant: int) -> list[int]:
-    """a * b mod X^n - constant, mod q: each pair of coefficients once."""
+    """Return a * b mod X^n - constant, mod q. Multiply each pair of coefficients once."""
     n = len(a)
     c = [0] * n
     for i, x in enumerate(a):
@@ -80,7 +80,7 @@ def reverse_bits(k: int, points: int) -> int:
 
 
 def sign_of(quotient: Any) -> int:
-    """What X^n is in a ring: -1 or 1."""
+    """Return what X^n is in a ring: -1 or 1."""
     return _SIGNS[quotient.kind]
 
 
@@ -117,7 +117,7 @@ def leaf_constants(plan: Any, limb: int) -> list[int]:
 
 
 def evaluate(coefficients: Sequence[int], x: int, q: int) -> int:
-    """The polynomial's value at x mod q, by Horner's rule."""
+    """Return the polynomial's value at x mod q, by Horner's rule."""
     value = 0
     for coefficient in reversed(coefficients):
         value = (value * x + coefficient) % q
@@ -125,9 +125,9 @@ def evaluate(coefficients: Sequence[int], x: int, q: int) -> int:
 
 
 def inverse(a: list[int], q: int, constant: int) -> list[int] | int:
-    """1 / a mod X^n - constant, q prime, by the extended Euclidean algorithm.
+    """Return 1 / a mod X^n - constant, q prime, by the extended Euclidean algorithm.
 
-    Where there is no inverse, the degree of the common factor.
+    If a does not have an inverse, return the degree of the common factor.
     """
 
     def trimmed(x: list[int]) -> list[int]:
@@ -150,7 +150,7 @@ def inverse(a: list[int], q: int, constant: int) -> list[int] | int:
 
 
 def exact_sum(terms: list[complex]) -> complex:
-    """The sum, each part rounded once; with infinities or overflow, the ordinary sum of floats."""
+    """Return the sum, each part rounded once, or with infinities or overflow the ordinary sum of floats."""
     try:
         return complex(math.fsum(t.real for t in terms), math.fsum(t.imag for t in terms))
     except (OverflowError, ValueError):
@@ -158,7 +158,7 @@ def exact_sum(terms: list[complex]) -> complex:
 
 
 def value_of(conversion: Any, residues: Sequence[int]) -> int:
-    """The value w of one coefficient in a conversion (_core/plans/rns.py), from its residues."""
+    """Return the value w of one coefficient in a conversion (_core/plans/rns.py), from its residues."""
     moduli = conversion.source.moduli
     whole, nearest = math.prod(moduli), conversion.rounding == "nearest"
     value = 0
@@ -261,7 +261,7 @@ class ReferenceBackend(HostBackend):
         )
 
     def to_words(self, basis: Any, x: Array, centered: bool, out: Array) -> None:
-        """The sum of residues times (Q / q_i) ((Q / q_i)^-1 mod q_i), mod Q, in two's complement."""
+        """Write the sum of residues times (Q / q_i) ((Q / q_i)^-1 mod q_i), mod Q, in two's complement."""
         modulus, words = prod(basis.moduli), out.shape[-1]
         factors = [modulus // q * pow(modulus // q, -1, q) for q in basis.moduli]
         values = []
@@ -280,7 +280,7 @@ class ReferenceBackend(HostBackend):
         return np.frombuffer(text, np.uint8)[skip : skip + count]
 
     def ntt(self, plan: Any, x: Array, out: Array, first: int = 0) -> None:
-        """The residue modulo each leaf: coefficient r is the sum over i of a[i leaf_size + r] c^i."""
+        """Write the residue modulo each leaf: coefficient r is the sum over i of a[i leaf_size + r] c^i."""
         x, out = part_of(plan.basis, x, first), part_of(plan.basis, out, first)
         values = []
         for item in to_ints(plan.basis, np.broadcast_to(x, out.shape)):
@@ -317,7 +317,7 @@ class ReferenceBackend(HostBackend):
         write(plan.basis, values, out)
 
     def convert(self, conversion: Any, x: Array | None, own: Array | None, out: Array) -> None:
-        """The value that the source's rows hold, then each row of the target from it."""
+        """Compute the value that the source's rows hold, then each row of the target from it."""
         source, target, n = conversion.source, conversion.target, out.shape[-1]
         batch, none = out.shape[:-2], np.zeros((0, n), out.dtype)
         items = out.reshape(prod(batch), target.total, n)
@@ -343,7 +343,7 @@ class ReferenceBackend(HostBackend):
                     item[place] = np.array([v % s for v in row], out.dtype)
 
     def decompose(self, gadget: Any, x: Array, out: Array) -> None:
-        """The digits of y (_core/plans/gadget.py), from the least significant one up."""
+        """Compute the digits of y (_core/plans/gadget.py), the least significant one first; it lies last."""
         q, bits, levels = gadget.basis.moduli[0], gadget.bits, gadget.levels
         base, n = 1 << bits, x.shape[-1]
         items = prod(x.shape[:-1])
@@ -396,7 +396,7 @@ class ReferenceBackend(HostBackend):
             out[s, i, j] = sum(x * row[j] for x, row in zip(left[s][i], right[s], strict=True)) % q
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
-        """The sum of x_j w^(jk), of rounded products."""
+        """Write the sum of x_j w^(jk), of rounded products; the inverse is 1/n times the sum."""
         n, sign = x.shape[-1], 1 if inverse else -1
         roots = [cmath.exp(sign * 2j * math.pi * k / n) for k in range(n)]
         for row, result in zip(x.tolist(), out, strict=True):
@@ -405,7 +405,7 @@ class ReferenceBackend(HostBackend):
                 result[k] = value / n if inverse else value
 
     def convolve(self, a: Array, b: Array, out: Array) -> None:
-        """The sum of a_i b_(k - i), indices modulo the length."""
+        """Write the sum of a_i b_(k - i), indices modulo the length."""
         n = a.shape[-1]
         for left, right, result in zip(a.tolist(), np.broadcast_to(b, a.shape).tolist(), out, strict=True):
             for k in range(n):

@@ -28,7 +28,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _on_host(method: Method) -> Method:
-    """A method whose arrays are in host memory, copied there if need be; the last one is the result."""
+    """Wrap a method of host arrays. If need be, copy operands there and the last array, the result, back."""
 
     @wraps(method)
     def call(self: WideArithmetic, *args: Any) -> Any:
@@ -47,7 +47,7 @@ def _on_host(method: Method) -> Method:
 
 
 def _of_core(name: str) -> Any:
-    """A method of the core's backend, on arrays in host memory."""
+    """Make a method that calls the core's backend on arrays in host memory."""
 
     def call(self: WideArithmetic, *args: Any) -> Any:
         return getattr(self.core, name)(*args)
@@ -57,7 +57,7 @@ def _of_core(name: str) -> Any:
 
 
 def _of_home(name: str) -> Any:
-    """A method of the device's backend."""
+    """Make a method that calls the device's backend."""
 
     def call(self: WideArithmetic, *args: Any, **options: Any) -> Any:
         return getattr(self.home, name)(*args, **options)

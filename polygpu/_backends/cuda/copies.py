@@ -43,7 +43,7 @@ Axis = tuple[int, int, int]  # length, and the steps from one index to the next 
 
 
 def shared_axes(axes: list[Axis]) -> list[Axis]:
-    """The axes of a copy, as few as possible: those along which both arrays are dense are one axis.
+    """Return the axes of a copy, as few as possible: those along which both arrays are dense are one axis.
 
     The order is that of steps in `out`, so that neighbouring threads write neighbours.
     """
@@ -57,9 +57,9 @@ def shared_axes(axes: list[Axis]) -> list[Axis]:
 
 
 def axes_of(x: Array, out: Array, places: int) -> tuple[list[Axis], str, str]:
-    """The axes of a copy, the innermost last, with steps in entries, and the types of entries of x and out.
+    """Return the axes of a copy, the innermost last, with steps in entries, and the types of entries.
 
-    places: the addresses of both arrays, with bits of either set.
+    The types are those of x and of out. places: the addresses of both arrays, with bits of either set.
     """
     lead = out.ndim - x.ndim
     axes = [
@@ -85,7 +85,7 @@ def axes_of(x: Array, out: Array, places: int) -> tuple[list[Axis], str, str]:
 
 
 def copy_launch(axes: list[Axis], source: str, target: str, **values: int) -> Launch:
-    """The launch that copies entries of one type to entries of another, along at most MAX_AXES + 1 axes."""
+    """Return the launch that copies entries of one type to another, along at most MAX_AXES + 1 axes."""
     *outer, (n, x_step, y_step) = axes
     log_width = min(n - 1, THREADS - 1).bit_length()
     rows = prod(length for length, _, _ in outer)
@@ -100,7 +100,7 @@ def copy_launch(axes: list[Axis], source: str, target: str, **values: int) -> La
 
 
 def items_launch(size: int, items: int, unit: int, scatters: bool, **values: int) -> Launch:
-    """The launch that moves so many items of `size` bytes by an index, in units of so many bytes."""
+    """Return the launch that moves `items` items of `size` bytes by an index, in units of `unit` bytes."""
     n = size // unit
     blocks = -(-n // THREADS), min(_MAX_BLOCKS, items)
     parameters = ITEMS(n=n, items=items, **values)
@@ -147,7 +147,7 @@ def _move_items(gpu: Context, x: Array, index: Array, out: Array, scatters: bool
 
 
 def _copy_in_parts(gpu: Context, x: Array, out: Array) -> None:
-    """A copy along more axes than the kernel takes: one for each index of the shortest axis."""
+    """Copy along more axes than the kernel takes, with one copy for each index of the shortest axis."""
     length, axis = min((n, i) for i, n in enumerate(out.shape) if n > 1)
     before: tuple[Any, ...] = (slice(None),) * axis
     own = axis - out.ndim + x.ndim  # the axis of x
@@ -157,21 +157,21 @@ def _copy_in_parts(gpu: Context, x: Array, out: Array) -> None:
 
 
 def filled(gpu: Context, shape: tuple[int, ...], dtype: np.dtype[Any], value: int) -> Array:
-    """A new array with this value everywhere."""
+    """Make a new array with this value everywhere."""
     array = gpu.empty(shape, dtype)
     copy(gpu, gpu.constant(np.array(value, dtype)), array)
     return array
 
 
 def copied(gpu: Context, x: Array, shape: tuple[int, ...] | None = None) -> Array:
-    """A copy in C order, in a shape to which x broadcasts."""
+    """Return a copy in C order, in a shape to which x broadcasts."""
     array = gpu.empty(x.shape if shape is None else shape, x.dtype)
     copy(gpu, x, array)
     return array
 
 
 def dense(gpu: Context, x: Array) -> Array:
-    """The array in C order: x itself or a copy."""
+    """Return x itself if it is in C order, otherwise a copy that is."""
     return x if x.flags.c_contiguous else copied(gpu, x)
 
 
@@ -188,5 +188,5 @@ def broadcast(gpu: Context, x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def repeated(gpu: Context, x: Array, shape: tuple[int, ...]) -> Array:
-    """An operand for kernels that repeat it over leading axes: other ways to broadcast need a copy."""
+    """Return x for kernels that repeat it over leading axes, or a copy if it broadcasts in another way."""
     return x if shape[len(shape) - x.ndim :] == x.shape else broadcast(gpu, x, shape)

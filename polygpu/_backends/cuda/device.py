@@ -76,7 +76,7 @@ def _cupy() -> Any:
 
 
 def absence(index: int) -> str | None:
-    """Why GPU `index` cannot be used, and what to do; None where it answers."""
+    """Return why GPU `index` cannot be used, and what to do, or None if it can be used."""
     try:
         cupy = _cupy()
     except ImportError as error:
@@ -107,7 +107,7 @@ def count() -> int:
 
 
 def describe() -> str:
-    """The GPUs that answer, with driver and CuPy."""
+    """Describe the GPUs that answer, with the versions of CUDA and CuPy."""
     cupy = _cupy()
     runtime = cupy.cuda.runtime
     cards = []
@@ -216,7 +216,7 @@ def aside() -> Iterator[None]:
 
 
 def _check_not_captured(stream: Any, name: str) -> None:
-    """Raise where a graph is recorded: work queued now would run in its replays alone, not now."""
+    """Raise DeviceError if a graph is being recorded: work queued now would run only in its replays."""
     if stream.is_capturing():
         raise DeviceError(
             f"{name}: no table is made and nothing copied from the host while work is recorded; f did in its "
@@ -311,11 +311,11 @@ class Shared:
             yield from part.parts()
 
     def pending(self) -> list[Any]:
-        """The launches that the first use will make, with those of the parts."""
+        """Return the launches that the first use will make, with those of the parts."""
         return [*self._launches, *(launch for part in self._parts for launch in part.pending())]
 
     def on(self, stream: Any) -> Any:
-        """The value, for work on a stream, the current one."""
+        """Return the value for work on a stream, the current one, and let it wait until the value is made."""
         with self._one_at_a_time:
             for part in self._parts:
                 part.on(stream)
@@ -410,7 +410,7 @@ class _Scope:
             raise self.out_of_memory(error) from error
 
     def out_of_memory(self, error: BaseException) -> OutOfDeviceMemory:
-        """The library's error for CuPy's."""
+        """Return the library's error for CuPy's."""
         return OutOfDeviceMemory(
             f"{self._name}: {error}; delete values that are no longer needed, take smaller batches, "
             "or give back what CuPy keeps with cupy.get_default_memory_pool().free_all_blocks()"
@@ -469,7 +469,10 @@ class Device:
 
     @cached_property
     def driver(self) -> dict[str, int]:
-        """The addresses of libcuda's functions for launches, by name; DeviceError as for libcuda."""
+        """Return the addresses of libcuda's functions for launches, by name.
+
+        It raises DeviceError as `libcuda` does.
+        """
         graphs = _GRAPHS if all(hasattr(self.libcuda, name) for name in _GRAPHS) else ()
         return {
             name: ctypes.cast(getattr(self.libcuda, name), ctypes.c_void_p).value or 0
@@ -540,7 +543,7 @@ class Device:
             return lane.record()
 
     def _lane_to(self, index: int) -> Any:
-        """This card's stream of copies to another card; this card may then access the other's memory."""
+        """Return the stream of copies to another card, and let this card access its memory if it can."""
         lane = self._lanes.get(index)
         if lane is None:
             runtime = self.xp.cuda.runtime
@@ -570,7 +573,7 @@ class Device:
         return array  # type: ignore[no-any-return]
 
     def require(self, nbytes: int, hint: str) -> None:
-        """Raise OutOfDeviceMemory if the card and CuPy's pool have less than so many bytes together."""
+        """Raise OutOfDeviceMemory if the card and CuPy's pool have less than `nbytes` bytes together."""
         with self.scope:
             pool = self.xp.get_default_memory_pool()
             free, limit = self._device.mem_info[0], pool.get_limit()
@@ -649,7 +652,10 @@ class Device:
         return self.scope if views else self._foreign_scope
 
     def kept(self, handles: Handles, key: str, make: Callable[[], tuple[Any, Sequence[Shared]]]) -> Shared:
-        """The value of a plan's handles for this device; `make` gives it and its parts."""
+        """Return the value of a plan's handles for this device.
+
+        If there is none yet, `make` gives it and its parts.
+        """
         key = f"{self.name} {key}"
         shared = handles.get(key)
         if shared is None:

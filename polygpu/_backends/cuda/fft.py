@@ -18,17 +18,17 @@ CONVOLVE = Struct("fft.cu", "ConvolveParameters<double>", ("a b y twiddles", POI
 
 
 def fft_launch(n: int, dtype: np.dtype[Any], rows: int, inverse: bool, **values: int) -> Launch:
-    """The launch that transforms rows."""
+    """Return the launch that transforms rows."""
     return _launch(f"fft<{{}}, {cbool(inverse)}>", n, dtype, rows, FFT(rows=rows, **values))
 
 
 def convolve_launch(n: int, dtype: np.dtype[Any], rows: int, **values: int) -> Launch:
-    """The launch that convolves rows."""
+    """Return the launch that convolves rows."""
     return _launch("fft_convolve<{}>", n, dtype, rows, CONVOLVE(rows=rows, **values))
 
 
 def _launch(kernel: str, n: int, dtype: np.dtype[Any], rows: int, parameters: bytes) -> Launch:
-    """The launch of a kernel on rows; its name lacks the type and log2 of the length."""
+    """Return the launch of a kernel on rows. Its given name lacks the type and log2 of the length."""
     lanes = max(1, n // 8)
     threads = max(128, lanes)
     rows_of_block = threads // lanes

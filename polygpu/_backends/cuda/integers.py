@@ -56,14 +56,14 @@ def kernel_words(modulus: int) -> int:
 
 
 def integers_launch(basis: Basis, source: np.dtype[Any], entries: int, **values: int) -> Launch:
-    """The launch that reduces machine integers of a dtype."""
+    """Return the launch that reduces machine integers of a dtype."""
     parameters = INTEGERS(entries=entries, limbs=basis.rows, **values)
     kernel = f"reduce_integers<{ctype(basis)}, {INTEGER_TYPES[source.str[1:]]}>"
     return entrywise(_FILE, kernel, entries, parameters)
 
 
 def out_launch(basis: Basis, size: int, to: str, entries: int, **values: Any) -> Launch:
-    """The launch that composes integers from residues; size: words of an integer."""
+    """Return the launch that composes integers of `size` words from residues."""
     kernel = f"compose_integers<{ctype(basis)}, {size}, {_OUT[f'to_{to}']}>"
     return entrywise(_FILE, kernel, entries, OUT(entries=entries, **values))
 
@@ -153,7 +153,7 @@ def norm(gpu: Context, basis: Basis, x: Array, p: float, out: Array) -> None:
 def _tables(
     gpu: Context, basis: Basis, words: int, n: int, centered: bool
 ) -> tuple[tuple[Shared, ...], bytes]:
-    """The constants for composing integers, and the struct with their addresses."""
+    """Return the constants for composing integers, and the struct with their addresses."""
     moduli, limbs = gpu.moduli_of(basis), basis.rows
 
     def make() -> tuple[Array, tuple[()]]:

@@ -100,9 +100,9 @@ GADGET = Struct(
 def digit_rows_launch(
     made: Listed, items: int, limbs: int, n: int, adds: bool, card: Card, /, **values: int
 ) -> Launch:
-    """The launch that ends transforms of digits, which start_rows began, and sums their products.
+    """Return the launch that ends transforms of digits, which start_rows began, and sums their products.
 
-    limbs: that the launch is for; `values` have the number of all.
+    limbs: the number of limbs that the launch is for; `values` have the number of all limbs.
     """
     grid = items * n >> made.rows.log_block_values, limbs
     inverse = table_offsets(made.tables, made.word)[3]
@@ -122,7 +122,7 @@ def digit_rows_launch(
 
 
 def limb_rows(plan: DigitProduct, limbs: Sequence[int]) -> np.ndarray[Any, np.dtype[Any]]:
-    """The C struct LimbRow of each of these limbs."""
+    """Return the C struct LimbRow of each of these limbs."""
 
     def row(limb: int) -> tuple[int, ...]:
         own = plan.own.get(limb, (plan.digits, 0))
@@ -132,7 +132,7 @@ def limb_rows(plan: DigitProduct, limbs: Sequence[int]) -> np.ndarray[Any, np.dt
 
 
 def packed_digits(gadget: Gadget) -> bytes:
-    """The C struct Digits."""
+    """Return the C struct Digits of a gadget."""
     q, power = gadget.basis.moduli[0], 1 << gadget.bits * gadget.levels
     scale = (power << 8 * gadget.basis.dtype.itemsize) // q
     if power == q:
@@ -148,7 +148,7 @@ def packed_digits(gadget: Gadget) -> bytes:
 
 
 def decompose_launch(gadget: Gadget, n: int, entries: int, **values: int) -> Launch:
-    """The launch that computes the digits of so many entries."""
+    """Return the launch that decomposes `entries` coefficients into digits."""
     parameters = DECOMPOSE(n=n, entries=entries, digits=packed_digits(gadget), **values)
     return entrywise(_FILE, f"decompose<{ctype(gadget.basis)}>", entries, parameters)
 
@@ -156,18 +156,18 @@ def decompose_launch(gadget: Gadget, n: int, entries: int, **values: int) -> Lau
 def signed_digits_launch(
     gadget: Gadget, n: int, stride: int, entries: int, dtype: np.dtype[Any], **values: int
 ) -> Launch:
-    """The launch that computes the digits of so many entries as signed integers of a dtype."""
+    """Return the launch that decomposes `entries` coefficients into digits, as signed integers of a dtype."""
     parameters = SIGNED_DIGITS(n=n, stride=stride, entries=entries, digits=packed_digits(gadget), **values)
     kernel = f"signed_digits<{ctype(gadget.basis)}, {INTEGER_TYPES[dtype.str[1:]]}>"
     return entrywise(_FILE, kernel, entries, parameters)
 
 
 def gadget_tile(points: int, components: int, items: int, word: Word, card: Card) -> Pass | None:
-    """The tile of a product in one kernel; None if it is too large, or too small for a kernel.
+    """Return the tile of a product in one kernel, or None if it is too large or too small for a kernel.
 
-    A thread holds values, digits and a sum for each component, of eight coefficients. It takes four where
-    there are so few ciphertexts that multiprocessors are idle, and for 64-bit integers, which need more
-    registers.
+    There is none either for more than _MOST_COMPONENTS components. A thread holds values, digits and a sum
+    for each component, of eight coefficients. It takes four if there are so few ciphertexts that
+    multiprocessors are idle, and for 64-bit integers, which need more registers.
     """
     log_points = points.bit_length() - 1
     if log_points < 8 or components > _MOST_COMPONENTS:
@@ -182,7 +182,7 @@ def gadget_tile(points: int, components: int, items: int, word: Word, card: Card
 def gadget_launch(
     gadget: Gadget, word: Word, tile: Pass, components: int, rotates: bool, items: int, **values: int
 ) -> Launch:
-    """Products of so many ciphertexts with one matrix, or rotations by several matrices in turn."""
+    """Return the launch that multiplies `items` ciphertexts by one matrix, or rotates by several in turn."""
     size, n = word.bytes, 1 << tile.log_length
     forward, inverse, _ = table_offsets((tile,), word)
     assert gadget.transform is not None
@@ -233,7 +233,7 @@ def _in_two_passes(
     out: Array,
     more: Array | None,
 ) -> bool:
-    """Multiply digits in the pass that evaluates them; False, with nothing done, where it cannot be."""
+    """Multiply digits in the pass that evaluates them. Return False, with nothing done, if it cannot be."""
     (x, own), (*batch, _, limbs, n) = value, out.shape
     items, rows = prod(batch), plan.digits * limbs
     groups = listed((plan.transform,), n, items * limbs, gpu.card)
@@ -291,7 +291,7 @@ def _multiply_listed(
 def _end_inverse(
     gpu: Context, recipe: Recipe, plan: DigitProduct, made: Listed, items: int, number: int
 ) -> None:
-    """The last pass, over columns, of the inverse transforms of sums, which digit_rows has begun."""
+    """Add the last pass, over columns, of the inverse transforms of sums, which digit_rows has begun."""
     limbs, part = len(plan.key_rows), plan.inverse_transform
     for group in transform_groups(part, gpu.card, len(plan.inverse) < limbs):
         between = limbs - len(plan.inverse)
@@ -318,7 +318,7 @@ def _make_digits(gpu: Context, plan: DigitProduct, value: tuple[Array, Array], d
 def rotated_launch(
     word: Word, size: int, sets: int, rows: int, together: int, wide: bool, /, **values: Any
 ) -> Launch:
-    """The launch that sums rotated products modulo limbs of one word.
+    """Return the launch that sums rotated products modulo limbs of one word.
 
     size: bytes of residues. sets: of terms whose sums are apart. rows: of limbs. together: results that a
     block computes from all terms, weighted, or 0. wide: whether a thread has several neighbouring points.
@@ -423,7 +423,7 @@ def _rotated_terms(
 
 
 def _limbs(gpu: Context, plan: RotatedSums, chosen: Sequence[int]) -> tuple[Array, tuple[()]]:
-    """The structs RotatedLimb of these limbs, on the card."""
+    """Return the structs RotatedLimb of these limbs, on the card, and no parts."""
     rows = [(limb, plan.more_rows[limb], plan.factors[limb]) for limb in chosen]
     return gpu.from_host(np.array(rows, ROTATED_LIMB.dtype).view(np.uint64)), ()
 
@@ -514,14 +514,14 @@ def rotate_by_groups(
 
 
 def _here(gpu: Context, x: Array) -> Array:
-    """An array of the host or of this device, on this device."""
+    """Return an array of the host or of this device, on this device."""
     return gpu.from_host(x) if isinstance(x, np.ndarray) else x
 
 
 def _by_one_kernel(
     gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Array | None, out: Array
 ) -> bool:
-    """Launch a product, or a rotation by exponents, as one kernel; False where no kernel serves."""
+    """Launch a product, or a rotation by exponents, as one kernel. Return False if no kernel serves."""
     plan, (k, n) = gadget.transform, (c.shape[-3], c.shape[-1])
     assert plan is not None
     items, count = prod(c.shape[:-3]), 1 if exponents is None else exponents.shape[-1] - 1

@@ -79,7 +79,7 @@ class Struct:
         self.made.append(self)
 
     def __call__(self, **values: Any) -> bytes:
-        """The struct with these values; bytes for a field that is a Struct or an array."""
+        """Pack the struct with these values. A field that is a Struct or an array takes bytes."""
         if len(values) != len(self._fields):
             raise TypeError(f"{self.name}: fields {self._fields}, values of {tuple(values)}")
         return self._packer.pack(*[values[field] for field in self._fields])
@@ -91,7 +91,7 @@ LAYOUT = Struct("rows.cuh", "Layout", ("shape", (U64, MAX_AXES)), ("step", (U64,
 
 
 def layout_struct(operands: int) -> Struct:
-    """Return the layout of so many operands."""
+    """Return the struct that holds the layout of this number of operands."""
     name = f"LayoutOf<{operands}>"
     return Struct("rows.cuh", name, ("shape", (U64, MAX_AXES)), ("step", (U64, (operands, MAX_AXES))))
 
@@ -134,14 +134,15 @@ class Recipe:
         self._lent: list[int] = []
 
     def temporary(self, size: int) -> int:
-        """The number of a new operand of `size` bytes, which each call allocates for itself."""
+        """Return the number of a new operand of `size` bytes, which each call allocates for itself."""
         self.temporaries.append(size)
         return self.given + len(self.temporaries) - 1
 
     def _lend(self, number: int, size: int) -> int:
-        """An operand of at least `size` bytes, free again at the next launch or added recipe.
+        """Return the number of an operand of at least `size` bytes.
 
-        Launches run one after the other, so they can share it.
+        It is free again at the next launch or added recipe. Launches run one after the other, so they can
+        share it.
         """
         if number == len(self._lent):
             self._lent.append(self.temporary(size))
@@ -185,14 +186,14 @@ def bytes_of(steps: Sequence[Any]) -> int:
 
 
 def entrywise(file: str, kernel: str, entries: int, parameters: bytes, rows: int = 1) -> Launch:
-    """A launch with one thread for each entry of each row; entries: of a row."""
+    """Return a launch with one thread for each entry of each row; entries: of a row."""
     return Launch(file, kernel, (-(-entries // THREADS), rows), THREADS, parameters)
 
 
 def layout_of(
     shape: tuple[int, ...], *operands: tuple[int, ...], steps: Sequence[tuple[int, ...] | None] = ()
 ) -> dict[str, Any]:
-    """The fields `layout` and `dense` for operands that broadcast to a result's shape (*batch, rows, n).
+    """Return the fields `layout` and `dense` for operands that broadcast to a result (*batch, rows, n).
 
     steps: of each operand, rows from one index of each batch axis to the next, or None if it is dense.
     """
@@ -242,12 +243,12 @@ def modulus_constants(moduli: Sequence[int]) -> Array:
 
 
 def ctype(basis: Basis) -> str:
-    """The type of residues in memory, a template argument."""
+    """Return the type of residues in memory, as a template argument."""
     return "u32" if basis.dtype == np.uint32 else "u64"
 
 
 def cbool(value: bool) -> str:
-    """A flag, as a template argument."""
+    """Return a flag as a template argument."""
     return "true" if value else "false"
 
 
@@ -294,7 +295,7 @@ class Context(Device):
         self.run_once(recipe, *operands)
 
     def filling(self, launches: Sequence[Launch], *kept: Array) -> Shared:
-        """A part for Shared: launches that fill arrays. They read and write the `kept` arrays."""
+        """Return a part for Shared: launches that fill arrays. They read and write the `kept` arrays."""
 
         def fill() -> None:
             for launch in launches:
@@ -375,7 +376,7 @@ class Context(Device):
                     work.step()
 
     def _kernel(self, launch: Launch) -> int:
-        """The driver's handle of a kernel, which is allowed the shared memory of the launch."""
+        """Return the driver's handle of a kernel, which is allowed the shared memory of the launch."""
         kernel = self._kernels.get(launch.kernel)
         if kernel is None:
             began = time.perf_counter()
@@ -402,13 +403,13 @@ class Context(Device):
     # ---- operands ----
 
     def moduli_of(self, basis: Basis) -> Shared:
-        """A basis's moduli on the device."""
+        """Return a basis's moduli on the device."""
         return self.kept(
             basis.handles, "moduli", lambda: (self.from_host(modulus_constants(basis.moduli)), ())
         )
 
     def moduli(self, basis: Basis) -> int:
-        """The address of a basis's moduli, for a launch on the current stream."""
+        """Return the address of a basis's moduli, for a launch on the current stream."""
         return self.address(self.moduli_of(basis).on(self.stream()))
 
     def aligned(self, *arrays: Array) -> bool:

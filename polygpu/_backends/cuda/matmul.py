@@ -194,7 +194,7 @@ def cut_launch(basis: Basis, size: int, n: int, pitch: int, **values: int) -> La
 
 
 def sum_rows_launch(basis: Basis, rows: int, n: int, part: int, **values: int) -> Launch:
-    """The launch that sums so many rows at a time."""
+    """Return the launch that sums `part` rows at a time."""
     grid = -(-n // 32), -(-rows // part)
     parameters = SUM_ROWS(rows=rows, n=n, part=part, **values)
     return Launch("matmul_bytes.cu", f"sum_rows<{ctype(basis)}>", grid, THREADS, parameters)
@@ -204,9 +204,10 @@ def sum_rows_launch(basis: Basis, rows: int, n: int, part: int, **values: int) -
 def bytes_launch(
     basis: Basis, tile: BytesTile, m: int, n: int, k: int, part: int, aligned: int, turned: int, **values: int
 ) -> Launch:
-    """A matrix of bytes times digits, in parts of the depth; k: bytes of a row.
+    """Return the launch that multiplies a matrix of bytes by digits, in parts of the depth.
 
-    aligned: bytes that a copy may move at once. turned: 0, or the bytes of integers whose columns are dense.
+    k: bytes of a row. aligned: bytes that a copy may move at once. turned: 0, or the bytes of integers whose
+    columns are dense.
     """
     grid = -(-m // tile.rows) * -(-n * basis.dtype.itemsize // tile.columns), -(-k // part)
     shape = f"{tile.rows}, {tile.columns}, {tile.warp_rows}, {tile.warp_columns}, {tile.stages}"
@@ -289,7 +290,7 @@ def by_integer(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> No
 
 
 def _matmul_parts(gpu: Context, basis: Basis, a: Array, b: Array, out: Array, part: int) -> None:
-    """The products; where a part is shorter than the sums, the partial sums of one product."""
+    """Compute the products, or the partial sums of one product if a part is shorter than the sums."""
     if out.size == 0:
         return
     turned = 1 < out.shape[2] <= MOST_NARROW
@@ -338,7 +339,7 @@ def _parts_recipe(
 
 
 def _of_three(gpu: Context, basis: Basis) -> tuple[Recipe, dict[str, int]]:
-    """A recipe for a, b and out, and the fields that every kernel of this file has."""
+    """Return a recipe for a, b and out, and the fields that every kernel of this file has."""
     moduli = gpu.moduli_of(basis)
     return Recipe(3, moduli), dict.fromkeys(("a", "b", "out"), 0) | {"moduli": gpu.address(moduli.value)}
 
@@ -441,7 +442,7 @@ def by_bytes(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None
 
 
 def _sums_of_parts(gpu: Context, basis: Basis, b: Array, part: int) -> Array:
-    """The sums of each column of (1, k, n) over parts of the rows: (parts, 1, n)."""
+    """Return the sums of each column of (1, k, n) over parts of the rows: (parts, 1, n)."""
     _, k, n = b.shape
     parts = -(-k // part)
     # First over fewer rows, which divide a part, so that there are enough blocks of threads.
@@ -510,7 +511,7 @@ def _residues(
 
 
 def multiply_bytes(gpu: Context, left: Array, right: Array, sums: Array) -> None:
-    """sums[..., i, j] = left[..., i, :] . right[..., j, :] by cuBLAS; a second axis of 1 is repeated."""
+    """Set sums[..., i, j] = left[..., i, :] . right[..., j, :] by cuBLAS. A second axis of 1 is repeated."""
     cublas = gpu.xp.cuda.cublas
     (_, size, m, n), k = sums.shape, left.shape[3]
     left_step, right_step = (prod(x.shape[2:]) * (x.shape[1] == size) for x in (left, right))

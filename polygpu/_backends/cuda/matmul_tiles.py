@@ -38,10 +38,10 @@ class PointsTile:
 def points_tile(
     basis: Basis, batch: int, rows: int, columns: int, points: int, chunks: bool, card: Card
 ) -> PointsTile:
-    """The tile of products (batch, rows, columns) at so many points of each limb.
+    """Choose the tile of products (batch, rows, columns) at `points` points of each limb.
 
-    chunks: whether a thread may move 16 bytes at once. Large tiles read less; where they would leave
-    multiprocessors idle they are smaller.
+    chunks: whether a thread may move 16 bytes at once. Large tiles read less. If they would leave
+    multiprocessors idle, smaller ones are chosen.
     """
     most = sum_of_products(basis).most_side
     entries = basis.rows * points
@@ -88,7 +88,7 @@ class StagedTile:
 def staged_tile(
     basis: Basis, batch: int, rows: int, columns: int, length: int, points: int, card: Card
 ) -> StagedTile | None:
-    """The tile of products (batch, rows, columns) of whole chunks; None where others serve better."""
+    """Return the tile of products (batch, rows, columns) of whole chunks, or None if others serve better."""
     tiles, entries = [], basis.rows * points
     for side, width in sum_of_products(basis).tiles:
         tiles_of_axes = -(-rows // side), -(-columns // side)
@@ -101,7 +101,7 @@ def staged_tile(
 
 
 def _side(size: int, most: int) -> int:
-    """The side of a tile, a power of two, with which so many rows or columns read and compute least."""
+    """Choose the side of a tile, a power of two, with which `size` rows or columns read and compute least."""
     sides = [1 << i for i in range(min(size, most).bit_length())]
     return min(reversed(sides), key=lambda side: -(-size // side) * (side + 2))
 
@@ -117,7 +117,7 @@ class IntegerTile:
 
 @lru_cache(maxsize=256)
 def integer_tile(sums: Sum, batch: int, rows: int, columns: int, card: Card) -> IntegerTile:
-    """The tile of products (batch, rows, columns) that takes least time."""
+    """Choose the tile of products (batch, rows, columns) that takes the least time."""
     tiles = []
     for side in (side for side in (8, 4, 2, 1) if side <= sums.most_side):
         grid = batch * -(-rows // (16 * side)) * -(-columns // (16 * side))
@@ -139,7 +139,7 @@ def part_of_sums(sums: Sum, batch: int, rows: int, columns: int, length: int, ca
     else:
 
         def cost(parts: int) -> float:
-            """The products, and the sum of the parts."""
+            """Return the relative time of the products and of the sum of the parts."""
             products = integer_tile(sums, parts, rows, columns, card).cost / parts
             return products * (1 if parts == 1 else 1 + 16 * parts / length)
 
@@ -149,7 +149,7 @@ def part_of_sums(sums: Sum, batch: int, rows: int, columns: int, length: int, ca
 
 
 def narrow_lanes(batch: int, rows: int, columns: int, steps: int, card: Card) -> tuple[int, int]:
-    """For products with few columns: log2 of the threads that share sums of so many steps, and the blocks."""
+    """Choose log2 of the threads that share sums of `steps` steps, and the blocks, for few columns."""
     rows_of_thread = 2 if columns > 4 else 4
     groups = batch * -(-rows // rows_of_thread)
     log_lanes = min(8, max(0, steps - 1).bit_length())
@@ -180,7 +180,7 @@ DIGITS_STAGES = {4: 4, 8: 3}
 
 
 def coprimes(q: int, k: int) -> tuple[int, ...]:
-    """The fewest small moduli that determine sums of k products of centred residues.
+    """Return the fewest small moduli that determine sums of k products of centred residues.
 
     Their product is P with |X| < P/2 (1 - 2^-11) for |X| <= k (q // 2)^2, as gemm_compose wants it.
     """
@@ -223,7 +223,7 @@ def digits_stages(word_bytes: int, card: Card) -> int:
 
 
 def digits_shared(word_bytes: int, rows: int, card: Card) -> int:
-    """Bytes of shared memory that a block of gemm_digits of so many rows takes."""
+    """Return the bytes of shared memory that a block of gemm_digits of `rows` rows takes."""
     return (digits_stages(word_bytes, card) * rows + 2 * DIGITS_EDGE) * DIGITS_DEPTH[word_bytes]
 
 
@@ -266,7 +266,7 @@ class BytesTile:
 
 
 def bytes_tile(word_bytes: int, m: int, n: int, turned: bool, card: Card) -> BytesTile:
-    """The tile for m rows and n columns of words; turned: the columns of the matrix of bytes are dense."""
+    """Choose the tile for m rows and n columns of words; turned: the matrix of bytes has dense columns."""
     rows, columns, most = 128, 4 * word_bytes, 128 if turned else 256
     while columns < min(most, n * word_bytes) and 2 * (rows + 2 * columns) * BYTES_DEPTH <= card.shared_bytes:
         columns *= 2
@@ -280,7 +280,7 @@ def bytes_tile(word_bytes: int, m: int, n: int, turned: bool, card: Card) -> Byt
 
 
 def bytes_part(m: int, k: int, n: int, word_bytes: int, tile: BytesTile, card: Card) -> int:
-    """The bytes of a row, of k, whose sums a block takes: few enough to fill the card, and whole stages."""
+    """Choose how many of the k bytes of a row a block sums: few enough to fill the card, in whole stages."""
     blocks = -(-m // tile.rows) * -(-n * word_bytes // tile.columns)
     held = card.multiprocessors * min(2, card.shared_bytes // tile.shared)  # blocks that work at once
     parts = max(-(-k // BYTES_PART), min(k // _LEAST_BYTES_PART, held // blocks))
@@ -293,7 +293,7 @@ Method = Literal["integer", "digits", "residues"]
 
 
 def matmul_method(q: int, word_bytes: int, batch: int, m: int, k: int, n: int, card: Card) -> Method:
-    """The way that takes least time, by estimates in microseconds fitted to measurements on an H100."""
+    """Choose the fastest way, by estimates in microseconds fitted to measurements on an H100."""
     share = 132 / card.multiprocessors
     costs: dict[Method, float] = {
         "integer": 16 + share * _integer_work(word_bytes, batch, m, k, n),

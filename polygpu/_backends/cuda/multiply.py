@@ -150,7 +150,10 @@ def leaves_launch(plan: NttPlan, entries: int, **values: Any) -> Launch:
 def product_passes(
     points: int, leaf_size: int, word_bytes: int, card: Card, rows: int | None = None
 ) -> tuple[Pass, ...]:
-    """The one pass of a product in one kernel; () where both operands do not fit one block of threads."""
+    """Return the one pass of a product in one kernel, or () if both operands do not fit one block of threads.
+
+    The result is () too if the transform is incomplete or has one point.
+    """
     passes = passes_over(None, points, leaf_size, word_bytes, card) if points > 1 else ()
     if leaf_size > 1 or len(passes) != 1:
         return ()
@@ -162,7 +165,10 @@ def product_passes(
 
 
 def product_launch(rows: Rows, passed: Pass, offsets: tuple[int, ...], card: Card, **values: int) -> Launch:
-    """A product in one kernel; offsets: of the forward and the inverse pass in the primes' tables."""
+    """Return the launch of a product in one kernel.
+
+    offsets: of the forward and the inverse pass in the primes' tables.
+    """
     tiles, grid = tiles_and_grid(rows, passed, card)
     room = leaves_room(grid, passed.threads, card)
     own = {"pass": packed_pass(rows, passed, offsets[0], tiles, room), "inverse_offset": offsets[1]}
@@ -174,7 +180,7 @@ def product_launch(rows: Rows, passed: Pass, offsets: tuple[int, ...], card: Car
 
 
 def fft_product_launch(plan: FftProductPlan, tile: Pass, units: int, **values: int) -> Launch:
-    """A product by FFT in one kernel."""
+    """Return the launch of a product by FFT in one kernel."""
     digits = kernel_digits(plan)
     width, sums = plan.split(digits)
     fold = plan.length != plan.degree or plan.quotient.wrap == 1
@@ -187,14 +193,14 @@ def fft_product_launch(plan: FftProductPlan, tile: Pass, units: int, **values: i
 
 
 def fft_split_launch(plan: FftPlan, units: int, digits: int, **values: Any) -> Launch:
-    """The launch that splits an operand into so many digits."""
+    """Return the launch that splits an operand into `digits` digits."""
     sizes = {"degree": plan.degree, "points": plan.points, "units": units, "limbs": plan.basis.rows}
     parameters = FFT_SPLIT(count=digits, width=plan.width, **sizes, **values)
     return entrywise("fft_product.cu", f"fft_split<{ctype(plan.basis)}>", units * plan.points, parameters)
 
 
 def fft_multiply_launch(plan: FftProductPlan, units: int, **values: int) -> Launch:
-    """The sums of products of transformed digits."""
+    """Return the launch that computes sums of products of transformed digits."""
     sizes = {"points": plan.points, "units": units, "count": plan.digits, "sums": plan.sums}
     return entrywise("fft_product.cu", "fft_multiply", units * plan.points, FFT_MULTIPLY(**sizes, **values))
 
@@ -208,7 +214,7 @@ def fft_matrix_launch(plan: FftSumPlan | TorusPlan, items: int, components: int,
 
 
 def fft_compose_launch(plan: FftProductPlan | FftSumPlan, units: int, **values: int) -> Launch:
-    """The launch that gives the residues of the sums."""
+    """Return the launch that computes the residues of the sums."""
     sizes = {"degree": plan.degree, "points": plan.points, "units": units, "limbs": plan.basis.rows}
     sizes |= {"width": plan.width, "sums": plan.sums, "quotient": plan.quotient.number}
     kernel = f"fft_compose<{ctype(plan.basis)}>"
@@ -216,13 +222,13 @@ def fft_compose_launch(plan: FftProductPlan | FftSumPlan, units: int, **values: 
 
 
 def fft_round_launch(plan: TorusPlan, units: int, **values: int) -> Launch:
-    """The launch that rounds sums of products modulo 2^32 or 2^64."""
+    """Return the launch that rounds sums of products modulo 2^32 or 2^64."""
     parameters = FFT_ROUND(degree=plan.degree, points=plan.points, units=units, **values)
     return entrywise("fft_product.cu", f"fft_round<{ctype(plan.basis)}>", units * plan.degree, parameters)
 
 
 def arrange_launch(passed: Pass, **values: int) -> Launch:
-    """The launch that arranges complex twiddles in the order of a pass."""
+    """Return the launch that arranges complex twiddles in the order of a pass."""
     parameters = ARRANGE(**order_of(passed), **values)
     return entrywise("tables.cu", "arrange_twiddles<Complex128>", passed.entries, parameters)
 
@@ -339,7 +345,7 @@ def _in_one_kernel(gpu: Context, plan: Plan) -> bool:
 
 
 def _product_recipe(gpu: Context, plan: Plan, a: Shape, b: Shape, out: Shape, same: bool = False) -> Recipe:
-    """A product of operands 0 and 1 into operand 2; same: both are the same value."""
+    """Return the recipe for a product of operands 0 and 1 into operand 2; same: both are the same value."""
     if isinstance(plan, AuxiliaryPlan):
         return _auxiliary_recipe(gpu, plan, a, b, out)
     if isinstance(plan, FftProductPlan):
@@ -412,7 +418,7 @@ def _digits_recipe(gpu: Context, plan: FftProductPlan, a: Shape, b: Shape, out: 
 
 
 def prepare_by_fft(gpu: Context, plan: FftSumPlan, matrices: Array, out: Array) -> None:
-    """The spectra (units, digits, points) of polynomials (units, 1, n), each with its own batch axes."""
+    """Write spectra (units, digits, points) of polynomials (units, 1, n), each with its own batch axes."""
     units = prod(matrices.shape[:-2])
 
     def recipe() -> Recipe:
@@ -425,9 +431,9 @@ def prepare_by_fft(gpu: Context, plan: FftSumPlan, matrices: Array, out: Array) 
 
 
 def sum_by_fft(gpu: Context, plan: FftSumPlan | TorusPlan, x: Array, matrix: Array, out: Array) -> None:
-    """Products of small polynomials, (items, terms, 1, n), with a prepared matrix: (items, k, 1, n).
+    """Write products of small polynomials, (items, terms, 1, n), with a prepared matrix: (items, k, 1, n).
 
-    Items are taken so many at a time that their spectra fit _CHUNK_BYTES.
+    The number of items taken at a time is limited, so that their spectra fit _CHUNK_BYTES.
     """
     points, k = plan.points, out.shape[1]
     step = max(1, _CHUNK_BYTES // (16 * points * (plan.terms + k * plan.sums)))
@@ -454,7 +460,7 @@ def sum_by_fft(gpu: Context, plan: FftSumPlan | TorusPlan, x: Array, matrix: Arr
 def _split_digits(
     gpu: Context, recipe: Recipe, plan: FftPlan, digits: int, units: int, x: int, y: int, **where: Any
 ) -> None:
-    """Write to y the transforms of so many digits of units of x."""
+    """Write to y the transforms of `digits` digits of each unit of x."""
     where |= {"x": 0, "y": 0, "moduli": _moduli_for(gpu, recipe, plan)}
     recipe.launch(fft_split_launch(plan, units, digits, **where), x, y)
     _add_fft(gpu, recipe, plan, units * digits, y, "forward")
@@ -489,14 +495,14 @@ def _add_fft(gpu: Context, recipe: Recipe, plan: FftPlan, rows: int, x: int, dir
 
 
 def _moduli_for(gpu: Context, recipe: Recipe, plan: FftPlan) -> int:
-    """The address of the moduli, which are added to what the recipe uses."""
+    """Return the address of the moduli, and add them to what the recipe uses."""
     moduli = gpu.moduli_of(plan.basis)
     recipe.used.append(moduli)
     return gpu.address(moduli.value)
 
 
 def _fft_tables(gpu: Context, plan: FftPlan, passes: tuple[Pass, ...]) -> Shared:
-    """The twiddles of each pass, in the pass's own order, at table_offsets."""
+    """Return the twiddles of each pass, in the pass's own order, at table_offsets."""
 
     def make() -> tuple[Array, tuple[Shared, ...]]:
         nodes, offsets = gpu.from_host(plan.twiddles), table_offsets(passes, COMPLEX)

@@ -95,13 +95,13 @@ TAKE = Struct(_FILE, "TakeParameters<u64>", ("x index y", POINTER), ("n entries"
 
 
 def pointwise_launch(basis: Basis, op: Op, width: int, entries: int, **values: Any) -> Launch:
-    """An operation on entries; width: neighbouring entries a thread."""
+    """Return the launch of an operation on entries; width: neighbouring entries a thread."""
     parameters = POINTWISE(entries=entries, limbs=basis.rows, **values)
     return entrywise(_FILE, f"pointwise<{ctype(basis)}, {_OPS[op]}, {width}>", entries // width, parameters)
 
 
 def _moduli(basis: Basis) -> str:
-    """What the moduli of a launch have in common, a constant of the file."""
+    """Return what the moduli of a launch have in common, as a constant of the file."""
     if max(basis.moduli).bit_length() <= 62:
         return "SHORT"
     return "ONLY_GOLDILOCKS" if set(basis.moduli) == {GOLDILOCKS} else "ANY"
@@ -113,7 +113,10 @@ def _chunks(n: int, width: int, most: int) -> int:
 
 
 def combine_launch(basis: Basis, terms: int, width: int, entries: int, *, n: int, **values: Any) -> Launch:
-    """Sums of multiples of operands; entries: of one sum; width: neighbouring entries of a chunk."""
+    """Return the launch that sums multiples of operands.
+
+    entries: of one sum. width: neighbouring entries of a chunk.
+    """
     parameters = COMBINE(entries=entries, limbs=basis.rows, terms=terms, n=n, **values)
     held = next(size for size in (2, 4, COMBINE_TERMS) if terms <= size)
     chunks = _chunks(n, width, COMBINE_TERMS // held)
@@ -129,7 +132,7 @@ def tensor_launch(basis: Basis, is_square: bool, width: int, entries: int, **val
 
 
 def fill_powers_launch(basis: Basis, entries: int, **values: int) -> Launch:
-    """The powers whose products are the factors of each row."""
+    """Return the launch that fills in the powers whose products are the factors of each row."""
     parameters = FILL_POWERS(entries=entries, limbs=basis.rows, **values)
     return entrywise(_FILE, f"fill_powers<{ctype(basis)}>", entries, parameters)
 
@@ -209,7 +212,7 @@ def pointwise_recipe(
     *operands: tuple[int, ...],
     steps: Sequence[tuple[int, ...] | None] = (None, None, None),
 ) -> Recipe:
-    """A recipe for operands of these shapes and the result; the kernel ignores those that `op` lacks."""
+    """Return a recipe for operands and a result of these shapes. The kernel ignores those that `op` lacks."""
     count, n = len(operands), shape[-1]
     numbers = (0, min(1, count - 1), 2 if count > 2 else 0)
     moduli = gpu.moduli_of(basis)

@@ -118,7 +118,7 @@ def _steps(
 
 
 def _taken_for(gpu: Context, result: Array, tape: Tape) -> Taken | None:
-    """The memory that a call took for its result, and for nothing else."""
+    """Return the memory that a call took for its result and for nothing else, or None."""
     whole = Taken(gpu.address(result), result.nbytes)
     return next((x for x in reversed(tape) if isinstance(x, Taken) and x == whole), None)
 

@@ -80,7 +80,7 @@ def rows_held(rows: int) -> int:
 
 
 def sum_of(conversion: Conversion, types: Types, card: Card) -> Sum:
-    """The sum of a conversion; types: of x, own and out."""
+    """Return the sum of a conversion; types: of x, own and out."""
     moduli = conversion.source.moduli, conversion.target.moduli
     return sum_of_conversion(*moduli, types == ("u32",) * 3, card)
 
@@ -132,7 +132,10 @@ def convert_launch(
     parts: int = 1,
     **values: int,
 ) -> Launch:
-    """The conversion of `items` polynomials; types: of x, own and out; parts: conversions at once."""
+    """Return the launch that converts `items` polynomials.
+
+    types: of x, own and out. parts: conversions at once.
+    """
     rows, targets = len(conversion.source.moduli), len(conversion.target.moduli)
     width, sums = width_of(conversion, n, aligned), sum_of(conversion, types, card)
     threads = items * n // width
@@ -187,7 +190,7 @@ class Listed(NamedTuple):
         *flags: str,
         **values: Any,
     ) -> Launch:
-        """The launch of one pass by the given kernel; grid: blocks of threads for a row, and rows."""
+        """Return the launch of one pass by the given kernel; grid: blocks of threads for a row, and rows."""
         offset = table_offsets(self.tables, self.word)[1 if passed.log_blocks else 0]
         starts = leaves_room(grid, passed.threads, card)
         parameters = struct(offset=offset, starts_next=starts, **values)
@@ -200,9 +203,9 @@ ListedGroups = tuple[tuple[Listed, tuple[int, ...]], ...]
 
 
 def listed(plans: Sequence[NttPlan], n: int, count: int, card: Card) -> ListedGroups:
-    """The passes for `count` rows modulo limbs of plans, word by word, with the numbers of the limbs.
+    """Return the passes for `count` rows modulo limbs of plans, word by word, with the numbers of the limbs.
 
-    Limbs count on from plan to plan. Nothing where other kernels must transform the rows.
+    Limbs count on from plan to plan. The result is empty if other kernels must transform the rows.
     """
     sizes = {plan.basis.dtype.itemsize for plan in plans}
     if len(sizes) > 1 or any(plan.points < n for plan in plans):
@@ -233,7 +236,7 @@ def _listed(moduli: tuple[int, ...], size: int, points: int, count: int, card: C
 
 
 def alike(conversion: Conversion, types: Types, card: Card) -> tuple[object, ...]:
-    """A key that is equal for conversions without own rows that can share a launch."""
+    """Return a key that is equal for conversions without own rows that can share a launch."""
     sums = sum_of(conversion, types, card)
     sizes = len(conversion.source.moduli), len(conversion.target.moduli), conversion.numbers.shape
     plain = not conversion.scales and not conversion.accumulate
@@ -241,7 +244,7 @@ def alike(conversion: Conversion, types: Types, card: Card) -> tuple[object, ...
 
 
 def packed_factor(factor: int, q: int, sums: Sum) -> int:
-    """A factor of a row modulo q, in the form that a sum of cuda/sum.cuh takes."""
+    """Return a factor of a row modulo q, in the form that a sum of cuda/sum.cuh takes."""
     if sums.doubles:
         return _bits(factor - q if 2 * factor > q else factor)
     if sums.half:
@@ -250,12 +253,12 @@ def packed_factor(factor: int, q: int, sums: Sum) -> int:
 
 
 def _bits(number: float) -> int:
-    """The bits of a double, as a word."""
+    """Return the bits of a double, as a word."""
     return int(np.float64(number).view(np.uint64))
 
 
 def packed_table(conversion: Conversion, sums: Sum) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """The words that the kernel reads, in the order of cuda/rns.cu."""
+    """Return the words that the kernel reads, in the order of cuda/rns.cu."""
     source, target = conversion.source, conversion.target
     rows = len(source.moduli)
     spare = [0] * (rows_held(rows) - rows)
@@ -397,7 +400,7 @@ def _add_launch(
 def table_pointers(
     gpu: Context, primes: Sequence[PrimeTables], made: Listed, both: Sequence[PrimeTables] = ()
 ) -> tuple[Array, list[Shared]]:
-    """The addresses of the tables of primes, an array on the device; and the tables.
+    """Return the addresses of the tables of primes, as an array on the device, and the tables.
 
     both: further primes, whose tables include the inverse transform.
     """
@@ -457,7 +460,7 @@ def _add_listed(
     numbers: tuple[int, int],
     aligned: bool,
 ) -> bool:
-    """Add transforms of listed rows, and the sum with own rows; False where they do not serve."""
+    """Add transforms of listed rows, and the sum with own rows. Return False if they do not serve."""
     first, (*batch, total, n) = parts[0], shape
     plans = [c.transform for c in parts if c.transform is not None]
     if len(plans) < len(parts) or not aligned or types[0] != types[1]:
@@ -493,7 +496,7 @@ def _add_listed(
 def _own_rows(
     gpu: Context, recipe: Recipe, conversion: Conversion, word: Word, chosen: Sequence[int]
 ) -> dict[str, int]:
-    """The fields of FINISH for the own rows of the chosen rows of a conversion's target."""
+    """Return the fields of FINISH for the own rows of the chosen rows of a conversion's target."""
     assert conversion.own is not None
     lists = conversion.own.at, conversion.own_factors
 

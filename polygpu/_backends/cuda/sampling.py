@@ -61,21 +61,21 @@ SPARSE = Struct(
 
 
 def stream_of(key: bytes, first: int, count: int, size: int) -> dict[str, Any]:
-    """The fields of coefficients first to first + count of `size` bytes each in a key's stream."""
+    """Return the fields of coefficients first to first + count of `size` bytes each in a key's stream."""
     block, rest = divmod(first * size, _BLOCK)
     blocks = -(-(rest + count * size) // _BLOCK)
     return {"stream": STREAM(key=key, block=block), "skip": rest // size, "entries": count, "blocks": blocks}
 
 
 def uniform_launch(basis: Basis, whole: bool, blocks: int, **values: Any) -> Launch:
-    """The launch for uniform residues; whole: the four residues of a block lie in one row, aligned."""
+    """Return the launch for uniform residues; whole: the four residues of a block lie in one row, aligned."""
     parameters = UNIFORM(blocks=blocks, limbs=basis.rows, **values)
     kernel = f"uniform<{ctype(basis)}, {cbool(whole)}>"
     return entrywise(_FILE, kernel, blocks, parameters, min(basis.rows, _MAX_LIMBS))
 
 
 def small_launch(basis: Basis, sampler: Sampler, blocks: int, **values: Any) -> Launch:
-    """The launch for integers of a sampler that is not sparse."""
+    """Return the launch for integers of a sampler that is not sparse."""
     weights = np.zeros(4, np.int64)
     weights[: len(sampler.weights)] = sampler.weights
     parameters = SMALL(
@@ -92,12 +92,12 @@ def small_launch(basis: Basis, sampler: Sampler, blocks: int, **values: Any) -> 
 
 
 def keystream_launch(blocks: int, **values: Any) -> Launch:
-    """The launch for the bytes of a stream."""
+    """Return the launch for the bytes of a stream."""
     return entrywise(_FILE, "keystream", blocks, KEYS(blocks=blocks, **values))
 
 
 def sparse_launch(basis: Basis, items: int, **values: Any) -> Launch:
-    """The launch for sparse polynomials from words of a stream."""
+    """Return the launch for sparse polynomials from words of a stream."""
     parameters = SPARSE(limbs=basis.rows, **values)
     return Launch(_FILE, f"sparse<{ctype(basis)}>", (items, 1), _SPARSE_THREADS, parameters)
 

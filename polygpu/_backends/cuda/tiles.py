@@ -10,7 +10,7 @@ from ..._core.locks import cached_property
 from ..._core.plans.product import FftProductPlan
 from .words import COMPLEX, Card, Word
 
-_MAX_DIGITS = 4  # of an operand of a product in one kernel, where a thread has a value for each
+_MAX_DIGITS = 4  # of an operand of a product in one kernel; a thread has a value for each
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Pass:
 
     @cached_property  # cached, since every call reads it
     def shape(self) -> str:
-        """The template argument of the kernels."""
+        """Return the template argument of the kernels."""
         sizes = (self.log_length, self.log_columns, self.log_rows, self.log_values, self.log_width)
         return f"Shape<{', '.join(map(str, sizes))}>"
 
@@ -88,7 +88,7 @@ def table_offsets(passes: tuple[Pass, ...], word: Word) -> tuple[int, ...]:
 def split_passes(
     points: int, leaf_size: int, word_bytes: int, card: Card, few: bool = False
 ) -> tuple[Pass, ...]:
-    """The passes of a forward transform, in their order; the inverse runs them backwards.
+    """Return the passes of a forward transform, in their order; the inverse runs them backwards.
 
     few: whether there are too few rows to fill the card. Then long rows take two passes of small tiles, and
     short rows small blocks of threads, so that every multiprocessor has work.
@@ -99,9 +99,10 @@ def split_passes(
     log_line, log_least = (128 // word_bytes).bit_length() - 1, (32 // word_bytes).bit_length() - 1
 
     def tile(log_blocks: int, log_length: int, log_columns: int, small: bool = False) -> Pass | None:
-        """A tile of so many columns, with enough transforms for 256 threads; None where it is too large.
+        """Return a tile of 2^log_columns columns, or None if it is too large.
 
-        small: with enough for 64 threads, each with up to 4 or 8 values of a transform.
+        It has enough transforms for 256 threads, or fewer if more do not fit. small: it has enough for 64
+        threads, each with up to 4 or 8 values of a transform.
         """
         large = word_bytes < 16 and log_length > 10 and log_length + log_columns >= 13
         shortest = log_length <= 4 and log_columns == 0
@@ -122,7 +123,10 @@ def split_passes(
     log_values = {4: 13, 8: 12, 16: 11}[word_bytes]  # of a whole tile of columns
 
     def columns(lengths: list[int]) -> list[Pass]:
-        """Passes of so many stages each; tiles are 128 bytes wide, with long columns at least 32 bytes."""
+        """Return one pass for each entry of `lengths`, its number of stages.
+
+        Tiles are 128 bytes wide, with long columns at least 32 bytes, and narrower only if those do not fit.
+        """
         made: list[Pass] = []
         for length in lengths:
             done = sum(p.log_length for p in made)
@@ -189,7 +193,7 @@ def kernel_digits(plan: FftProductPlan) -> int:
 
 
 def fft_tile(plan: FftProductPlan, card: Card) -> Pass | None:
-    """The tile of a product by FFT in one kernel; None if it is too large."""
+    """Return the tile of a product by FFT in one kernel, or None if it is too large."""
     digits = kernel_digits(plan)
     log_points, log_parts = plan.points.bit_length() - 1, digits.bit_length()
     if digits > _MAX_DIGITS:

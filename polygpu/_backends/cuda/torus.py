@@ -89,7 +89,7 @@ class Rotation(NamedTuple):
 
 
 class Combination(NamedTuple):
-    """A kernel that combines keys of groups of bits, for so many ciphertexts a block."""
+    """A kernel that combines keys of groups of bits, for `items` ciphertexts a block."""
 
     passed: Pass
     items: int
@@ -118,7 +118,7 @@ def _shared_twiddles(passed: Pass, directions: int) -> int:
 def rotation_of(
     plan: TorusPlan, levels: int, items: int, card: Card, is_own: bool = False
 ) -> Rotation | None:
-    """The kernel that rotates so many ciphertexts; None where none serves.
+    """Choose the kernel that rotates `items` ciphertexts, or return None if none serves.
 
     Few ciphertexts take many threads each, in a cluster if all clusters run at once. Many share a block, and
     with it the key. By measurement (docs/experiments.md).
@@ -150,7 +150,7 @@ def rotation_of(
 
 
 def combination_of(plan: TorusPlan, items: int, card: Card) -> Combination:
-    """The kernel that combines keys for so many ciphertexts."""
+    """Choose the kernel that combines keys for `items` ciphertexts."""
     log_points = plan.points.bit_length() - 1
     passed = Pass(0, log_points, 0, 1, 3)
     most = min(items, _COMBINED_THREADS >> log_points - passed.log_values)
@@ -163,7 +163,7 @@ def combination_of(plan: TorusPlan, items: int, card: Card) -> Combination:
 
 
 def combination_launch(plan: TorusPlan, made: Combination, items: int, **values: int) -> Launch:
-    """The launch that combines the keys of values["count"] steps."""
+    """Return the launch that combines the keys of values["count"] steps."""
     parameters = COMBINE(first=_constants(made.passed)[0].tobytes(), items=items, **values)
     kernel = (
         f"torus_combination<{ctype(plan.basis)}, {made.passed.shape}, {made.items}, {cbool(made.is_staged)}>"
@@ -174,7 +174,7 @@ def combination_launch(plan: TorusPlan, made: Combination, items: int, **values:
 
 
 def rotation_launch(plan: TorusPlan, made: Rotation, items: int, **values: object) -> Launch:
-    """The launch that rotates so many ciphertexts."""
+    """Return the launch that rotates `items` ciphertexts."""
     forward, inverse = _constants(made.passed)
     rest = 32 - plan.bits * made.levels
     offset = 1 << rest >> 1
@@ -200,7 +200,7 @@ def rotation_launch(plan: TorusPlan, made: Rotation, items: int, **values: objec
 
 
 def _rounds(passed: Pass) -> list[tuple[int, int]]:
-    """The start and the radix of each round of a transform (tile.cuh, Shape)."""
+    """Return the start and the radix of each round of a transform (tile.cuh, Shape)."""
     length, values = passed.log_length, passed.log_values
     first = length - (-(-length // values) - 1) * values
     return [(0, first), *((start, values) for start in range(first, length, values))]
@@ -227,7 +227,7 @@ def _inverse_twiddles(radix: int, log_h: int) -> NDArray[np.complex128]:
 
 
 def _constants(passed: Pass) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
-    """The twiddles of the first forward round and of the first inverse one, 16 each."""
+    """Return the twiddles of the first forward round and of the first inverse one, 16 each."""
     rounds, both = _rounds(passed), np.zeros((2, 16), np.complex128)
     first, last = _forward_twiddles(*rounds[0]), _inverse_twiddles(rounds[-1][1], 0)
     both[0, : len(first)], both[1, : len(last)] = first[:, 0], last[:, 0]
@@ -235,7 +235,7 @@ def _constants(passed: Pass) -> tuple[NDArray[np.complex128], NDArray[np.complex
 
 
 def _tables(gpu: Context, plan: TorusPlan, passed: Pass) -> Shared:
-    """The tables of TorusTransform: those of the forward transform come first."""
+    """Return the tables of TorusTransform: those of the forward transform come first."""
 
     def make() -> tuple[Array, tuple[()]]:
         points, length, values = plan.points, passed.log_length, passed.log_values
@@ -259,7 +259,7 @@ def _tables(gpu: Context, plan: TorusPlan, passed: Pass) -> Shared:
 
 
 def prepare(gpu: Context, gadget: Gadget, matrices: Array, out: Array) -> None:
-    """The spectra of matrices: those of a bootstrapping key as rotations read them, if a kernel serves."""
+    """Write spectra of matrices: those of a bootstrapping key as rotations read them, if a kernel serves."""
     plan = gadget.product
     assert isinstance(plan, TorusPlan)
     spectra = plan.spectra(gpu.to_host(matrices)[..., 0, :])
@@ -280,7 +280,7 @@ def _arranged(spectra: NDArray[np.complex128]) -> NDArray[np.complex128]:
 
 
 def rotate(gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> bool:
-    """Rotate by one kernel; False, with nothing done, where none serves."""
+    """Rotate by one kernel. Return False, with nothing done, if none serves."""
     plan = gadget.product
     assert isinstance(plan, TorusPlan)
     items, count = prod(c.shape[:-3]), exponents.shape[-1] - 1
@@ -303,7 +303,7 @@ def rotate(gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Arra
 def rotate_by_groups(
     gpu: Context, gadget: Gadget, keys: Array, c: Array, exponents: Array, out: Array
 ) -> bool:
-    """Rotate by combined keys, as many steps at a time as fit in memory; False where no kernel serves."""
+    """Rotate by combined keys, as many steps at a time as fit in memory. Return False if no kernel serves."""
     plan = gadget.product
     assert isinstance(plan, TorusPlan)
     items, bits, k = prod(c.shape[:-3]), exponents.shape[-1] - 1, c.shape[-3]

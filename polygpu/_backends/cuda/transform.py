@@ -74,19 +74,19 @@ FILL = Struct(
 def passes_over(
     rows: int | None, points: int, leaf_size: int, word_bytes: int, card: Card
 ) -> tuple[Pass, ...]:
-    """The passes over so many rows; None: over many rows."""
+    """Return the passes over `rows` rows. None stands for many rows."""
     few = rows is not None and rows * points * leaf_size < card.multiprocessors << 12
     return split_passes(points, leaf_size, word_bytes, card, few)
 
 
 def packed_tables(addresses: Iterable[int], at: Sequence[int] = (0,)) -> bytes:
-    """The C struct Tables, with the address of each limb's table, and its row of a polynomial."""
+    """Return the C struct Tables, with the address of each limb's table, and its row of a polynomial."""
     of, rows = np.array(list(addresses), np.uint64), np.array(at, np.uint16)
     return TABLES(of=of.tobytes(), rows=rows.tobytes())  # padded with zeros
 
 
 def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int, starts_next: bool = False) -> bytes:
-    """The C struct Pass."""
+    """Return the C struct Pass."""
     return PASS(
         moduli=rows.moduli,
         offset=offset,
@@ -109,7 +109,7 @@ def leaves_room(grid: tuple[int, int], threads: int, card: Card) -> bool:
 
 
 def tiles_and_grid(rows: Rows, passed: Pass, card: Card) -> tuple[int, tuple[int, int]]:
-    """The number of tiles of a pass over all rows, and its grid of blocks of threads."""
+    """Return the number of tiles of a pass over all rows, and its grid of blocks of threads."""
     tiles = rows.count << rows.log_degree >> (passed.log_length + passed.log_columns)
     log_parts = rows.log_degree - passed.log_block_values
     # Where twiddles are more than an eighth of the cache, rows that share them run side by side.
@@ -120,7 +120,7 @@ def tiles_and_grid(rows: Rows, passed: Pass, card: Card) -> tuple[int, tuple[int
 
 
 def blocks_ahead(rows: Rows, passed: Pass, card: Card) -> int:
-    """How many blocks of threads ahead values are prefetched; 0 where a block's values are not contiguous."""
+    """Return how many blocks of threads ahead values are prefetched; 0 if a block's are not contiguous."""
     if rows.total > rows.limbs and passed.log_rows:
         return 0
     return prefetch_distance(passed, rows.word.bytes, card)
@@ -213,18 +213,18 @@ def transform_recipe(
 
 
 def order_of(passed: Pass) -> dict[str, int]:
-    """The fields of a kernel on which the order of a pass's twiddles depends."""
+    """Return the fields of a kernel on which the order of a pass's twiddles depends."""
     return {name: getattr(passed, name) for name in ("log_blocks", "log_length", "log_values")}
 
 
 def fill_launch(word: Word, passed: Pass, primes: int, **values: int) -> Launch:
-    """A launch that writes the twiddles of a pass into the tables of so many primes."""
+    """Return a launch that writes the twiddles of a pass into the tables of `primes` primes."""
     kernel = f"fill_twiddles<{word.name}>"
     return entrywise("tables.cu", kernel, passed.entries, FILL(**values, **order_of(passed)), primes)
 
 
 def _tables_key(word: Word, passes: tuple[Pass, ...]) -> str:
-    """The name of the tables that such passes read."""
+    """Return the name of the tables that such passes read."""
     return f"tables {word.name} {[p.shape for p in passes]}"
 
 
@@ -272,7 +272,7 @@ def recipe_of(
     first: int = 0,
     pitch: int = 0,
 ) -> Recipe:
-    """The transforms of all polynomials in arrays of a shape, group of limbs by group."""
+    """Return the recipe for transforms of all polynomials in arrays of a shape, group of limbs by group."""
     size, count = plan.basis.dtype.itemsize, prod(shape[:-2])
     passes = passes_over(
         count * len(plan.basis.moduli) << plan.done,
@@ -302,7 +302,7 @@ def rows_of(
     between: int = 0,
     first: int = 0,
 ) -> Rows:
-    """The rows of a group in `count` polynomials; its moduli and tables are added to what a recipe uses.
+    """Return the rows of a group in `count` polynomials, and add its moduli and tables to what a recipe uses.
 
     between: number of rows of a polynomial beside the plan's rows, which begin at row `first`.
     """
@@ -316,7 +316,7 @@ def rows_of(
 
 
 def group_tables(gpu: Context, plan: NttPlan, group: Group, passes: tuple[Pass, ...]) -> Shared:
-    """The C struct Tables of a group; the primes' tables are shared with other plans that have them."""
+    """Return the C struct Tables of a group. Its primes' tables are shared with other plans that use them."""
     key = _tables_key(group.word, passes)
     primes = [plan.tables[i] for i in group.limbs]
 
@@ -330,7 +330,10 @@ def group_tables(gpu: Context, plan: NttPlan, group: Group, passes: tuple[Pass, 
 def prime_tables(
     gpu: Context, primes: Sequence[PrimeTables], word: Word, passes: tuple[Pass, ...], directions: int = 2
 ) -> list[Shared]:
-    """The tables of primes for some passes, made where missing; directions: 1 forward only, 2 both."""
+    """Return the tables of primes for some passes, and make those that are missing.
+
+    directions: 1 for the forward transform only, 2 for both.
+    """
     names = [f"{gpu.name} {_tables_key(word, passes)} {count}" for count in (2, 1)[: 3 - directions]]
     missing = [p for p in primes if not any(name in p.handles for name in names)]
     if missing:

@@ -49,17 +49,17 @@ class Word:
     needs_doubles: bool = False  # a card with fast FP64
     many_instructions: bool = False  # two passes outgrow the instruction cache
     product_ps: float = 20.0  # of a coefficient of a product, by measurement
-    product_ps_long: float = 20.0  # the same from 256 points on
+    product_ps_long: float = 20.0  # the same for at least 256 points
     among: int = 0  # bytes of residues of the ring, if rows of other limbs lie between; 0: its rows are alone
 
     def serves(self, q: int, storage_bytes: int, card: Card) -> bool:
-        """Whether the word serves a modulus whose residues have so many bytes in memory."""
+        """Whether the word serves a modulus whose residues have `storage_bytes` bytes in memory."""
         least, end = self.moduli
         known = least <= q < end and storage_bytes in self.storages
         return known and (card.fast_doubles or not self.needs_doubles)
 
     def grouped(self, storage_bytes: int) -> Word:
-        """The word for rows among those of other limbs, of residues of so many bytes."""
+        """Return the word for rows among those of other limbs, of residues of `storage_bytes` bytes."""
         return replace(self, among=storage_bytes)
 
     @property
@@ -96,7 +96,7 @@ COMPLEX = Word("Complex128", (0, 0), (16,), 16, 16)  # of FFTs
 
 
 def word_of(q: int, storage_bytes: int, card: Card) -> Word:
-    """The fastest word that serves a modulus on a card; storage_bytes: of a residue."""
+    """Return the first of WORDS that serves a modulus on a card; storage_bytes: of a residue."""
     return next(word for word in WORDS if word.serves(q, storage_bytes, card))
 
 
@@ -108,7 +108,7 @@ class Group(NamedTuple):
 
 
 def limbs_by_word(moduli: tuple[int, ...], storage_bytes: int, card: Card) -> dict[Word, list[int]]:
-    """The numbers of the limbs that each word serves, in the order of their first ones."""
+    """Return the numbers of the limbs that each word serves, in the order of their first ones."""
     limbs: dict[Word, list[int]] = {}
     for i, q in enumerate(moduli):
         limbs.setdefault(word_of(q, storage_bytes, card), []).append(i)
@@ -116,7 +116,7 @@ def limbs_by_word(moduli: tuple[int, ...], storage_bytes: int, card: Card) -> di
 
 
 def groups_of(basis: Basis, card: Card, apart: bool = False) -> tuple[Group, ...]:
-    """The groups of a ring's limbs, in the order of their first ones.
+    """Return the groups of a ring's limbs, word by word, in the order of each word's first limb.
 
     apart: rows of other limbs lie between their rows, in any case.
     """
@@ -145,10 +145,11 @@ def transform_groups(plan: NttPlan, card: Card, apart: bool = False) -> tuple[Gr
 def goldilocks_word(tables: PrimeTables) -> Word:
     """Return the word of a root of unity modulo the Goldilocks prime.
 
-    In cuda/goldilocks.cuh the root's power of order 64 is a power of 2; for other orders there are no shifts.
+    In cuda/goldilocks.cuh the root's power of order 64 is a power of 2. Orders that are not powers of
+    two have no shifts, and take Strict64.
     """
     p, order = tables.modulus, tables.quotient.order
-    if order & (order - 1):  # no power of two
+    if order & (order - 1):  # not a power of two
         return STRICT64
     least = min(order, 64)
     root = pow(tables.root, order // least, p)
@@ -188,7 +189,7 @@ _HALVES = tuple(Sum(f"SumHalves<{half}>", 1 << 2 * half, 8, half=half) for half 
 
 
 def sum_of_products(basis: Basis) -> Sum:
-    """The sum of products of matrices that serves all moduli."""
+    """Return the sum of products of matrices that serves all moduli."""
     wide: bool = basis.dtype == np.uint64
     largest = max(basis.moduli)
     if wide:
@@ -197,7 +198,7 @@ def sum_of_products(basis: Basis) -> Sum:
 
 
 def sum_of_conversion(source: tuple[int, ...], target: tuple[int, ...], narrow: bool, card: Card) -> Sum:
-    """The sum of a conversion between these moduli; narrow: all residues have four bytes in memory."""
+    """Return the sum of a conversion between these moduli; narrow: all residues have four bytes in memory."""
     both = max((*source, *target))
     if narrow:
         return next(x for x in _NARROW if both <= x.largest)
