@@ -281,7 +281,7 @@ def _selftest(options: argparse.Namespace) -> int:
 
 
 def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
-    """A name and a check for every word, path and kind. small: only sizes for "reference"."""
+    """Yield a name and a check for every word, path and kind. small: only sizes for "reference"."""
     degrees = (1, 8, 64) if small else (1, 8, 64, 512, 1 << 14)
     for bits in (29, 30, 31, 32, 46, 50, 51, 60, 62, 63, 64):
         for kind in KINDS:
@@ -314,7 +314,7 @@ def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def _check_rings(rings: list[Ring]) -> None:
-    """Random and largest operands: whole products up to degree 4096, one point of complete transforms."""
+    """Check random and largest operands: products up to degree 4096, one point of complete transforms."""
     for ring in rings:
         n, modulus = ring.n, ring.modulus
         for a, b in (ring.random(2, seed=n), ring([[modulus - 1] * n] * 2)):
@@ -341,7 +341,7 @@ def _check_rings(rings: list[Ring]) -> None:
 
 
 def _check_matrices(shape: tuple[int, int, int]) -> None:
-    """Products of random and largest words, against Python ints."""
+    """Check products of random and largest words, against Python ints."""
     compute, rng, (m, k, n) = backend(), np.random.default_rng(1), shape
     for q in (2, 257, 2**30 - 35, 2**31 - 1, 1 << 32, 2**50 - 27, 2**62 - 57, 1 << 62):
         dtype = np.uint32 if q <= 1 << 32 else np.uint64
@@ -353,14 +353,14 @@ def _check_matrices(shape: tuple[int, int, int]) -> None:
 
 
 def _check_poly_matrices(rings: list[Ring]) -> None:
-    """Products of random matrices, against sums of products of polynomials."""
+    """Check products of random matrices, against sums of products of polynomials."""
     for ring in rings:
         a, b = ring.random((3, 4), seed=1), ring.random((4, 2), seed=2)
         assert a @ b == (a[:, :, np.newaxis] * b).sum(1), f"matrix product in {ring!r}"
 
 
 def _check_complex(lengths: tuple[int, ...]) -> None:
-    """Transforms, their inverses and convolutions, against NumPy in long double."""
+    """Check transforms, their inverses and convolutions, against NumPy in long double."""
     compute, rng = backend(), np.random.default_rng(1)
 
     def wrong(found: Any, expected: Any) -> float:

@@ -20,10 +20,10 @@ dask.distributed.progress show the work:
 
 Client("tcp://scheduler:8786") takes workers of other machines. Each worker computes on its current device:
 with POLYGPU_DEVICE=cuda:0 in its environment a block goes to that GPU and back. Between tasks blocks are
-NumPy arrays. Dask sends them, spills them to disk, and computes them again where a worker is lost, because
+NumPy arrays. Dask sends them, spills them to disk, and computes them again if a worker is lost, because
 the result of a task depends on its blocks alone.
 
-One polynomial can be divided where its ring has a complete transform. Then ntt() and intt() are four steps
+One polynomial can be divided if its ring has a complete transform. Then ntt() and intt() are four steps
 (docs/math.md, "Four steps"), each on a block: coefficients are a matrix in blocks of neighbouring columns,
 evaluated values a matrix in blocks of neighbouring rows. Between columns and rows every block sends a piece
 to every other.
@@ -114,7 +114,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     ring: Ring
     domain: Domain
 
-    # The residues: (*batch, rows, n), where a block has all n. Or divided: (*batch, rows, height, width), a
+    # The residues: (*batch, rows, n), if a block has all n. Or divided: (*batch, rows, height, width), a
     # matrix whose entry (c, j) is number c width + j. Then a block has some rows of the matrix for evaluated
     # values, and some columns or some rows for coefficients.
     _array: Any
@@ -270,10 +270,10 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return self.shape
 
     def rechunk(self, chunks: Chunks) -> BlockedPoly:
-        """The same value in other blocks.
+        """Return the same value in other blocks.
 
         Args:
-            chunks: as of from_array.
+            chunks: see from_array.
 
         Raises:
             ParameterError: chunks that cannot be, or batch axes of unknown lengths.
@@ -311,7 +311,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return _persisted, (*self._array.__dask_postpersist__(), self.ring, self.domain, self._divided)
 
     def compute(self, **kwargs: Any) -> Poly:
-        """The value as a polygpu.Poly, on the current device.
+        """Compute the value as a polygpu.Poly, on the current device.
 
         Args:
             **kwargs: those of dask.compute, such as scheduler="threads".
@@ -336,7 +336,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return finish(blocks, *args)  # type: ignore[no-any-return]
 
     def persist(self, **kwargs: Any) -> BlockedPoly:
-        """The same value in blocks that are computed now and kept: in this process, or on Dask's workers.
+        """Compute the blocks now and keep them, in this process or on Dask's workers; return the same value.
 
         With Dask's distributed client the call returns while workers compute.
 
@@ -359,7 +359,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     # ---- domains ----
 
     def ntt(self) -> BlockedPoly:
-        """The value in the evaluation domain, in the ring's order; itself where it is there already.
+        """Transform to the evaluation domain, in the ring's order; return the value itself if already there.
 
         Raises:
             NotNTTFriendly: the ring has no evaluation domain.
@@ -382,7 +382,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return self._with(rows, "eval")
 
     def intt(self) -> BlockedPoly:
-        """The value in coefficients; itself where it is there already. The inverse of ntt().
+        """Transform back to coefficients, the inverse of ntt(); return the value itself if already there.
 
         Cost: a transform of each block; for divided values an exchange more.
 
@@ -398,12 +398,12 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return self._second_half(_of_blocks(partial(_inverse_rows, _with_roots(self.ring)), self._array))
 
     def _first_half(self) -> Any:
-        """The transformed columns of divided coefficients."""
+        """Return the transformed columns of divided coefficients."""
         x, call = _in_columns(self._array), partial(_forward_columns, _with_roots(self.ring))
         return da.map_blocks(call, x, dtype=x.dtype, meta=x._meta)
 
     def _second_half(self, rows: Any) -> BlockedPoly:
-        """The coefficients that rows give after their inverse transforms: an exchange, then the columns."""
+        """Return the coefficients that inversely transformed rows give: an exchange, then the columns."""
         return self._with(_exchange(partial(_inverse_columns, _with_roots(self.ring)), -1, rows), "coef")
 
     # ---- arithmetic ----
@@ -439,7 +439,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return _operator(lambda x: _matmul(self._operand(x), self), other)
 
     def __eq__(self, other: object) -> NoReturn:
-        """Always a TypeError, as the values are not computed: equal(a, b).compute() compares them."""
+        """Raise TypeError, as the values are not computed: equal(a, b).compute() compares them."""
         raise TypeError(
             "== of values that are not computed: pd.equal(a, b).compute() compares each of a batch"
         )
@@ -495,7 +495,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return self._with(_of_blocks(call, self._array, spread))
 
     def sum(self, axis: int | tuple[int, ...] | None = None) -> BlockedPoly:
-        """The sum over batch axes; over an empty axis it is zero.
+        """Return the sum over batch axes; over an empty axis it is zero.
 
         Args:
             axis: the number of an axis, or a tuple of them; all axes by default.
@@ -566,7 +566,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     # ---- blocks ----
 
     def _operand(self, other: object) -> BlockedPoly:
-        """The other operand in blocks, of this ring."""
+        """Return the other operand in blocks; raise RingMismatch unless it is of this ring."""
         if isinstance(other, Poly):
             other = from_poly(other) if not self._divided else _divided_poly(other, self._parts)
         if not isinstance(other, BlockedPoly):
@@ -581,7 +581,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return other
 
     def _aligned(self, other: BlockedPoly) -> tuple[BlockedPoly, BlockedPoly]:
-        """Both in one domain, with polynomials divided in the same way."""
+        """Return both in one domain, with polynomials divided in the same way."""
         a, b = self, other
         parts = max(a._parts, b._parts)
         a, b = a._in_parts(parts), b._in_parts(parts)
@@ -602,7 +602,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     def _mapped(
         self, f: Callable[..., Poly], *others: BlockedPoly, domain: Domain | None = None
     ) -> BlockedPoly:
-        """f of the values in each block; the operands are divided in the same way."""
+        """Apply f to the values in each block; the operands are divided in the same way."""
         values = [self, *others]
         if self._divided and len({_divided_axis(x._array) for x in values}) > 1:
             values = [x._with(_in_columns(x._array)) for x in values]
@@ -671,7 +671,7 @@ def _check_lazy(keys: tuple[Any, ...]) -> None:
 
 
 def _is_plain(keys: tuple[Any, ...]) -> bool:
-    """Whether Dask takes the keys as NumPy does: slices and ints, or slices and an array with one axis.
+    """Return whether Dask takes keys as NumPy does: slices and ints, or slices and an array with one axis.
 
     Dask gives the axes of x[0, :, [1, 2]] another order, and reads True and 1.5 as 1.
     """
@@ -685,7 +685,7 @@ def _is_plain(keys: tuple[Any, ...]) -> bool:
 
 
 def from_array(x: Any, ring: Ring, *, domain: Domain = "coef", chunks: Chunks = "auto") -> BlockedPoly:
-    """The elements with these residues, in blocks that are cut from the array when they are needed.
+    """Return the elements with these residues, in blocks that are cut from the array when they are needed.
 
     Args:
         x: canonical residues (*batch, rows, n): a dask.array, anything that da.from_array takes, such as an
@@ -770,16 +770,16 @@ def _in_blocks(x: Any, ring: Ring, domain: Domain, sizes: tuple[tuple[int, ...],
 
 
 def from_poly(a: Poly, *, chunks: Chunks = "auto") -> BlockedPoly:
-    """A Poly in blocks.
+    """Return a Poly in blocks.
 
     Args:
         a: the value; from a GPU it is copied to the host.
-        chunks: as of from_array.
+        chunks: see from_array.
 
     Raises:
-        RingMismatch: a is no Poly. ParameterError: chunks that cannot be.
+        RingMismatch: a is not a Poly. ParameterError: chunks that cannot be.
 
-    Cost: as of from_array for an array in memory.
+    Cost: that of from_array for an array in memory.
 
     >>> from polygpu import Ring
     >>> a = Ring(4, 17)([[1, 2], [3, 4]])
@@ -794,19 +794,19 @@ def from_poly(a: Poly, *, chunks: Chunks = "auto") -> BlockedPoly:
 def random(
     ring: Ring, batch: Batch = (), *, seed: Seed = None, chunks: Chunks = "auto", start: int = 0
 ) -> BlockedPoly:
-    """The uniform elements ring.random(batch, seed=seed, start=start), each block drawn where it is needed.
+    """Return the uniform elements ring.random(batch, seed=seed, start=start), drawn where they are needed.
 
     Args:
         ring: the ring.
         batch: batch shape.
-        seed: as of Ring.random. For None a seed comes from the operating system, and the graph keeps it.
-        chunks: as of from_array. Divided polynomials are drawn in parts.
+        seed: see Ring.random. For None a seed comes from the operating system, and the graph keeps it.
+        chunks: see from_array. Divided polynomials are drawn in parts.
         start: number of the first polynomial.
 
     Raises:
-        ParameterError, NotAnInteger: as of Ring.random; also chunks that cannot be.
+        ParameterError, NotAnInteger: see Ring.random; also chunks that cannot be.
 
-    Cost: none before the value is computed; then as of Ring.random, on the workers.
+    Cost: none before the value is computed; then that of Ring.random, on the workers.
 
     >>> from polygpu import Ring
     >>> R = Ring(16, 97)
@@ -835,7 +835,7 @@ def random(
 
 
 def einsum(subscripts: str, *operands: BlockedPoly | Poly) -> BlockedPoly:
-    """Sums of products over labelled batch axes, by the rules of polygpu.einsum; a @ b is such a sum.
+    """Sum products over labelled batch axes, by the rules of polygpu.einsum; a @ b is such a sum.
 
     Args:
         subscripts: see polygpu.einsum.
@@ -845,8 +845,8 @@ def einsum(subscripts: str, *operands: BlockedPoly | Poly) -> BlockedPoly:
         ParameterError: see polygpu.einsum; also batch axes of unknown lengths.
         RingMismatch: operands of different rings.
 
-    Cost: for each pair of blocks that meet as of polygpu.einsum; then the sums of blocks are added in a tree.
-    Where products go through the ring's transform, coefficients of each operand are transformed once, and
+    Cost: that of polygpu.einsum for each pair of blocks that meet; then the sums of blocks are added in a
+    tree. If products go through the ring's transform, coefficients of each operand are transformed once, and
     the result is transformed back once.
 
     >>> from polygpu import Ring
@@ -937,7 +937,7 @@ def _diagonal(x: BlockedPoly, labels: list[Label]) -> BlockedPoly:
 
 
 def matmul(A: Any, B: Any, *, q: int) -> Any:
-    """The product of a matrix of integers in blocks and a matrix modulo q, as polygpu.linalg.matmul.
+    """Multiply a matrix of integers in blocks by a matrix modulo q, as polygpu.linalg.matmul does.
 
     The matrix stays where its blocks are made, such as in files that workers map; only B travels.
 
@@ -950,8 +950,8 @@ def matmul(A: Any, B: Any, *, q: int) -> Any:
         A dask.array of residues, (m,) or (m, n), in blocks of as many rows as A's.
 
     Raises:
-        ParameterError: A is no dask.array of two axes, shapes that do not fit, unknown lengths, or q outside
-            its range.
+        ParameterError: A is not a dask.array of two axes, shapes that do not fit, unknown lengths, or q
+            outside its range.
         CoefficientError: A or B holds something other than integers.
 
     Cost: none before it is computed; then a product for each block of A, and a sum of those of a row of
@@ -998,7 +998,7 @@ def matmul(A: Any, B: Any, *, q: int) -> Any:
 
 
 def equal(a: BlockedPoly | Poly | int, b: BlockedPoly | Poly | int) -> Any:
-    """Whether two values are equal, polynomial by polynomial.
+    """Return whether two values are equal, polynomial by polynomial.
 
     Args:
         a: a value in blocks, a Poly, or an int, which is a constant.
@@ -1039,7 +1039,7 @@ def load(
     domain: Domain | None = None,
     chunks: Chunks = None,
 ) -> BlockedPoly:
-    """The elements with the residues of a file, in blocks that are read where they are needed.
+    """Return the elements with the residues of a file, in blocks that are read where they are needed.
 
     Args:
         path: a file that save() wrote, or another .npy or .zarr array of residues (*batch, rows, n). Every
@@ -1047,7 +1047,7 @@ def load(
         ring: the ring of the residues. A .zarr that save() wrote names it.
         domain: "coef" or "eval", the domain of the residues. A .zarr that save() wrote names it; for all
             others it is "coef" by default.
-        chunks: as of from_array; by default the chunks of a .zarr, and "auto" for a .npy.
+        chunks: see from_array; by default the chunks of a .zarr, and "auto" for a .npy.
 
     Raises:
         ParameterError: another ending, or a ring that neither the file nor the call names.
@@ -1158,7 +1158,7 @@ class _ZarrFile:
             return np.asarray(self._array[key])
 
     def misses_chunks(self) -> bool:
-        """Whether a chunk is missing, which zarr would read as zeros."""
+        """Return whether a chunk is missing, which zarr would read as zeros."""
         with _reading(self.path):
             # Before there was a format, save() left out chunks of zeros.
             return "format" in self.told and self._array.nchunks_initialized < self._array.nchunks
@@ -1175,7 +1175,7 @@ class _NpyFile:
             self.ndim = len(self.shape)
 
     def reshape(self, *shape: int) -> _NpyFile:
-        """The same file in another shape."""
+        """Return the same file in another shape."""
         return _NpyFile(self.path, shape)
 
     def _opened(self, mode: Literal["r", "r+"]) -> Array:
@@ -1202,7 +1202,7 @@ class _NpyFile:
 
 
 def _windows(x: Array) -> Iterator[tuple[int | slice, ...]]:
-    """Indices of parts that lie within _WINDOW bytes each.
+    """Yield the indices of parts that lie within _WINDOW bytes each.
 
     Each part is mapped alone. Dask counts the pages that a process has mapped as its memory, and columns of
     all rows would map the whole file.
@@ -1281,7 +1281,7 @@ def _in_hexadecimal(number: Any) -> Any:
 
 
 def _checked(graph: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments for Dask by which a lack of memory of its distributed workers becomes an error of polygpu."""
+    """Return arguments for Dask with which a worker's lack of memory becomes an error of polygpu."""
     scheduler = get_scheduler(scheduler=kwargs.get("scheduler"), cls=da.Array)
     client: Any = getattr(scheduler, "__self__", None)
     if not hasattr(client, "scheduler_info"):
@@ -1305,7 +1305,7 @@ def _checked(graph: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _largest_block(graph: Any) -> int:
-    """Bytes of the largest block in a graph, without arrays of which only slices are taken and read."""
+    """Return the bytes of the largest block in a graph, except arrays of which only slices are read."""
     largest, dependents = 0, graph.dependents
     for name, layer in graph.layers.items():
         about, users = layer.collection_annotations or {}, dependents[name]
@@ -1315,19 +1315,19 @@ def _largest_block(graph: Any) -> int:
 
 
 def _way_out(most: int, limit: int) -> str:
-    """Advice for an error. A worker can hold ten of the blocks: operands, results and tables."""
+    """Return advice for an error. A worker can hold ten of the blocks: operands, results and tables."""
     size = min(limit // 10, most // 2)
     chunks = f"{size >> 20}MiB" if size >> 20 else f"{size}B"
     return f'cut the values into smaller blocks, as with chunks="{chunks}", or give workers more memory'
 
 
 async def _workers(client: Any) -> list[dict[str, Any]]:
-    """What the scheduler knows of each worker."""
+    """Return what the scheduler knows of each worker."""
     return list((await client.scheduler.identity())["workers"].values())
 
 
 def _get(client: Any, most: int, graph: Any, keys: Any, **kwargs: Any) -> Any:
-    """Results of a graph by Dask's distributed scheduler; most: bytes of the largest block, for errors."""
+    """Compute a graph by Dask's distributed scheduler; most: bytes of the largest block, for errors."""
     from distributed import KilledWorker
 
     futures = client.get(graph, keys, sync=False, **kwargs)
@@ -1352,7 +1352,7 @@ def _release(futures: Any) -> None:
 
 
 def _took_too_much(client: Any, worker: Any) -> bool:
-    """Whether Dask's nanny ended a worker for its memory; it may report that after the end is noticed."""
+    """Return whether Dask's nanny ended a worker for its memory, which it may report after the end."""
     for _ in range(10):
         if any(event["worker"] == worker.address for _, event in client.get_events("worker-restart-memory")):
             return True
@@ -1361,7 +1361,7 @@ def _took_too_much(client: Any, worker: Any) -> bool:
 
 
 async def _gathered(client: Any, most: int, futures: Any, direct: bool | None) -> Any:
-    """The results; OutOfHostMemory where all workers would wait for ever.
+    """Return the results; raise OutOfHostMemory if all workers would wait for ever.
 
     A worker starts no task while its process holds more than a share of its memory, 80 % by default. Dask
     spills blocks. It cannot spill tables, nor memory that was freed but not given back to the system.
@@ -1392,7 +1392,7 @@ async def _gathered(client: Any, most: int, futures: Any, direct: bool | None) -
 
 
 def _waiting(worker: dict[str, Any]) -> Any:
-    """What a worker holds, if it has stopped for lack of memory; None for a worker that works."""
+    """Return what a worker holds if it has stopped for lack of memory, or None if it works."""
     metrics = worker["metrics"]
     at_work = ("executing", "long-running", "flight", "cancelled", "resumed")
     if worker["status"] != "paused" or any(metrics["task_counts"].get(state) for state in at_work):
@@ -1404,13 +1404,13 @@ def _waiting(worker: dict[str, Any]) -> Any:
 
 
 def _sides(n: int) -> tuple[int, int]:
-    """Height and width of the matrix of n coefficients; 1 and n where n is no power of two."""
+    """Return height and width of the matrix of n coefficients: 1 and n if n is not a power of two."""
     height = 1 << (n.bit_length() - 1) // 2 if n & (n - 1) == 0 else 1
     return height, n // height
 
 
 def _checked_chunks(ring: Ring, batch: tuple[int, ...], chunks: Chunks) -> tuple[tuple[int, ...], ...]:
-    """Chunks of (*batch, rows, n): rows whole, n whole or in equal parts."""
+    """Return the chunks of (*batch, rows, n): rows whole, n whole or in equal parts."""
     shape, complete = (*batch, ring.rows, ring.n), ring.leaf_size == 1 and not ring._plan.basis.wide
     largest = _sides(ring.n)[0] if complete else 1  # the most parts
     limit, given = None, chunks
@@ -1460,7 +1460,7 @@ def _divided_poly(a: Poly, parts: int) -> BlockedPoly:
 
 
 def _meta(x: Any, more: int = 0, dtype: Any = None) -> Array:
-    """An empty array that tells Dask the dtype and number of axes of blocks: those of x, and `more` axes."""
+    """Return an empty array by which Dask knows dtype and axes of blocks: those of x, and `more` axes."""
     return np.empty((0,) * (x.ndim + more), dtype or x.dtype)
 
 
@@ -1503,7 +1503,7 @@ def _check_alike(axes: tuple[int, ...], tail: int, blocks: Sequence[Array]) -> N
 
 
 def _of_blocks(f: Callable[..., Array], *arrays: Any) -> Any:
-    """f of the blocks of arrays that broadcast and are cut alike; it keeps the first array's dtype."""
+    """Apply f to the blocks of arrays that broadcast and are cut alike; it keeps the first array's dtype."""
     axes = max(x.ndim for x in arrays)
     pairs = [y for x in arrays for y in (x, range(axes - x.ndim, axes))]
     first = arrays[0]
@@ -1515,7 +1515,7 @@ def _of_blocks(f: Callable[..., Array], *arrays: Any) -> Any:
 
 
 def _divided_axis(x: Any) -> int:
-    """The axis that is divided: -1 for blocks of columns, -2 for blocks of rows."""
+    """Return the axis that is divided: -1 for blocks of columns, -2 for blocks of rows."""
     return -2 if x.numblocks[-2] > 1 else -1
 
 
@@ -1558,7 +1558,7 @@ def _exchange(step: Callable[..., Array], axis: int, *matrices: Any) -> Any:
 
 
 def _cut(x: Any, axis: int) -> Any:
-    """The matrix divided along both axes, from one that is divided along the axis other than `axis`."""
+    """Divide a matrix along `axis` as well; it is divided along its other axis already."""
     parts = x.numblocks[-3 - axis]
     size = x.shape[axis] // parts
     name = f"piece-{tokenize(x.name, axis)}"
@@ -1575,7 +1575,7 @@ def _cut(x: Any, axis: int) -> Any:
 
 
 def _piece(x: Array, axis: int, first: int, size: int) -> Array:
-    """A copy of `size` neighbours along an axis, so that the block can be freed before the piece is used."""
+    """Copy `size` neighbours along an axis, so that the block can be freed before the piece is used."""
     at: list[Any] = [slice(None)] * x.ndim
     at[axis] = slice(first, first + size)
     return _copied(x[tuple(at)])
@@ -1602,13 +1602,13 @@ def _relaid(axis: int, pieces: list[Array], numbers: Array) -> Array:
 
 @lru_cache(maxsize=128)
 def _kept(ring: Ring) -> Ring:
-    """One object for equal rings, so that tables are kept: each task brings a ring object without tables."""
+    """Return one object for equal rings, to keep its tables: each task brings a ring object without any."""
     return ring
 
 
 @lru_cache(maxsize=128)
 def _with_roots(ring: Ring) -> Ring:
-    """The same ring with given roots: to find them would take each worker as long as a transform."""
+    """Return the same ring with given roots: finding them would take each worker as long as a transform."""
     if ring.roots is None:
         return ring
     return Ring(ring.n, ring.moduli, kind=ring.kind, root=ring.roots, product=ring.product)
@@ -1616,7 +1616,7 @@ def _with_roots(ring: Ring) -> Ring:
 
 @lru_cache(maxsize=128)
 def _ring_of_parts(ring: Ring, parts: int) -> Ring:
-    """A ring whose elements are as long as one part, for operations entry by entry."""
+    """Return a ring whose elements are as long as one part, for operations entry by entry."""
     return _with_roots(ring) if parts == 1 else Ring(ring.n // parts, ring.moduli, kind=ring.kind)
 
 
@@ -1631,14 +1631,14 @@ class _Number:
 
 
 def _value(ring: Ring, x: Array, domain: Domain, tail: int) -> Poly:
-    """A block as an element, on the current device."""
+    """Return a block as an element, on the current device."""
     return (
         _kept(ring).from_residues(x.reshape(*x.shape[: x.ndim - tail], ring.rows, ring.n), domain=domain).to()
     )
 
 
 def _block(a: Poly, like: Array, tail: int) -> Array:
-    """An element as a block, with the last axes of another."""
+    """Return an element as a block, with the last axes of another."""
     data = a.cpu().data
     return data.reshape(*data.shape[:-2], *like.shape[like.ndim - tail :])
 
@@ -1685,14 +1685,14 @@ def _scaled_limbs(factors: tuple[_Number, ...], a: Poly) -> Poly:
 
 
 def _multiply_points(a: Poly, b: Poly) -> Poly:
-    """The product of evaluated parts, without the tables of their ring."""
+    """Multiply evaluated parts, without the tables of their ring."""
     return a._with(pointwise(a.ring._plan.basis, "mul", a.data, b.data))
 
 
 def _plus_constant(
     ring: Ring, domain: Domain, tail: int, constant: _Number, x: Array, block_id: tuple[int, ...] = ()
 ) -> Array:
-    """A block plus a constant. In coefficients only the first part changes."""
+    """Add a constant to a block. In coefficients only the first part changes."""
     if domain == "coef" and any(block_id[len(block_id) - tail :]):
         return x
     return _block(_value(ring, x, domain, tail) + constant.value, x, tail)
@@ -1710,7 +1710,7 @@ def _added(ring: Ring, tail: int, x: Array, axis: tuple[int, ...], keepdims: boo
 
 
 def _part_of(ring: Ring, x: Array, tail: int) -> Ring:
-    """The ring of parts that are as long as this block's."""
+    """Return the ring of parts that are as long as this block's."""
     return _ring_of_parts(ring, ring.n // math.prod(x.shape[x.ndim - tail + 1 :]))
 
 
@@ -1723,21 +1723,21 @@ def _einsum_of_blocks(
     summed: int,
     *blocks: Array,
 ) -> Array:
-    """The sums within blocks, with an axis of length 1 for each summed axis: other blocks have more terms."""
+    """Return the sums within blocks. Summed axes have length 1, since other blocks have more terms."""
     values = [_value(ring, x, domain, tail) for x, domain in zip(blocks, domains, strict=True)]
     found = _block(functions.einsum(subscripts, *values), blocks[0], tail)
     return found.reshape(*found.shape[:kept], *(1,) * summed, *found.shape[kept:])
 
 
 def _product_of_blocks(q: int, a: Array, b: Array) -> Array:
-    """The product of a block and the rows of a matrix that it meets, with an axis for the sum over blocks."""
+    """Multiply a block by the rows of a matrix that it meets; an axis is for the sum over blocks."""
     compute = backend()
     found = linalg.matmul(compute.from_host(np.asarray(a)), compute.from_host(np.ascontiguousarray(b)), q=q)
     return compute.to_host(found)[:, None]
 
 
 def _sum_of_blocks(q: int, parts: Array) -> Array:
-    """The sum of residues (m, parts, n) over the parts."""
+    """Return the sum of residues (m, parts, n) over the parts."""
     m, count, n = parts.shape
     rows = parts.swapaxes(1, 2).reshape(m * n, count)
     return np.asarray(linalg.matmul(rows, np.ones(count, parts.dtype), q=q).reshape(m, n))
@@ -1755,7 +1755,7 @@ def _drawn(
     divided: bool,
     block_info: Any = None,
 ) -> Array:
-    """A block, drawn from the stream. Its neighbouring coefficients are one polynomial of that degree."""
+    """Draw a block from the stream. Its neighbouring coefficients are one polynomial of that degree."""
     where = block_info[None]["array-location"]
     shape = tuple(stop - first for first, stop in where)
     out = np.empty(shape, ring.dtype)
@@ -1777,7 +1777,7 @@ def _drawn(
 
 
 def _number(batch: tuple[int, ...], at: tuple[int, ...], where: Any) -> int:
-    """The number of a polynomial in the batch, from its place in a block."""
+    """Return the number of a polynomial in the batch, from its place in a block."""
     number = 0
     for size, i, (first, _) in zip(batch, at, where, strict=False):
         number = number * size + first + i
@@ -1803,7 +1803,7 @@ def _inverse_columns(ring: Ring, pieces: list[Array], numbers: Array) -> Array:
 def _product_rows(
     ring: Ring, alike: tuple[int, ...], a: list[Array], b: list[Array], numbers: Array
 ) -> Array:
-    """Rows of two operands transformed, multiplied and transformed back, in the memory of the larger one."""
+    """Transform rows of two operands, multiply them and transform back, in the memory of the larger one."""
     _check_alike(alike, 3, (a[0], b[0]))
     ring, compute = _kept(ring), backend()
     with compute.device_scope():
@@ -1821,7 +1821,7 @@ def _product_rows(
 
 
 def _step(step: Callable[..., None], ring: Ring, x: Array, *first: int) -> Array:
-    """One of the four steps, in place, on a block: of rows, or of columns from number `first` on."""
+    """Do one of the four steps, in place, on a block: of rows, or of columns that begin with `first`."""
     ring, compute = _kept(ring), backend()
     plan = _plan(ring, x.shape[-2] if first else ring.n // x.shape[-1])
     with compute.device_scope():
@@ -1841,7 +1841,7 @@ def _plan(ring: Ring, height: int) -> FourStepPlan:
 def _joined(
     blocks: Any, finish: Callable[..., Array], args: tuple[Any, ...], ring: Ring, domain: Domain, tail: int
 ) -> Poly:
-    """The value that all blocks make up, as a Poly."""
+    """Return the value that all blocks make up, as a Poly."""
     data = np.asarray(finish(blocks, *args))
     return ring.from_residues(
         data.reshape(*data.shape[: data.ndim - tail], ring.rows, ring.n), domain=domain
@@ -1858,5 +1858,5 @@ def _persisted(
     *,
     rename: Any = None,
 ) -> BlockedPoly:
-    """The collection of blocks that are computed or under way."""
+    """Return the collection of blocks that are computed or under way."""
     return BlockedPoly(ring, rebuild(graph, *args, rename=rename), domain, divided)

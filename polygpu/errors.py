@@ -115,7 +115,7 @@ class CoefficientError(PolyGPUError, TypeError):
 
 
 class NotAnInteger(ParameterError, CoefficientError):
-    """A single value that must be an int and is none; it is a ValueError and a TypeError.
+    """A single value that must be an int and is not one; it is a ValueError and a TypeError.
 
     >>> import polygpu as pg
     >>> pg.Ring(4, 17).monomial(1.0)
@@ -137,7 +137,7 @@ class NotComplex(PolyGPUError, TypeError):
 
 
 class RingMismatch(PolyGPUError, TypeError):
-    """Operands of different rings, or an operand that is no Poly; the message names the verb that helps.
+    """Operands of different rings, or an operand that is not a Poly; the message names the verb that helps.
 
     >>> import polygpu as pg
     >>> pg.Ring(4, 17)([1]) + pg.Ring(4, [17, 97])([1])  # doctest: +ELLIPSIS

@@ -23,7 +23,7 @@ __all__ = ["MAX_DEGREE", "MAX_LENGTH", "convolve64", "fft", "fft64", "from_slots
 
 
 def fft64(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
-    """Discrete Fourier transforms of 64 points over the last axis.
+    """Compute discrete Fourier transforms of 64 points over the last axis.
 
     X[k] is the sum over j of x[j] exp(-2 pi i j k / 64), in natural order; the inverse has the other sign and
     the factor 1/64.
@@ -34,11 +34,11 @@ def fft64(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
         out: array of x's shape and dtype, C-contiguous, on its device, to write into; may be x.
 
     Returns:
-        An array of x's shape and dtype on its device; `out` where it is given.
+        An array of x's shape and dtype on its device; `out` if it is given.
 
     Raises:
-        NotComplex: x is no array of complex numbers.
-        ParameterError: the last axis has not 64 points; inverse is no bool.
+        NotComplex: x is not an array of complex numbers.
+        ParameterError: the last axis does not have 64 points; inverse is not a bool.
         OutputError: `out` cannot take the result. DeviceError: `out` is on another device.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
@@ -60,7 +60,7 @@ def fft64(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
 
 
 def fft(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
-    """Discrete Fourier transforms over the last axis, of a power of two of points up to 4096.
+    """Compute discrete Fourier transforms over the last axis, of a power of two of points up to 4096.
 
     X[k] is the sum over j of x[j] exp(-2 pi i j k / n), in natural order; the inverse has the other sign and
     the factor 1/n.
@@ -68,13 +68,14 @@ def fft(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
     Args:
         x: complex64 or complex128, (*batch, n); another memory layout than C takes a copy.
         inverse: whether to compute the inverse transform.
-        out: as of fft64.
+        out: see fft64.
 
     Returns:
-        An array of x's shape and dtype on its device; `out` where it is given.
+        An array of x's shape and dtype on its device; `out` if it is given.
 
     Raises:
-        ParameterError: n is no power of two, or above 4096; inverse is no bool. All else as fft64.
+        ParameterError: n is not a power of two, or above 4096; inverse is not a bool. For all else see
+            fft64.
 
     Relative error in the 2-norm: below 2^-21 (complex64), 2^-50 (complex128).
     Cost: memory is read once and written once: a row stays with one core, or one block of threads of a GPU.
@@ -104,7 +105,7 @@ def fft(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
 
 
 def convolve64(a: Any, b: Any, *, out: Any = None) -> Any:
-    """Cyclic convolutions of 64 points over the last axis: transforms, product and inverse in one pass.
+    """Compute cyclic convolutions of 64 points over the last axis, in one pass.
 
     c[k] is the sum over i of a[i] b[(k - i) mod 64].
 
@@ -115,11 +116,11 @@ def convolve64(a: Any, b: Any, *, out: Any = None) -> Any:
         out: C-contiguous array of the result's shape and of a's dtype, to write into; may be a or b.
 
     Returns:
-        An array of the broadcast shape and a's dtype on its device; `out` where it is given.
+        An array of the broadcast shape and a's dtype on its device; `out` if it is given.
 
     Raises:
-        NotComplex: a or b is no array of complex numbers, or their dtypes differ.
-        ParameterError: a last axis has not 64 points, or shapes that do not broadcast.
+        NotComplex: a or b is not an array of complex numbers, or their dtypes differ.
+        ParameterError: a last axis does not have 64 points, or shapes that do not broadcast.
         DeviceError: operands or `out` on several devices. OutputError: `out` cannot take the result.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
@@ -163,7 +164,7 @@ def convolve64(a: Any, b: Any, *, out: Any = None) -> Any:
 
 
 def to_slots(x: Any) -> Any:
-    """The slots of CKKS: values of real polynomials at half of the primitive 2N-th roots of unity.
+    """Return the slots of CKKS: values of real polynomials at half of the primitive 2N-th roots of unity.
 
     z[j] is the sum over k of x[k] exp(i pi 5^j k / N), j < N/2. At the other half of the roots the values are
     the conjugates. The product of two polynomials modulo X^N + 1 has the products of their slots, and x(X^5)
@@ -176,7 +177,7 @@ def to_slots(x: Any) -> Any:
     Returns complex128 (*batch, N/2), on x's device.
 
     Raises:
-        ParameterError: N is no such number. NotComplex: x is no array of float64.
+        ParameterError: N is not such a number. NotComplex: x is not an array of float64.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
     Relative error in the 2-norm: below 2^-48.
@@ -205,7 +206,7 @@ def to_slots(x: Any) -> Any:
 
 
 def from_slots(z: Any) -> Any:
-    """The real polynomials with these slots: the inverse of to_slots.
+    """Return the real polynomials with these slots: the inverse of to_slots.
 
     CKKS encodes z as ring.from_floats(from_slots(z), scale=scale). N is then the degree of the ring:
     fill a shorter z with zeros to N/2 numbers.
@@ -216,11 +217,11 @@ def from_slots(z: Any) -> Any:
     Returns coefficients, float64 (*batch, N), on z's device.
 
     Raises:
-        ParameterError: another length. NotComplex: z is no array of complex128.
+        ParameterError: another length. NotComplex: z is not an array of complex128.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
     Relative error in the 2-norm: below 2^-48.
-    Cost: a permutation of N/2 points, and a complex transform of them. Source: as of to_slots.
+    Cost: a permutation of N/2 points, and a complex transform of them. Source: see to_slots.
 
     >>> import numpy as np
     >>> from_slots(np.array([1j, 1j])).round(6).tolist()
@@ -244,7 +245,7 @@ def from_slots(z: Any) -> Any:
 
 @lru_cache(maxsize=32)
 def _slot_tables(n: int, inverse: bool) -> tuple[Array, Array]:
-    """The factors exp(i pi k / n), k < n/2, and for each slot j the t with 5^j = 4 t + 1 mod 2n.
+    """Return the factors exp(i pi k / n), k < n/2, and for each slot j the t with 5^j = 4 t + 1 mod 2n.
 
     The transform of n/2 points gives values at the roots exp(i pi (4 t + 1) / n), in the order of t.
     inverse: the inverse factors, and the slot for each t.
@@ -261,7 +262,7 @@ def _slot_tables(n: int, inverse: bool) -> tuple[Array, Array]:
 
 
 def _transform(x: Array, inverse: bool) -> Array:
-    """Fourier transforms of rows of 2^k points, k up to 16.
+    """Compute Fourier transforms of rows of 2^k points, k up to 16.
 
     Rows of more than MAX_LENGTH points are matrices: columns are transformed, multiplied by twiddles, then
     rows are transformed. Source: Bailey 1990, "FFTs in external or hierarchical memory".
@@ -280,7 +281,7 @@ def _transform(x: Array, inverse: bool) -> Array:
 
 @lru_cache(maxsize=16)
 def _step_twiddles(first: int, second: int, inverse: bool) -> Array:
-    """The table of w^(j k), j < second and k < first, with w a root of order first * second."""
+    """Return the table of w^(j k), j < second and k < first, with w a root of order first * second."""
     products = np.outer(np.arange(second), np.arange(first)) / (first * second)
     table: Array = np.exp((2j if inverse else -2j) * np.pi * products)
     table.setflags(write=False)
@@ -288,7 +289,7 @@ def _step_twiddles(first: int, second: int, inverse: bool) -> Array:
 
 
 def _checked(x: Any, name: str, *dtypes: str) -> Array:
-    """x as an array of NumPy or CuPy, if its dtype is one of these (by default complex); all else raises."""
+    """Return x as an array of NumPy or CuPy; raise unless its dtype is one of these (complex by default)."""
     dtypes = dtypes or ("complex64", "complex128")
     given, x = x, shared(x, name, NotComplex)
     kinds = " or ".join(dtypes)

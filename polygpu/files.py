@@ -110,7 +110,7 @@ class Seeded:
             object.__setattr__(self, name, value)
 
     def expand(self) -> Poly:
-        """The value, in coefficients on the current device: ring.random(batch, seed=seed, start=start).
+        """Return the value ring.random(batch, seed=seed, start=start), in coefficients on the current device.
 
         Raises:
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
@@ -131,7 +131,7 @@ class Seeded:
 
 
 def seed_shown(seed: Seed) -> str:
-    """Type and length of a seed, but not its value."""
+    """Return the type and length of a seed, but not its value."""
     if isinstance(seed, int):
         kind, count, unit = "int", seed.bit_length(), "bit"
     else:
@@ -255,7 +255,7 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded | Swit
 
 
 def _header_of(tensors: dict[str, Any], told: dict[str, Any]) -> bytes:
-    """The header, padded with spaces so that the residues begin at a multiple of 64 bytes."""
+    """Return the header, padded with spaces so that the residues begin at a multiple of 64 bytes."""
     text = _compact({"__metadata__": {"polygpu": _compact(told)}, **tensors})
     return text.encode() + b" " * (-(8 + len(text)) % _ALIGNMENT)
 
@@ -267,7 +267,7 @@ def _compact(x: Any, *, sort_keys: bool = False) -> str:
 
 
 def _digest(name: str, ring: dict[str, Any], value: dict[str, Any], tensor: dict[str, Any] | None) -> Any:
-    """SHA-256 of everything about a value but its residues, with which the caller goes on."""
+    """Return the SHA-256 of everything about a value but its residues, with which the caller goes on."""
     import hashlib  # here, so that importing polygpu stays fast
 
     described = {**value, "name": name, "ring": ring}
@@ -318,13 +318,13 @@ def _is_utf8(text: str) -> bool:
 
 
 def _named(name: object) -> str:
-    """A name for a message of one line: a long one by its beginning, anything but a text by its type."""
+    """Return a name for a message: a long one by its beginning, anything but a text by its type."""
     text = ascii(name) if isinstance(name, str) else type(name).__name__
     return text if len(text) <= 60 else f"{text[:56]}...'"
 
 
 def _pieces(data: Array) -> Iterator[memoryview]:
-    """The bytes of a C-contiguous array, in parts that fit a cache."""
+    """Iterate over the bytes of a C-contiguous array, in parts that fit a cache."""
     whole: memoryview = data.reshape(-1).view(np.uint8).data
     return (whole[i : i + _PIECE] for i in range(0, len(whole), _PIECE))
 
@@ -333,7 +333,7 @@ def _pieces(data: Array) -> Iterator[memoryview]:
 
 
 def first_wrong(basis: Basis, data: Array) -> tuple[int, ...] | None:
-    """The index (*batch, row, coefficient) of the first residue outside [0, q); None where there is none.
+    """Return the index (*batch, row, coefficient) of the first residue outside [0, q), or None.
 
     It allocates little. The check of debug() makes an array of comparisons, and Python ints for wide moduli.
     """
@@ -378,7 +378,7 @@ def load(
     verify: bool = True,
     mmap: bool = False,
 ) -> dict[str, Any]:
-    """The values and keys of a file of save(), by their names. Nothing in the file is executed.
+    """Read the values and keys of a file of save(), by their names. Nothing in the file is executed.
 
     A file is not trusted: rings are checked as by Ring, and every residue is looked at. Values that shared a
     ring have one Ring object. Seeded values are expanded.
@@ -400,7 +400,7 @@ def load(
         A dict in the order of `names`, or of the file.
 
     Raises:
-        FileError: the file is cut, damaged or none of save(); the message says what is wrong with it.
+        FileError: the file is cut, damaged or not written by save(); the message says what is wrong with it.
         ParameterError: a name that is not in the file.
         OutOfHostMemory, OutOfDeviceMemory: a value does not fit. Seeded values take more memory than the file
             takes room; `polygpu info FILE` says how much.
@@ -462,7 +462,7 @@ class Entry:
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[File]:
-    """A file of save() that is open for reading inside a `with`.
+    """Open a file of save() for reading inside a `with`.
 
     Raises:
         FileError: its header is wrong.
@@ -519,12 +519,12 @@ class File:
             raise FileError(f"{self.path}: {where}{error}; {DAMAGED}") from None
 
     def ring(self, index: int) -> Ring:
-        """One of the rings, the same object at each call."""
+        """Return one of the rings, the same object at each call."""
         with self._told():
             return self._contents.ring(index)
 
     def read(self, name: str, *, verify: bool = True, mmap: bool = False) -> Poly | SwitchKey:
-        """A value or key in host memory, or a seeded one on the current device; see load."""
+        """Return a value or key in host memory, or a seeded one on the current device; see load."""
         entry, told = self.entries[name], self._contents.rings
         with self._told(f"value {_named(name)}: "):
             ring = self._contents.ring(entry.ring)
@@ -561,7 +561,7 @@ class File:
     def _residues(
         self, ring: Ring, tensor: dict[str, Any], mmap: bool, seen: Callable[[memoryview], None]
     ) -> Array:
-        """The residues of a tensor. seen: called with all their bytes, piece by piece in order."""
+        """Return the residues of a tensor. seen: called with all their bytes, piece by piece in order."""
         shape, dtype, (begin, end) = tuple(tensor["shape"]), _DTYPES[tensor["dtype"]], tensor["data_offsets"]
         if dtype != ring.dtype or shape[-2:] != (ring.rows, ring.n):
             expected = f"{ring.dtype} and end in ({ring.rows}, {ring.n})"

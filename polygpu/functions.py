@@ -30,13 +30,13 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, *, ring: Ring | None = None, out:
         b: of a's ring and device, or an int; batch axes broadcast.
         c: as b.
         ring: the ring of the result, if operands have more limbs than it; see Poly.mul.
-        out: as of Poly.mul.
+        out: see Poly.mul.
 
     Returns:
         A value in coefficients if all operands are, else in "eval".
 
     Raises:
-        RingMismatch, DeviceError: operands of different rings or devices; a is no Poly.
+        RingMismatch, DeviceError: operands of different rings or devices; a is not a Poly.
         BadRoot: an operand has another root for a modulus of `ring`.
         ParameterError: batch axes that do not broadcast.
         NotAnInteger: b or c is neither a Poly nor an int.
@@ -68,7 +68,7 @@ def _evaluated(x: Poly | Array) -> Poly | Array:
 
 
 def matmul(a: Poly, b: Poly, *, out: Poly | None = None) -> Poly:
-    """The product of matrices of polynomials, a @ b, by NumPy's rules.
+    """Multiply matrices of polynomials, a @ b, by NumPy's rules.
 
     The last two batch axes are matrices, the others broadcast. A value of one batch axis is a row on the left
     and a column on the right.
@@ -76,14 +76,14 @@ def matmul(a: Poly, b: Poly, *, out: Poly | None = None) -> Poly:
     Args:
         a: values of at least one batch axis.
         b: of a's ring and device.
-        out: as of Poly.mul.
+        out: see Poly.mul.
 
     Returns:
         A value in coefficients if both operands are, else in "eval".
 
     Raises:
         ParameterError: shapes that do not fit, or a single polynomial.
-        RingMismatch: operands of different rings, or an operand that is no Poly.
+        RingMismatch: operands of different rings, or an operand that is not a Poly.
         DeviceError: operands on two devices. OutputError: `out` cannot take the result.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
@@ -104,17 +104,17 @@ def dot(a: Poly, b: Poly | int, axis: int = -1, *, ring: Ring | None = None, out
 
     Args:
         a: values of at least one batch axis.
-        b: of a's ring and device, or an int; batch axes broadcast, as of a * b.
+        b: of a's ring and device, or an int; batch axes broadcast, as in a * b.
         axis: of the broadcast batch shape, the last by default.
         ring: see fma.
-        out: as of Poly.mul.
+        out: see Poly.mul.
 
     Returns:
         A value without that axis, in coefficients if both operands are, else in "eval".
 
     Raises:
         ParameterError: there is no such axis, or batch axes that do not broadcast.
-        RingMismatch, DeviceError, OutputError, OutOfHostMemory, OutOfDeviceMemory: as matmul.
+        RingMismatch, DeviceError, OutputError, OutOfHostMemory, OutOfDeviceMemory: see matmul.
         BadRoot: see fma.
 
     Cost: a product of residues for each pair of entries, limb and point, and the transforms of matmul.
@@ -140,21 +140,21 @@ def einsum(subscripts: str, *operands: Poly, ring: Ring | None = None, out: Poly
         subscripts: a letter for each batch axis of each operand, "..." for axes that broadcast, and "->" with
             the axes of the result. Without "->" the result has "...", then the letters that occur once, in
             alphabetical order. A letter twice in one operand takes its diagonal. Coefficients and limbs are
-            no axes.
+            not axes.
         operands: values of one ring and device. More than two are multiplied pairwise from the left.
         ring: see fma.
-        out: as of Poly.mul.
+        out: see Poly.mul.
 
     Returns:
         A value in coefficients if all operands are, else in "eval".
 
     Raises:
         ParameterError: subscripts that cannot be read or do not fit the operands' shapes; no operands.
-        RingMismatch, DeviceError, OutputError, OutOfHostMemory, OutOfDeviceMemory: as matmul.
+        RingMismatch, DeviceError, OutputError, OutOfHostMemory, OutOfDeviceMemory: see matmul.
         BadRoot: see fma.
 
-    Cost: for two operands one batch of matrix products (see matmul). An axis that only one operand has and
-    the result has not is summed before anything is transformed.
+    Cost: for two operands one batch of matrix products (see matmul). Axes that occur in one
+    operand and not in the result are summed first, before any transform.
 
     >>> from polygpu import Ring
     >>> x = Ring(4, 17)([[[0, 1], [2, 0]], [[3, 0], [1, 1]]])
@@ -191,7 +191,7 @@ def combine(
             an incomplete transform to the first coefficient of each leaf. For ciphertexts whose components
             are the last batch axis, [c, 0] adds to the first one.
         ring: see fma.
-        out: as of Poly.mul.
+        out: see Poly.mul.
 
     Returns:
         A value of batch shape ints.shape[:-1] + B, of the ring's dtype, in the domain of the values; of mixed
@@ -199,7 +199,7 @@ def combine(
 
     Raises:
         CoefficientError: ints or constant holds something other than integers; floats are not rounded.
-        ParameterError: shapes that do not fit, no values, or a value that is no Poly.
+        ParameterError: shapes that do not fit, no values, or a value that is not a Poly.
         RingMismatch, DeviceError: values of different rings or devices. BadRoot: see fma.
         OutputError: `out` cannot take the result.
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
@@ -221,7 +221,7 @@ def combine(
 
 
 def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Whether two values are equal, polynomial by polynomial.
+    """Return whether two values are equal, polynomial by polynomial.
 
     Args:
         a: a Poly, or an int, a constant.
@@ -231,7 +231,7 @@ def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         An array of bools of the broadcast batch shape, in host memory.
 
     Raises:
-        RingMismatch, DeviceError: operands of different rings or devices, or no Poly.
+        RingMismatch, DeviceError: operands of different rings or devices, or none that is a Poly.
         ParameterError: batch axes that do not broadcast. NotAnInteger: neither a Poly nor an int.
 
     Cost: one pass, a transform if the domains differ; it waits for a GPU.
@@ -305,7 +305,7 @@ def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:
         A copy, in the domain of the values; of mixed domains in "eval".
 
     Raises:
-        ParameterError: batch shapes that differ, no such axis, no values, or a value that is no Poly.
+        ParameterError: batch shapes that differ, no such axis, no values, or a value that is not a Poly.
         RingMismatch, DeviceError: values of different rings or devices.
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
@@ -331,7 +331,7 @@ def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
         A copy, in the domain of the values; of mixed domains in "eval".
 
     Raises:
-        ParameterError: batch shapes that do not fit, no such axis, no values, or a value that is no Poly.
+        ParameterError: batch shapes that do not fit, no such axis, no values, or a value that is not a Poly.
         RingMismatch, DeviceError: values of different rings or devices.
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 

@@ -70,13 +70,13 @@ Bytes = bytes | bytearray | memoryview
 
 
 def _residues(ring: Ring, words: Any, domain: Domain) -> Poly:
-    """The value of words from outside, in memory of its own. Each word is checked to be a residue."""
+    """Return the value of words from outside, in its own memory. Each word is checked to be a residue."""
     with debug():
         return ring.from_residues(words, domain=domain, copy=True)
 
 
 def _complete(ring: Ring, library: str) -> Ring:
-    """The ring itself, if its transform is complete and its moduli are words; else NotNTTFriendly."""
+    """Return the ring; raise NotNTTFriendly unless its transform is complete and its moduli are words."""
     if ring.leaf_size != 1 or ring._plan.basis.wide:
         raise NotNTTFriendly(
             f"{ring!r}: the moduli of {library} are primes below 2**64 that are 1 mod 2n, n a power of two; "
@@ -86,7 +86,10 @@ def _complete(ring: Ring, library: str) -> Ring:
 
 
 def _in_ring(poly: Poly, ring: Ring, name: str) -> Poly:
-    """The value in a ring of the same moduli. With another root, evaluated values go through coefficients."""
+    """Return the value in a ring of the same moduli; raise RingMismatch if they differ.
+
+    If the roots differ, evaluated values go through coefficients.
+    """
     own = poly.ring
     if (own.n, own.kind, own.moduli) != (ring.n, ring.kind, ring.moduli):
         raise RingMismatch(
@@ -133,7 +136,7 @@ class SealParameters:
     are of `ring`.
 
     Raises:
-        ParameterError, NotNTTFriendly: outside the rules of SEAL. FileError: bytes that are no parameters.
+        ParameterError, NotNTTFriendly: outside the rules of SEAL. FileError: bytes that are not parameters.
 
     Source: seal/encryptionparams.cpp of SEAL 4.
 
@@ -173,7 +176,7 @@ class SealParameters:
 
     @classmethod
     def from_bytes(cls, data: Bytes) -> SealParameters:
-        """The parameters that EncryptionParameters::save wrote.
+        """Return the parameters that EncryptionParameters::save wrote.
 
         TenSEAL: context.seal_context().data.key_context_data().parms().save(path).
 
@@ -181,7 +184,7 @@ class SealParameters:
             data: the bytes, compressed or not.
 
         Raises:
-            FileError: bytes that are no parameters, or cut.
+            FileError: bytes that are not parameters, or are cut.
 
         Cost: one pass over the bytes.
 
@@ -203,7 +206,7 @@ class SealParameters:
         return cls(_SCHEMES[number - 1], n, moduli, plain_modulus=plain, minor=stream.minor)
 
     def to_bytes(self) -> bytes:
-        """What EncryptionParameters::load reads, not compressed.
+        """Return the bytes that EncryptionParameters::load reads, not compressed.
 
         Cost: one pass over the bytes.
 
@@ -217,7 +220,7 @@ class SealParameters:
 
     @cached_property
     def ring(self) -> Ring:
-        """The ring of keys, of all moduli."""
+        """Return the ring of keys, of all moduli."""
         return Ring(self.n, self.moduli)
 
     @property
@@ -226,7 +229,7 @@ class SealParameters:
 
     @cached_property
     def _ids(self) -> dict[bytes, int]:
-        """The number of limbs of a value, by SEAL's hash of its parameters (parms_id)."""
+        """Return the number of limbs of a value by SEAL's hash of its parameters (parms_id)."""
         return {self._id(k): k for k in range(1, len(self.moduli) + 1)}
 
     def _id(self, limbs: int) -> bytes:
@@ -234,7 +237,7 @@ class SealParameters:
         return blake2b(np.array(words, "<u8").tobytes(), digest_size=32).digest()
 
     def _object(self, *parts: bytes) -> bytes:
-        """An object as SEAL saves it without compression: the header, then the parts."""
+        """Return an object as SEAL saves it without compression: the header, then the parts."""
         size = _HEADER_SIZE + sum(map(len, parts))
         return b"".join((_HEADER.pack(_MAGIC, _HEADER_SIZE, 4, self.minor, 0, 0, size), *parts))
 
@@ -272,7 +275,7 @@ class SealValue:
 
 
 def from_seal(data: Bytes, parameters: SealParameters) -> SealValue:
-    """The value of a Ciphertext, Plaintext, SecretKey or PublicKey that SEAL 4 saved.
+    """Read a Ciphertext, Plaintext, SecretKey or PublicKey that SEAL 4 saved.
 
     Args:
         data: the whole object, as `save` wrote it in any compression. TenSEAL: what
@@ -287,7 +290,7 @@ def from_seal(data: Bytes, parameters: SealParameters) -> SealValue:
     Raises:
         FileError: cut, damaged or other data; saved with a seed in place of a polynomial; other parameters;
             zstd without the package zstandard (pip install "polygpu[interop]"; Python 3.14 needs none).
-        NotCanonical: a word that is no residue.
+        NotCanonical: a word that is not a residue.
 
     Cost: two passes over the words. Source: seal/ciphertext.cpp, plaintext.cpp and serialization.h of SEAL 4.
 
@@ -307,7 +310,7 @@ def from_seal(data: Bytes, parameters: SealParameters) -> SealValue:
 def to_seal(
     poly: Poly, parameters: SealParameters, *, scale: float = 1.0, correction_factor: int = 1
 ) -> bytes:
-    """What SEAL 4 loads: a Ciphertext or PublicKey of a value (size,), else a Plaintext or SecretKey.
+    """Serialise for SEAL 4: a value (size,) as a Ciphertext or PublicKey, others as Plaintext or SecretKey.
 
     Args:
         poly: a value of parameters.ring[:k]. A ciphertext is written in its domain: CKKS and BGV compute on
@@ -322,8 +325,8 @@ def to_seal(
     Raises:
         RingMismatch: another ring. ParameterError: a batch shape, scale or factor that SEAL refuses.
 
-    Cost: two passes over the words; transforms where the value's root is not the smallest.
-    Source: as from_seal; seal/valcheck.cpp.
+    Cost: two passes over the words; transforms if the value's root is not the smallest.
+    Source: see from_seal; seal/valcheck.cpp.
 
     >>> p = SealParameters("bfv", 8, [97, 113], plain_modulus=17)
     >>> from_seal(to_seal(Ring(8, 17)([1, 2]), p), p).poly.to_bigints().tolist()
@@ -336,10 +339,10 @@ def to_seal(
 def from_seal_keys(
     data: Bytes, parameters: SealParameters, *, rotations: bool = False
 ) -> dict[int, SwitchKey]:
-    """The keys of RelinKeys or GaloisKeys that SEAL 4 saved, as polygpu.lattice.key_switch takes them.
+    """Read the keys of RelinKeys or GaloisKeys that SEAL 4 saved, for polygpu.lattice.key_switch.
 
     Args:
-        data: as of from_seal.
+        data: see from_seal.
         parameters: what they were made with.
         rotations: whether they are GaloisKeys. SEAL's files of both look the same.
 
@@ -348,7 +351,7 @@ def from_seal_keys(
         from s^(k + 2). Those of rotations stand under their g, and have it as galois_element.
 
     Raises:
-        FileError, NotCanonical: as from_seal.
+        FileError, NotCanonical: see from_seal.
 
     Cost: two passes over the words. Source: seal/kswitchkeys.cpp, keygenerator.cpp.
 
@@ -383,7 +386,7 @@ def from_seal_keys(
 
 
 def to_seal_keys(keys: Mapping[int, SwitchKey], parameters: SealParameters) -> bytes:
-    """What RelinKeys and GaloisKeys of SEAL 4 load: the inverse of from_seal_keys.
+    """Serialise keys as RelinKeys or GaloisKeys of SEAL 4: the inverse of from_seal_keys.
 
     Args:
         keys: as from_seal_keys gives them: of relinearisation under 0, 1, ..., of rotations under their g.
@@ -435,7 +438,7 @@ def _check_parameters(parameters: object) -> None:
 
 
 def _read_value(stream: _Stream, parameters: SealParameters) -> SealValue:
-    """A Plaintext or a Ciphertext. The place of the inner header tells which of them it is."""
+    """Read a Plaintext or a Ciphertext. The place of the inner header tells which of them it is."""
     start = stream.take(_PLAINTEXT.size + 3)
     if start[-3:] == _HEADER.pack(_MAGIC, _HEADER_SIZE, 0, 0, 0, 0, 0)[:3]:
         identity, count, scale = _PLAINTEXT.unpack(start[:-3])
@@ -517,7 +520,7 @@ class _Stream:
             self._read = _Expanded(compression, given[_HEADER_SIZE:]).read
 
     def take(self, count: int) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         parts, missing = [], count
         while missing:
             try:
@@ -534,11 +537,11 @@ class _Stream:
         return b"".join(parts)
 
     def unpack(self, layout: Struct) -> tuple[Any, ...]:
-        """The next fields."""
+        """Return the next fields."""
         return layout.unpack(self.take(layout.size))
 
     def words(self, count: int, seeded: int = -1) -> Array:
-        """An array of `count` words, its length before it. seeded: the length where SEAL saved a seed."""
+        """Return an array of `count` words, after its length. seeded: the length if SEAL saved a seed."""
         found = self.unpack(_COUNT)[0]
         if found == seeded != count:
             raise FileError(
@@ -550,7 +553,7 @@ class _Stream:
         return np.frombuffer(self.take(8 * count), "<u8")
 
     def inner(self, read: Callable[[], _T], begun: int = 0) -> _T:
-        """What `read` finds in an inner object. begun: how many bytes of its header have been taken."""
+        """Return what `read` finds in an inner object. begun: how many bytes of its header were taken."""
         first = self._at - begun
         magic = _HEADER.pack(_MAGIC, _HEADER_SIZE, 0, 0, 0, 0, 0)[:begun]
         compression, size = self._header(magic)
@@ -564,7 +567,7 @@ class _Stream:
         return found
 
     def end(self) -> None:
-        """Raise where more bytes follow."""
+        """Raise FileError if more bytes follow."""
         try:
             more = self._read(1)
         except Exception as error:
@@ -573,7 +576,7 @@ class _Stream:
             raise FileError("data: more follows than the object asked for; give from_seal or from_seal_keys")
 
     def _header(self, begun: bytes) -> tuple[int, int]:
-        """Compression and size, from a header whose first bytes may have been taken already."""
+        """Return the compression and size, from a header whose first bytes may have been taken already."""
         fields = _HEADER.unpack(begun + self.take(_HEADER_SIZE - len(begun)))
         magic, length, major, self.minor, compression, _, size = fields
         if (magic, length) != (_MAGIC, _HEADER_SIZE):
@@ -651,7 +654,7 @@ _NEW = 1 << 31  # set in cereal's number of an object that follows here; without
 
 
 def from_openfhe(text: str | bytes) -> Poly:
-    """The polynomials of a ciphertext or key that OpenFHE serialised to JSON.
+    """Read the polynomials of a ciphertext or key that OpenFHE serialised to JSON.
 
     Args:
         text: what Serial::SerializeToFile or Serialize wrote with SerType::JSON: a Ciphertext, PrivateKey,
@@ -665,7 +668,7 @@ def from_openfhe(text: str | bytes) -> Poly:
     Raises:
         FileError: no JSON, no polynomials, or polynomials that make no one batch of one ring.
         NotNTTFriendly, BadRoot: parameters that have no transform.
-        NotCanonical: a number that is no residue.
+        NotCanonical: a number that is not a residue.
 
     Cost: about 0.5 us a coefficient and limb, most of it for JSON.
     Source: lattice/hal/default/dcrtpoly.h of OpenFHE 1, and cereal 1.3, which serialises.
@@ -753,7 +756,7 @@ def _galois_elements(tag: Any, count: int) -> list[tuple[int | None, int]]:
 
 
 def to_openfhe(poly: Poly, like: str | bytes) -> str:
-    """JSON that OpenFHE reads: a serialised object with the polynomials of a value in place of its own.
+    """Return JSON for OpenFHE: a serialised object with the polynomials of a value in place of its own.
 
     Args:
         poly: a value with the moduli and the domain of `like`, of the batch shape that from_openfhe gives for
@@ -762,10 +765,10 @@ def to_openfhe(poly: Poly, like: str | bytes) -> str:
             tag. For a ciphertext one of the same level with as many polynomials.
 
     Raises:
-        FileError: as from_openfhe, of `like`. RingMismatch: other moduli. ParameterError: another batch
+        FileError: see from_openfhe, for `like`. RingMismatch: other moduli. ParameterError: another batch
             shape. DomainError: another domain.
 
-    Cost: as from_openfhe, twice; transforms where the value's root is not that of `like`.
+    Cost: twice that of from_openfhe; transforms if the value's root is not that of `like`.
 
     >>> import json
     >>> prime = {"value0": {"co": 4, "rd": 2, "cm": {"v": 5}, "ru": {"v": 2}}}
@@ -850,12 +853,12 @@ class _Serialised:
 
 
 def _is_element(node: Any) -> bool:
-    """Whether a node is a polynomial modulo one prime or several: values, format, pointer to parameters."""
+    """Return whether a node is a polynomial, by its values, format and pointer to parameters."""
     return isinstance(node, dict) and {"v", "f", "p"} <= node.keys()
 
 
 def _row(values: list[Any], name: str) -> Array:
-    """The residues of a list of JSON, as words."""
+    """Return the residues of a list of JSON, as words."""
     if set(map(type, values)) != {int}:
         raise FileError(f"{name}: residues that are no ints; damaged")
     try:
@@ -866,7 +869,7 @@ def _row(values: list[Any], name: str) -> Array:
 
 
 def _openfhe_ring(source: _Serialised, name: str) -> tuple[Ring, Domain, list[Any]]:
-    """The ring and domain of all polynomials, and the residues of each."""
+    """Return the ring and domain of all polynomials, and the residues of each."""
     found, rows = set(), []
     try:
         for tower in source.towers:
@@ -904,26 +907,27 @@ def _openfhe_ring(source: _Serialised, name: str) -> tuple[Ring, Domain, list[An
 
 # ---- Lattigo ----
 
-_LEAST_DEGREE = 8  # of Lattigo. It searches primitive roots from 3 on: 2 is none where q is 1 mod 8
+_LEAST_DEGREE = 8  # of Lattigo. It searches primitive roots upwards from 3: 2 is not one if q is 1 mod 8
 
 
 def from_lattigo(
     words: Any, moduli: Ring | Sequence[int], *, domain: Domain = "eval", montgomery: bool = False
 ) -> Poly:
-    """The value of Lattigo's words, ring.Poly.Coeffs, of a standard ring.
+    """Return the value of Lattigo's words, ring.Poly.Coeffs, of a standard ring.
 
     Args:
         words: unsigned integers (*batch, limbs, n) in [0, q), of NumPy or CuPy: a row for each modulus.
         moduli: the moduli, one a limb; or a Ring that has them, of which the result is to be.
-        domain: "eval" where Lattigo says IsNTT, as of keys and of ciphertexts of CKKS and BGV, else "coef".
-        montgomery: whether the words are x 2^64 mod q, where Lattigo says IsMontgomery: keys are, ciphertexts
-            are not.
+        domain: "eval" if Lattigo says IsNTT, as it does for keys and for ciphertexts of CKKS and BGV, else
+            "coef".
+        montgomery: whether the words are x 2^64 mod q, which Lattigo calls IsMontgomery: those of keys are,
+            those of ciphertexts are not.
 
     Returns a value of Ring(n, moduli, root="generator"), or of the ring given, in the domain of the words and
     in memory of its own.
 
     Raises:
-        ParameterError: another shape; n below 8. NotCanonical: a word that is no residue.
+        ParameterError: another shape; n below 8. NotCanonical: a word that is not a residue.
         NotNTTFriendly: moduli other than primes 1 mod 2n. RingMismatch: a ring of degree other than n.
 
     Cost: two passes over the words, and a product for each word in Montgomery form. To a ring of another root
@@ -946,7 +950,7 @@ def from_lattigo(
 
 
 def to_lattigo(poly: Poly, *, montgomery: bool = False) -> Array:
-    """Lattigo's words of a value: uint64 (*batch, limbs, n), in the value's domain, on its device.
+    """Return Lattigo's words of a value: uint64 (*batch, limbs, n), in the value's domain, on its device.
 
     Args:
         poly: a value modulo X^n + 1, n at least 8.
@@ -957,7 +961,7 @@ def to_lattigo(poly: Poly, *, montgomery: bool = False) -> Array:
     Raises:
         ParameterError: n below 8, or a cyclic ring. NotNTTFriendly: moduli other than primes 1 mod 2n.
 
-    Cost and source: as from_lattigo.
+    Cost and source: see from_lattigo.
 
     >>> to_lattigo(Ring(8, 97)([1, 3]), montgomery=True)[0, :2].tolist() == [2**64 % 97, 3 * 2**64 % 97]
     True
@@ -983,14 +987,14 @@ def _lattigo_ring(n: int, moduli: Sequence[int]) -> Ring:
 
 
 def to_jax(poly: Poly, *, copy: bool | None = None) -> Any:
-    """The residues as an array of JAX, (*batch, rows, n), on the value's device.
+    """Return the residues as an array of JAX, (*batch, rows, n), on the value's device.
 
-    jax.numpy.from_dlpack(poly) gives the same where jax_enable_x64 is on. Where it is off, JAX cuts residues
+    jax.numpy.from_dlpack(poly) gives the same if jax_enable_x64 is on. If it is off, JAX cuts residues
     of 64 bits to their lowest 32 and says nothing; this function raises.
 
     Args:
         poly: the value.
-        copy: None shares memory where JAX can; write nothing into the value afterwards, since arrays of JAX
+        copy: None shares memory if JAX can; write nothing into the value afterwards, since arrays of JAX
             never change. True always copies.
 
     Raises:

@@ -68,8 +68,8 @@ class Poly(Value, NotAnArray):
         NotNTTFriendly, DomainError: "eval" in a ring without a transform, or another domain.
         NotCanonical: inside `with polygpu.debug()`, a residue outside [0, q).
 
-    Every method that makes a value raises OutOfHostMemory or OutOfDeviceMemory where it does not fit. A
-    method with `out=` raises OutputError where `out` is of another ring, batch shape or device, is read-only,
+    Every method that makes a value raises OutOfHostMemory or OutOfDeviceMemory if it does not fit. A
+    method with `out=` raises OutputError if `out` is of another ring, batch shape or device, is read-only,
     or overlaps an operand in part.
 
     Cost: constant; nothing is copied, and without debug() no residue is read.
@@ -207,7 +207,7 @@ class Poly(Value, NotAnArray):
         raise TypeError("the truth of a Poly is ambiguous; compare it, for instance with poly == 0")
 
     def __iter__(self) -> Iterator[Poly]:
-        """The entries of the first batch axis, one after the other; they share this value's memory.
+        """Iterate over the entries of the first batch axis; they share this value's memory.
 
         >>> from polygpu import Ring
         >>> [a(1) for a in Ring(4, 17)([[1, 2], [3, 4]])]
@@ -217,7 +217,7 @@ class Poly(Value, NotAnArray):
         return map(self._with, self._data)
 
     def __getitem__(self, key: Any) -> Poly:
-        """The polynomials at a key of the batch axes, by NumPy's rules, in this value's domain.
+        """Return the polynomials at a key of the batch axes, by NumPy's rules, in this value's domain.
 
         Limbs and coefficients are not batch axes: a.data[..., limb, i] has residues, a.tolist() coefficients,
         and a.restrict(ring[:k]) takes limbs.
@@ -228,7 +228,7 @@ class Poly(Value, NotAnArray):
         Raises:
             IndexError: there is no such place.
 
-        Cost: nothing where the chosen polynomials lie one after the other in memory: the result shares it.
+        Cost: nothing if the chosen polynomials lie one after the other in memory: the result shares it.
         Otherwise a copy.
 
         >>> from polygpu import Ring
@@ -242,7 +242,7 @@ class Poly(Value, NotAnArray):
         """Write polynomials in place at a key of the batch axes, by NumPy's rules; the domain stays.
 
         Args:
-            key: as of a[key].
+            key: see a[key].
             value: a Poly of the same ring and device; one in the other domain is transformed. Its batch axes
                 broadcast to those of the place, and it may share memory with it. An int is a constant.
 
@@ -264,7 +264,7 @@ class Poly(Value, NotAnArray):
         assign(place._data, key, to_domain(self._operand(value), place._domain)._data)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> Poly:
-        """The same polynomials in another batch shape; shares the memory.
+        """Return the same polynomials in another batch shape; the result shares the memory.
 
         Args:
             shape: sizes, or one tuple of them; one size may be -1.
@@ -282,7 +282,7 @@ class Poly(Value, NotAnArray):
         return self._with(reshape(self._data, sizes))
 
     def copy(self) -> Poly:
-        """The same value in memory of its own, on the same device; copy.copy and copy.deepcopy call it.
+        """Return a copy in memory of its own, on the same device; copy.copy and copy.deepcopy call it.
 
         Raises:
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
@@ -305,7 +305,7 @@ class Poly(Value, NotAnArray):
         return self.copy()
 
     def to(self, device: str | None = None) -> Poly:
-        """The value on a device; itself where it already is there.
+        """Return the value on a device, or the value itself if it is there already.
 
         Args:
             device: "cpu", "cuda", "cuda:1"; by default the current one (see polygpu.device).
@@ -328,7 +328,7 @@ class Poly(Value, NotAnArray):
         return self._with(target.from_host(backend_of(data).to_host(data)))
 
     def cpu(self) -> Poly:
-        """The value in host memory; itself where it is there already. See `to`.
+        """Return the value in host memory, or the value itself if it is there already. See `to`.
 
         Raises:
             OutOfHostMemory: it does not fit.
@@ -342,7 +342,7 @@ class Poly(Value, NotAnArray):
         return self.to("cpu")
 
     def sum(self, axis: int | tuple[int, ...] | None = None, *, out: Poly | None = None) -> Poly:
-        """The sum over batch axes; over an empty axis it is zero.
+        """Return the sum over batch axes; over an empty axis it is zero.
 
         Args:
             axis: the number of an axis, or a tuple of them; all axes by default.
@@ -363,7 +363,7 @@ class Poly(Value, NotAnArray):
     # ---- domains ----
 
     def ntt(self, *, out: Poly | None = None) -> Poly:
-        """The value in the evaluation domain, in bit-reversed order; itself where it is there already.
+        """Transform to the evaluation domain (bit-reversed order); return the value itself if already there.
 
         Entry k of a limb is a(psi^(2 br(k) + 1)) (negacyclic) or a(omega^br(k)) (cyclic). br reverses log2 n
         bits, and psi or omega is the limb's root in ring.roots. An incomplete transform gives residues modulo
@@ -388,7 +388,7 @@ class Poly(Value, NotAnArray):
         return held(to_domain(self, "eval", memory_of(self._plan, out)), out)
 
     def intt(self, *, out: Poly | None = None) -> Poly:
-        """The value in coefficients; itself where it is there already. The inverse of ntt().
+        """Transform back to coefficients, the inverse of ntt(); return the value itself if already there.
 
         Args:
             out: a Poly of the ring and of this batch shape to write into; may be this one.
@@ -396,7 +396,7 @@ class Poly(Value, NotAnArray):
         Raises:
             OutputError: `out` cannot take the result.
 
-        Cost: as of ntt(). Source: Longa & Naehrig 2016, algorithm 2.
+        Cost: see ntt(). Source: Longa & Naehrig 2016, algorithm 2.
 
         >>> from polygpu import Ring
         >>> a = Ring(4, 17)([1, 2])
@@ -408,7 +408,7 @@ class Poly(Value, NotAnArray):
         return held(to_domain(self, "coef", memory_of(self._plan, out)), out)
 
     def natural_order(self) -> Array:
-        """The evaluated residues in natural order: entry k of a limb is a(psi^(2k + 1)) or a(omega^k).
+        """Return the evaluated residues in natural order: entry k of a limb is a(psi^(2k + 1)) or a(omega^k).
 
         Leaves of an incomplete transform change places whole.
 
@@ -433,7 +433,7 @@ class Poly(Value, NotAnArray):
         Args:
             other: a Poly of the same ring and device, or an int; batch axes broadcast.
             ring: see mul.
-            out: as of mul.
+            out: see mul.
 
         Returns a value in the operands' domain; of mixed domains in "eval".
 
@@ -456,16 +456,16 @@ class Poly(Value, NotAnArray):
         """Return the difference, Poly.sub(a, b) or a - b.
 
         Args:
-            other: as of add.
+            other: see add.
             ring: see mul.
-            out: as of mul.
+            out: see mul.
 
         Returns a value in the operands' domain; of mixed domains in "eval".
 
         Raises:
-            RingMismatch, DeviceError, ParameterError, NotAnInteger, OutputError: as add.
+            RingMismatch, DeviceError, ParameterError, NotAnInteger, OutputError: see add.
 
-        Cost: as of add.
+        Cost: see add.
 
         >>> from polygpu import Ring
         >>> (Ring(4, 17)([1, 2]) - 3).to_bigints(centered=True).tolist()
@@ -474,7 +474,7 @@ class Poly(Value, NotAnArray):
         return checked_poly(self, "a")._pointwise("sub", other, ring, out)
 
     def neg(self, *, out: Poly | None = None) -> Poly:
-        """The negative, a.neg() or -a, in this value's domain.
+        """Return the negative, a.neg() or -a, in this value's domain.
 
         Args:
             out: a Poly of the ring and of this batch shape to write into; may be this one.
@@ -502,8 +502,8 @@ class Poly(Value, NotAnArray):
     ) -> Poly:
         """Return the product in the ring, Poly.mul(a, b) or a * b: exact for every degree and modulus.
 
-        The product of coefficients is in coefficients. Evaluated operands multiply point by point; where one
-        operand is evaluated, the other is transformed.
+        The product of coefficients is in coefficients. Evaluated operands multiply point by point; if only
+        one operand is evaluated, the other is transformed.
 
         Args:
             other: a Poly of the same ring and device, or an int; batch axes broadcast.
@@ -513,7 +513,7 @@ class Poly(Value, NotAnArray):
                 becomes the result's. Views of its memory (out[0], out.reshape) keep their own domain, and are
                 no longer valid if it differs. An interrupted call leaves `out` undefined.
             product: how coefficients are multiplied: "ntt" or "fft", or "auto" for the ring's way (see Ring).
-                It does not matter where `other` is an int, which multiplies each residue.
+                It does not matter if `other` is an int, which multiplies each residue.
 
         Raises:
             RingMismatch, DeviceError: operands of different rings or devices; an operand lacks a modulus of
@@ -576,7 +576,7 @@ class Poly(Value, NotAnArray):
     def scale_by(
         self, ints: Any = None, *, limbs: Sequence[int] | None = None, out: Poly | None = None
     ) -> Poly:
-        """The product with one integer for each polynomial of the batch, or one for each limb.
+        """Multiply by one integer for each polynomial of the batch, or by one for each limb.
 
         The result is in this value's domain.
 
@@ -584,7 +584,7 @@ class Poly(Value, NotAnArray):
             ints: an int, or integers of any size in an array or nested list that broadcasts to the batch
                 shape.
             limbs: given instead of ints: one int for each modulus.
-            out: as of mul.
+            out: see mul.
 
         Raises:
             CoefficientError: no integers.
@@ -627,7 +627,7 @@ class Poly(Value, NotAnArray):
         return a._with(data) if out is None else out._holding(data, a._domain)
 
     def _operand(self, other: object) -> Poly:
-        """The other operand as a Poly of this ring and device; an int becomes a constant."""
+        """Return the other operand as a Poly of this ring and device; an int becomes a constant."""
         if isinstance(other, Poly):
             plan, theirs = self._plan, other._plan
             if plan is not theirs and plan != theirs:
@@ -643,7 +643,7 @@ class Poly(Value, NotAnArray):
         return self._with(integers.constant(plan.basis, plan.n, number, step, home))
 
     def _factor(self, other: object) -> Poly | Array:
-        """The other operand as _operand() has it, but an int as its residues (rows, 1)."""
+        """Return the other operand as _operand() does, but an int as its residues (rows, 1)."""
         if isinstance(other, Poly):
             return self._operand(other)
         return integers.residues_on(backend_of(self._data), self._plan.basis, integer(other, "operand"))
@@ -683,17 +683,17 @@ class Poly(Value, NotAnArray):
         return self
 
     def __pow__(self, exponent: int) -> Poly:
-        """The power a ** exponent, in this value's domain.
+        """Return the power a ** exponent, in this value's domain.
 
         Args:
             exponent: any int; a negative one takes the inverse.
 
         Raises:
-            NotAnInteger: exponent is no int.
+            NotAnInteger: exponent is not an int.
             NotInvertible: a negative exponent, and some polynomial has no inverse.
 
-        Cost: log2(exponent) squarings and at most as many products. Where the ring multiplies by its own
-        transform they are point by point, between one transform and one inverse.
+        Cost: log2(exponent) squarings and at most as many products. If the ring multiplies by its own
+        transform, they are point by point, between one transform and one inverse.
 
         >>> from polygpu import Ring
         >>> R = Ring(4, 17)
@@ -705,7 +705,7 @@ class Poly(Value, NotAnArray):
         return power(base, abs(k))
 
     def __eq__(self, other: object) -> bool:
-        """Whether two values have the same ring, batch shape and polynomials, in one bool.
+        """Return whether two values have the same ring, batch shape and polynomials, in one bool.
 
         Their domains may differ. polygpu.equal compares polynomial by polynomial.
 
@@ -740,7 +740,7 @@ class Poly(Value, NotAnArray):
     # ---- structure ----
 
     def automorphism(self, g: int | Sequence[int] | Array, *, out: Poly | None = None) -> Poly:
-        """a(X^g), for g coprime to 2n (negacyclic) or n (cyclic), in this value's domain.
+        """Return a(X^g), for g coprime to 2n (negacyclic) or n (cyclic), in this value's domain.
 
         Args:
             g: an int of any size or sign, reduced modulo 2n (cyclic: n); or integers that broadcast with the
@@ -748,7 +748,7 @@ class Poly(Value, NotAnArray):
             out: a Poly of the ring and of the result's batch shape to write into; may be this one.
 
         Raises:
-            ParameterError: g is not coprime, so that X -> X^g is no automorphism; or shapes that do not
+            ParameterError: g is not coprime, so that X -> X^g is not an automorphism; or shapes that do not
                 broadcast.
             CoefficientError: g holds something other than integers.
             OutputError: `out` cannot take the result.
@@ -765,7 +765,7 @@ class Poly(Value, NotAnArray):
         return held(automorphism(self, g, memory_of(self._plan, out)), out)
 
     def mul_monomial(self, k: int | Sequence[int] | Array, *, out: Poly | None = None) -> Poly:
-        """X^k times the value, in this value's domain.
+        """Multiply by X^k, in this value's domain.
 
         Args:
             k: any int, or integers that broadcast with the batch axes, one for each polynomial of the result.
@@ -789,7 +789,7 @@ class Poly(Value, NotAnArray):
         return held(mul_monomial(self, k, memory_of(self._plan, out)), out)
 
     def to_slots(self) -> Array:
-        """The slots of the value: its residues at the roots of X^n + 1 modulo a prime q, as two rows of n/2.
+        """Return the slots: the residues at the roots of X^n + 1 modulo a prime q, as two rows of n/2.
 
         The first row is at psi^(5^j), the second at psi^(-5^j), j = 0 ... n/2 - 1, psi = ring.roots[0].
         `automorphism(5)` turns both rows left by one, `automorphism(-1)` exchanges them.
@@ -810,7 +810,7 @@ class Poly(Value, NotAnArray):
         return to_slots(self)
 
     def __call__(self, x: int | Sequence[int] | Array) -> Any:
-        """The values a(x) mod Q, with a taken as the polynomial of degree below n that its coefficients are.
+        """Evaluate at the points x modulo Q, as the polynomial of degree below n with these coefficients.
 
         Args:
             x: the points: integers of any size and sign, one or an array of any shape.
@@ -819,7 +819,7 @@ class Poly(Value, NotAnArray):
             Python ints in an array (*batch, *x.shape), in [0, Q); one int for a single polynomial and point.
 
         Raises:
-            ParameterError: a point is a Poly. NotAnInteger: a point is no int.
+            ParameterError: a point is a Poly. NotAnInteger: a point is not an int.
 
         Cost: n products of words a limb, point and polynomial. For moduli up to 2**64 they are products of
         matrices on the value's device: up to 2**62, 0.3 ms for a point at n = 2**20 on a core. For larger
@@ -834,7 +834,7 @@ class Poly(Value, NotAnArray):
         return evaluate(self._plan.basis, intt(self)._data, x)
 
     def inverse(self) -> Poly:
-        """The multiplicative inverse, in this value's domain.
+        """Return the multiplicative inverse, in this value's domain.
 
         A complete transform makes it pointwise. Otherwise it is found limb by limb in host memory: modulo a
         prime by the extended Euclid, modulo a power p^k from that modulo p by Hensel lifting.
@@ -876,7 +876,7 @@ class Poly(Value, NotAnArray):
     # ---- between bases of moduli ----
 
     def restrict(self, ring: Ring, *, out: Poly | None = None) -> Poly:
-        """The value modulo the moduli of `ring`, which are among its own: the other limbs are dropped.
+        """Return the value modulo the moduli of `ring`, which are among its own; the other limbs are dropped.
 
         Args:
             ring: a ring of the same degree and kind, such as ring[:k]; its moduli may be in any order.
@@ -885,11 +885,11 @@ class Poly(Value, NotAnArray):
         Returns a copy, in this value's domain.
 
         Raises:
-            RingMismatch: `ring` is of another degree or kind, or has a modulus that the value has not.
-            BadRoot: `ring` has another root for a prime that both have. ParameterError: `ring` is no Ring.
+            RingMismatch: `ring` is of another degree or kind, or has a modulus that the value does not have.
+            BadRoot: `ring` has another root for a prime that both have. ParameterError: `ring` is not a Ring.
             OutputError: `out` cannot take the result.
 
-        Cost: a copy. An evaluated value is transformed back and forth where the transform of `ring` has
+        Cost: a copy. An evaluated value is transformed back and forth if the transform of `ring` has
         leaves of another size.
 
         >>> import polygpu as pg
@@ -900,7 +900,7 @@ class Poly(Value, NotAnArray):
         return self._moved(restrict, ring, out=out)
 
     def convert(self, ring: Ring, *, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
-        """The value v, centred in [-Q/2, Q/2), modulo the moduli of `ring`, whatever they are.
+        """Return the value v, centred in [-Q/2, Q/2), modulo the moduli of `ring`, whatever they are.
 
         Args:
             ring: a ring of the same degree and kind. Either ring may have one modulus above 2**64.
@@ -912,11 +912,11 @@ class Poly(Value, NotAnArray):
 
         Raises:
             RingMismatch: `ring` is of another degree or kind. BadRoot: it has another root for a prime that
-                both have. ParameterError: conversion is another word, or `ring` is no Ring.
+                both have. ParameterError: conversion is another word, or `ring` is not a Ring.
             OutputError: `out` cannot take the result.
 
         Cost: k products for each coefficient and limb of `ring`. An evaluated value takes inverse transforms
-        of its k limbs, and transforms of the limbs of `ring` that it has not; limbs that both have are
+        of its k limbs, and transforms of the limbs of `ring` that it lacks; limbs that both have are
         copied.
         "exact" decides nearly all coefficients in doubles; the others take up to 20 times as long. With a
         modulus above 2**64 the coefficients become Python ints.
@@ -930,17 +930,17 @@ class Poly(Value, NotAnArray):
         return self._moved(convert, ring, conversion, out=out)
 
     def mod_up(self, ring: Ring, *, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
-        """The centred value modulo `ring`, a ring with all of this one's moduli and more: convert() to it.
+        """Return the centred value modulo `ring`, a ring with all of this one's moduli and more; see convert.
 
         Args:
             ring: a ring of the same degree and kind; the residues modulo this ring's moduli are copied.
-            conversion: as of convert.
+            conversion: see convert.
             out: a Poly of `ring` with the same batch shape to write into.
 
         Raises:
-            RingMismatch: `ring` lacks a modulus. ParameterError: a modulus above 2**64. All else as convert.
+            RingMismatch: `ring` lacks a modulus. ParameterError: a modulus above 2**64. Others: see convert.
 
-        Cost: as of convert, for the limbs that are new.
+        Cost: see convert; only limbs that are new count.
         Source: Cheon et al. 2018/931, "ModUp".
 
         >>> import polygpu as pg
@@ -966,7 +966,7 @@ class Poly(Value, NotAnArray):
         Raises:
             RingMismatch: `ring` lacks a modulus, or is of another degree or kind.
             BadRoot: `ring` has another root for a prime that both have.
-            ParameterError: a modulus is above 2**64, or `ring` is no Ring.
+            ParameterError: a modulus is above 2**64, or `ring` is not a Ring.
             OutputError: `out` cannot take the result.
 
         Cost: one product for each residue of this value, and the zeros. An evaluated value is transformed
@@ -989,7 +989,7 @@ class Poly(Value, NotAnArray):
         plaintext: int | None = None,
         out: Poly | None = None,
     ) -> Poly:
-        """The value a divided by P and rounded, modulo `ring`; P is the product of the moduli that it lacks.
+        """Divide the value a by P and round it, modulo `ring`; P is the product of the moduli that it lacks.
 
         Args:
             ring: a ring of some of the moduli, in any order.
@@ -1004,7 +1004,7 @@ class Poly(Value, NotAnArray):
         Returns a value in this value's domain.
 
         Raises:
-            RingMismatch: `ring` is of another degree or kind, or has a modulus that the value has not.
+            RingMismatch: `ring` is of another degree or kind, or has a modulus that the value does not have.
             ParameterError: a modulus above 2**64, another word for rounding or conversion, or plaintext
                 outside its rule.
             BadRoot: another root for a prime that both have. OutputError: `out` cannot take the result.
@@ -1022,16 +1022,16 @@ class Poly(Value, NotAnArray):
         return self._moved(mod_down, ring, rounding, conversion, plaintext, out=out)
 
     def rescale(self, k: int = 1, *, out: Poly | None = None) -> Poly:
-        """The value divided by its last k moduli and rounded to the nearest: mod_down(ring[:-k]).
+        """Return the value divided by its last k moduli and rounded to the nearest: mod_down(ring[:-k]).
 
         Args:
             k: how many limbs fall away; at least one stays.
             out: a Poly of ring[:-k] with the same batch shape to write into.
 
         Raises:
-            ParameterError: k is not from 1 to the number of limbs less one. All else as mod_down.
+            ParameterError: k is not from 1 to the number of limbs less one. For all else see mod_down.
 
-        Cost: as of mod_down.
+        Cost: see mod_down.
 
         >>> import polygpu as pg
         >>> pg.Ring(4, [97, 17])([170, 178]).rescale().ring
@@ -1047,7 +1047,7 @@ class Poly(Value, NotAnArray):
         conversion: Precision = "exact",
         out: Poly | None = None,
     ) -> Poly:
-        """The digits of the value, one for each group of limbs_per_digit neighbouring limbs, modulo `ring`.
+        """Return the digits, one for each group of limbs_per_digit neighbouring limbs, modulo `ring`.
 
         Digit j is the centred value modulo the product of group j; the last group may be smaller. With
         g = polygpu.rns.gadget(ring, limbs_per_digit) the sum of digit_j g_j is this value.
@@ -1055,18 +1055,18 @@ class Poly(Value, NotAnArray):
         Args:
             ring: a ring of the same degree and kind.
             limbs_per_digit: limbs of a group; k limbs have ceil(k / limbs_per_digit) groups.
-            conversion: as of convert, for each group.
+            conversion: see convert; it applies to each group.
             out: a Poly of `ring` with the result's batch shape to write into.
 
         Returns a value of batch shape (*batch, ceil(k / limbs_per_digit)), in this value's domain if
         `ring` has it, else in coefficients.
 
         Raises:
-            RingMismatch, BadRoot: as convert. ParameterError: limbs_per_digit < 1, or a modulus above 2**64.
+            RingMismatch, BadRoot: see convert. ParameterError: limbs_per_digit < 1, or a modulus above 2**64.
             OutputError: `out` cannot take the result.
 
-        Cost: for each digit as of convert from its group. An evaluated value takes the inverse transforms of
-        its limbs once, and for each digit transforms of the limbs of `ring` that are not of its group.
+        Cost: for each digit that of convert from its group. An evaluated value takes the inverse transforms
+        of its limbs once, and for each digit transforms of the limbs of `ring` that are not of its group.
         Source: Han, Ki 2019/688.
 
         >>> import polygpu as pg
@@ -1088,7 +1088,7 @@ class Poly(Value, NotAnArray):
     # ---- integers ----
 
     def to_bigints(self, *, centered: bool = False) -> np.ndarray[Any, np.dtype[np.object_]]:
-        """The coefficients as Python ints.
+        """Return the coefficients as Python ints.
 
         Args:
             centered: whether they are in [-Q/2, Q/2) instead of [0, Q).
@@ -1125,7 +1125,7 @@ class Poly(Value, NotAnArray):
         return integers.tolist(self._plan.basis, intt(self)._data)
 
     def to_int64(self, *, centered: bool = True) -> Array:
-        """The coefficients as machine integers.
+        """Return the coefficients as machine integers.
 
         Args:
             centered: whether they are in [-Q/2, Q/2), as by default, instead of [0, Q).
@@ -1145,7 +1145,7 @@ class Poly(Value, NotAnArray):
         return integers.to_int64(self._plan.basis, intt(self)._data, centered)
 
     def to_float64(self, *, centered: bool = True) -> Array:
-        """The coefficients as doubles, each the double nearest to the integer, halves to even.
+        """Return the coefficients as doubles, each the double nearest to the integer, halves to even.
 
         Integers beyond the largest double become infinite, which takes Q > 2**1023.
 
@@ -1167,7 +1167,7 @@ class Poly(Value, NotAnArray):
         return integers.to_float64(self._plan.basis, intt(self)._data, centered)
 
     def to_residue_ints(self) -> np.ndarray[Any, np.dtype[np.object_]]:
-        """The residues of `data` as Python ints, in this value's domain.
+        """Return the residues of `data` as Python ints, in this value's domain.
 
         Returns an object array (*batch, limbs, n) in host memory. For one modulus above 2**64 it is
         (*batch, n), of whole residues instead of their words.
@@ -1184,7 +1184,7 @@ class Poly(Value, NotAnArray):
         return integers.to_residue_ints(self._plan.basis, self._data)
 
     def norm(self, p: float = 2) -> Any:
-        """The norm of each polynomial's centred coefficients.
+        """Compute the norm of each polynomial's centred coefficients.
 
         Args:
             p: 2 for the root of the sum of squares, 1 for the sum of sizes, inf for the largest size.
@@ -1216,14 +1216,14 @@ class Poly(Value, NotAnArray):
         )
 
     def __dlpack__(self, **options: Any) -> Any:
-        """The residues (*batch, rows, n) as a DLPack capsule, for numpy.from_dlpack(poly) and others.
+        """Return the residues (*batch, rows, n) as a DLPack capsule, for numpy.from_dlpack(poly) and others.
 
-        torch.from_dlpack(poly) is a tensor of uint32 or uint64, on which PyTorch computes little; where every
+        torch.from_dlpack(poly) is a tensor of uint32 or uint64, on which PyTorch computes little; if every
         modulus is below 2^63, its view(torch.int64) has the same numbers. JAX cuts 64 bits to 32 unless
         jax_enable_x64 is on: polygpu.interop.to_jax raises instead.
 
         Args:
-            options: those of the array's own __dlpack__, whose errors are raised.
+            options: passed to __dlpack__ of the array, whose errors are raised.
 
         Cost: nothing is copied unless the options ask for it.
 
@@ -1235,7 +1235,7 @@ class Poly(Value, NotAnArray):
         return self._data.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's type and number of the device that holds the residues, such as (1, 0) for the host.
+        """Return DLPack's type and number of the device that holds the residues, such as (1, 0) for the host.
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([1]).cpu().__dlpack_device__()
@@ -1313,7 +1313,7 @@ def held(made: Poly, out: Poly | None) -> Poly:
 
 
 def without_last(ring: Ring, k: object, name: str, least: int) -> Ring:
-    """The ring without its last k limbs, k at least `least`; ParameterError where none would be left."""
+    """Return the ring without its last k limbs; raise ParameterError if k < `least` or if none is left."""
     count, limbs = integer(k, name), len(ring.moduli)
     if not least <= count < limbs:
         if limbs <= least:
@@ -1325,7 +1325,7 @@ def without_last(ring: Ring, k: object, name: str, least: int) -> Ring:
 
 
 def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> Poly:
-    """The value of a pickle, on its device; where there is no such device, on the host with a warning."""
+    """Return the value of a pickle on its device, or on the host with a warning if that is missing."""
     value = ring.from_residues(data, domain=domain, check=True)  # a pickle may come from anywhere
     if device is None:
         return value
@@ -1337,7 +1337,7 @@ def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> P
 
 
 def _operator(method: Callable[[Any], Poly], other: object) -> Poly:
-    """The method's result for a Poly or int; NotImplemented for types with operators of their own.
+    """Return the method's result for a Poly or int, or NotImplemented for types with their own operators.
 
     Arrays, lists, tuples, bools, strings and other numbers raise.
     """
@@ -1350,13 +1350,13 @@ def _operator(method: Callable[[Any], Poly], other: object) -> Poly:
 
 
 def _negated_plus(a: Poly, x: int) -> Poly:
-    """x - a."""
+    """Return x - a."""
     negative = a.neg()
     return negative.add(x, out=negative)
 
 
 def _way_between(first: RingPlan, second: RingPlan) -> str:
-    """For a message: how to bring one operand into the other's ring."""
+    """Return text for a message: how to bring one operand into the other's ring."""
     p, q = set(first.moduli), set(second.moduli)
     if first.quotient != second.quotient:
         return "ring(poly.to_bigints(centered=True)) moves a value from one to another"
@@ -1379,7 +1379,7 @@ def check_one_device(a: Poly, b: Poly) -> None:
 
 
 def checked_poly(x: object, name: str) -> Poly:
-    """The value itself; RingMismatch where it is no Poly."""
+    """Return x if it is a Poly; raise RingMismatch otherwise."""
     if not isinstance(x, Poly):
         raise RingMismatch(f"{name}: {type(x).__name__}, must be a Poly; ring(x) makes one of integers")
     return x

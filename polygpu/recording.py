@@ -65,11 +65,11 @@ class Recording:
 
     @property
     def launches(self) -> int:
-        """How many kernels of this library the recording launches; 0 on the CPU."""
+        """Number of kernels of this library the recording launches; 0 on the CPU."""
         return 0 if self._on_host else int(self._replay.launches)
 
     def __call__(self, *values: Any) -> Any:
-        """The result for values, which are written into the arguments; without any, for what those hold."""
+        """Repeat the call on values, which are written into the arguments, or on what those hold."""
         if values:
             self._check(values)
             self._write([values[i] for i in self._places])
@@ -101,7 +101,7 @@ class Recording:
             own._domain = domain
 
     def _check(self, values: tuple[Any, ...]) -> None:
-        """Raise where these values cannot be those of the arguments."""
+        """Raise an error if these values cannot be those of the arguments."""
         if len(values) != len(self._args):
             raise ParameterError(
                 f"{len(values)} arguments, recorded with {len(self._args)}; give all or none"
@@ -160,7 +160,7 @@ class Recording:
 
 
 def _check_kept(places: Sequence[int], polys: Sequence[Poly], domains: Sequence[Domain]) -> None:
-    """Raise where f has left an argument in another domain."""
+    """Raise DomainError if f has left an argument in another domain."""
     for i, x, domain in zip(places, polys, domains, strict=True):
         if x.domain != domain:
             raise DomainError(
@@ -170,7 +170,7 @@ def _check_kept(places: Sequence[int], polys: Sequence[Poly], domains: Sequence[
 
 
 def _as_recorded(new: Any, own: Any) -> bool:
-    """Whether an argument that is no Poly fits the recorded one: it is the same, or equal and of its type."""
+    """Return whether an argument other than a Poly is the recorded one, or is equal to it and of its type."""
     if new is own:
         return True
     if type(new) is not type(own):
@@ -183,7 +183,7 @@ def _as_recorded(new: Any, own: Any) -> bool:
 
 
 def _leaves(result: Any) -> Iterator[Any]:
-    """The leaves of nested tuples, lists and dicts: all that is none of these."""
+    """Yield the leaves of nested tuples, lists and dicts: all that is none of these."""
     if isinstance(result, (tuple, list, dict)):
         for x in result.values() if isinstance(result, dict) else result:
             yield from _leaves(x)

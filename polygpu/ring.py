@@ -48,12 +48,13 @@ class Ring:
         product: how coefficients are multiplied; the result is the same. "ntt" takes transforms modulo
             primes, the ring's own or auxiliary ones. "fft" takes transforms in doubles, exact by a proven
             bound, for moduli up to 2**64. "auto" takes the way for which the estimate of the device is
-            shorter; a complete transform of the ring's own gives way only to a clearly faster FFT.
+            shorter. A complete transform of this ring gives way only to an FFT with an estimate below 80 % of
+            its own.
 
     Raises:
         ParameterError: n, a modulus, kind or product is outside its rule.
-        NotAnInteger: n, a modulus or a root is no int.
-        BadRoot: a given root has not the exact order that the transform needs.
+        NotAnInteger: n, a modulus or a root is not an int.
+        BadRoot: a given root does not have the exact order that the transform needs.
 
     Cost: nothing of a transform, no tables. Arguments of a ring that is in use or small give a ring with that
     one's tables and plans, in 2 us.
@@ -133,7 +134,7 @@ class Ring:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of residues: uint32 where every modulus is at most 2**32, else uint64.
+        """Dtype of residues: uint32 if every modulus is at most 2**32, else uint64.
 
         >>> Ring(8, [17, 97]).dtype, Ring(8, 2**64).dtype
         (dtype('uint32'), dtype('uint64'))
@@ -200,13 +201,13 @@ class Ring:
     # ---- limbs ----
 
     def __getitem__(self, key: slice | Iterable[int]) -> Ring:
-        """The ring of some of the limbs, in the order given; it shares the tables of their primes.
+        """Return the ring of some of the limbs, in the order given; it shares the tables of their primes.
 
         Args:
             key: a slice, or a list of the limbs' numbers: R[:k], R[a:b], R[[2, 0]].
 
         Raises:
-            ParameterError: the key is no slice or list, chooses no limb, or one twice.
+            ParameterError: the key is not a slice or list, chooses no limb, or chooses one twice.
             IndexError: there is no such limb.
             BadRoot: the roots of this ring were given, and the transform modulo the chosen limbs alone has
                 smaller leaves, which need other roots.
@@ -222,7 +223,7 @@ class Ring:
     __iter__ = None  # without this, Python would iterate by __getitem__ of ints, which chooses no limbs
 
     def join(self, other: Ring) -> Ring:
-        """The ring of this ring's limbs, then the other's; it shares the tables of their primes.
+        """Return the ring of this ring's limbs, then the other's; it shares the tables of their primes.
 
         Args:
             other: a ring of the same degree and kind, with moduli coprime to this one's.
@@ -230,7 +231,7 @@ class Ring:
         Raises:
             RingMismatch: another degree or kind.
             ParameterError: moduli with a common factor or above 2**64, one ring with product="ntt" and one
-                with "fft", or other is no Ring.
+                with "fft", or other is not a Ring.
             BadRoot: roots of one ring were given, and the joined ring's transform has leaves of another size,
                 which need other roots.
 
@@ -277,7 +278,7 @@ class Ring:
         return rf"$\mathbb{{Z}}_{{{q}}}[X]/({self._plan.quotient.latex})$"
 
     def explain(self) -> str:
-        """How this ring multiplies on the current device, as text: way, word, root, tables and memory.
+        """Describe how this ring multiplies on the current device: way, word, root, tables and memory.
 
         Cost: about 0.3 ms and no tables; on first use what `roots` costs.
 
@@ -296,7 +297,7 @@ class Ring:
     # ---- elements ----
 
     def __call__(self, x: Any) -> Poly:
-        """The elements with these integers as coefficients, reduced modulo every limb.
+        """Return the elements with these integers as coefficients, reduced modulo every limb.
 
         Args:
             x: ints of any size and sign, as nested lists or an array of integers or Python ints, with axes
@@ -332,19 +333,19 @@ class Ring:
         copy: bool | None = None,
         check: bool | None = None,
     ) -> Poly:
-        """The elements with these residues; shares the array where it can.
+        """Return the elements with these residues; they share the array if they can.
 
         Args:
             data: integers (*batch, rows, n), canonical, that is in [0, q). For one modulus above 2**64 its
                 rows are the words of the residues, the lowest first. The memory of arrays of PyTorch, JAX and
                 others with `__dlpack__` is shared as that of NumPy's and CuPy's.
             domain: "coef", or "eval" in the ring's bit-reversed order.
-            copy: None copies only where dtype or layout make it necessary, True always, False never.
+            copy: None copies only if dtype or layout make it necessary, True always, False never.
             check: True checks that all residues are canonical. Without it they are checked when they are
                 converted from another dtype, and inside `with polygpu.debug()`.
 
         Raises:
-            ParameterError: a wrong shape, or copy=False where a copy is necessary.
+            ParameterError: a wrong shape, or copy=False although a copy is necessary.
             CoefficientError: no integers.
             DomainError: another domain. NotNTTFriendly: "eval", and the ring has no transform.
             NotCanonical: a residue that is checked is outside [0, q).
@@ -399,7 +400,7 @@ class Ring:
         return "coef"
 
     def from_slots(self, values: Any) -> Poly:
-        """The evaluated elements whose slots are these integers, the inverse of Poly.to_slots.
+        """Return the evaluated elements whose slots are these integers, the inverse of Poly.to_slots.
 
         To add or multiply two elements is to add or multiply their slots one by one. BFV encrypts such
         elements modulo t; its papers call this batching.
@@ -461,14 +462,14 @@ class Ring:
         return Poly._make(self, ones(self._plan, chosen, checked_batch(batch), backend()), chosen)
 
     def monomial(self, k: int, *, coefficient: int = 1) -> Poly:
-        """coefficient * X^k, in coefficients, on the current device.
+        """Return coefficient * X^k, in coefficients, on the current device.
 
         Args:
             k: any int; X^n is -1 (negacyclic) or 1 (cyclic).
             coefficient: any int.
 
         Raises:
-            NotAnInteger: k or coefficient is no int.
+            NotAnInteger: k or coefficient is not an int.
 
         Cost: one pass over n coefficients.
 
@@ -506,8 +507,8 @@ class Ring:
             DomainError: domain is another word. NotNTTFriendly: it is "eval", and the ring has no transform.
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
-        Cost: 8 (W + 1) bytes of stream a coefficient and limb, where a residue has W words; 5 ns on a core
-        for W = 1.
+        Cost: 8 (W + 1) bytes of stream a coefficient and limb if a residue has W words; 5 ns on a core for
+        W = 1.
         Source: Bernstein 2008, "ChaCha, a variant of Salsa20"; _ops/sampling.py fixes the stream, and
         docs/math.md, "Random elements", has the distance.
 
@@ -524,17 +525,17 @@ class Ring:
     def ternary(
         self, batch: Batch = (), *, weight: int | None = None, seed: Seed = None, start: int = 0
     ) -> Poly:
-        """Elements with coefficients uniform in {-1, 0, 1}, or with exactly `weight` of them not 0.
+        """Return elements with coefficients uniform in {-1, 0, 1}, or with exactly `weight` of them not 0.
 
         Args:
             batch: batch shape.
             weight: how many coefficients are 1 or -1, with uniform signs and places; None for independent
                 uniform coefficients.
-            seed: as of random.
-            start: as of random.
+            seed: see random.
+            start: see random.
 
         Raises:
-            ParameterError: a weight outside [0, n]; all else as random.
+            ParameterError: a weight outside [0, n]; for all else see random.
 
         Statistical distance from this distribution: at most 2^-64 a coefficient; with a weight n 2^-63 a
         polynomial.
@@ -549,18 +550,19 @@ class Ring:
         )
 
     def binomial(self, eta: int, *, batch: Batch = (), seed: Seed = None, start: int = 0) -> Poly:
-        """Elements with centred binomial coefficients: the sum of eta random bits minus that of eta others.
+        """Return elements with centred binomial coefficients.
 
-        Their variance sigma^2 is eta / 2. The distribution is exact.
+        Each is the sum of eta random bits minus the sum of eta others. The variance sigma^2 is eta / 2. The
+        distribution is exact.
 
         Args:
             eta: from 1 to 32; ML-KEM takes 2 and 3.
             batch: batch shape.
-            seed: as of random.
-            start: as of random.
+            seed: see random.
+            start: see random.
 
         Raises:
-            ParameterError: eta outside [1, 32]; all else as random.
+            ParameterError: eta outside [1, 32]; for all else see random.
 
         Cost: 1, 2, 4 or 8 bytes of stream a coefficient, the least that hold 2 eta bits.
         Source: Alkim et al. 2016, "Post-quantum key exchange".
@@ -573,16 +575,16 @@ class Ring:
         )
 
     def gaussian(self, sigma: float, *, batch: Batch = (), seed: Seed = None, start: int = 0) -> Poly:
-        """Elements with discrete Gaussian coefficients: P(z) is proportional to exp(-z^2 / (2 sigma^2)).
+        """Return elements with discrete Gaussian coefficients, P(z) proportional to exp(-z^2 / (2 sigma^2)).
 
         Args:
             sigma: an int, float or Fraction from 0.5 to 2**20, taken exactly.
             batch: batch shape.
-            seed: as of random.
-            start: as of random.
+            seed: see random.
+            start: see random.
 
         Raises:
-            ParameterError: sigma is no number or outside [0.5, 2**20]; all else as random.
+            ParameterError: sigma is not a number or is outside [0.5, 2**20]; for all else see random.
 
         Statistical distance from this distribution, a coefficient: at most 2^-58 for sigma up to 4, 2^-56 up
         to 16, 2^-53 for every sigma.
@@ -598,7 +600,7 @@ class Ring:
         )
 
     def tuniform(self, b: int, *, batch: Batch = (), seed: Seed = None, start: int = 0) -> Poly:
-        """Elements with coefficients in [-2^b, 2^b], nearly uniform, as the noise of TFHE.
+        """Return elements with coefficients in [-2^b, 2^b], nearly uniform, as the noise of TFHE.
 
         The two ends have probability 2^-(b + 2), all integers between them 2^-(b + 1). The distribution is
         exact.
@@ -606,11 +608,11 @@ class Ring:
         Args:
             b: from 0 to 62.
             batch: batch shape.
-            seed: as of random.
-            start: as of random.
+            seed: see random.
+            start: see random.
 
         Raises:
-            ParameterError: b outside [0, 62]; all else as random.
+            ParameterError: b outside [0, 62]; for all else see random.
 
         Cost: 1, 2, 4 or 8 bytes of stream a coefficient, the least that hold b + 2 bits.
         Source: TFHE-rs, Zama.
@@ -625,7 +627,7 @@ class Ring:
     # ---- the evaluation domain ----
 
     def eval_points(self, limb: int = 0) -> np.ndarray[Any, np.dtype[Any]]:
-        """The points x_k of the evaluation domain: entry k of an evaluated row is a(x_k).
+        """Return the points x_k of the evaluation domain: entry k of an evaluated row is a(x_k).
 
         x_k = psi^(2 br(k) + 1) (negacyclic) or omega^br(k) (cyclic), br the reversal of log2 N bits. For an
         incomplete transform they are the constants c_k of its leaves X^leaf_size - c_k.
@@ -647,9 +649,10 @@ class Ring:
         return eval_points(self._plan, limb)
 
     def natural_order(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Indices that put an evaluated row, or its leaves, in natural order: index = ring.natural_order().
+        """Return the indices that put an evaluated row, or its leaves, in natural order.
 
-        Entry k of row[index] is then a(psi^(2k + 1)) (negacyclic) or a(omega^k) (cyclic).
+        With index = ring.natural_order(), entry k of row[index] is a(psi^(2k + 1)) (negacyclic) or a(omega^k)
+        (cyclic).
 
         Returns int64 (n / leaf_size,) in host memory, the bit reversal.
 
@@ -667,14 +670,14 @@ class Ring:
 
     @classmethod
     def preset(cls, name: str, n: int | None = None, *, product: Product = "auto") -> Ring:
-        """A ring of a standard, or over a field of proof systems.
+        """Return a ring of a standard, or one over a field of proof systems.
 
         Args:
             name: of standards "ml-kem", "ml-dsa", "falcon-512" and "falcon-1024". Of fields "babybear",
                 "koalabear" and "goldilocks": these rings are cyclic, with roots that are powers of the
                 field's least generator.
             n: degree, which only rings over fields let you choose; 2**16 by default.
-            product: as of Ring.
+            product: see Ring.
 
         Raises:
             ParameterError: no such preset, and the message names the closest; or a degree other than the

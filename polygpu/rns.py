@@ -15,7 +15,7 @@ __all__ = ["gadget", "join", "scale"]
 
 
 def join(a: Poly, b: Poly) -> Poly:
-    """The value modulo the moduli of both operands that is a modulo a's moduli, and b modulo b's.
+    """Return the value modulo the moduli of both operands that is a modulo a's moduli and b modulo b's.
 
     By the Chinese remainder theorem there is one. restrict undoes it.
 
@@ -27,9 +27,9 @@ def join(a: Poly, b: Poly) -> Poly:
     evaluation domain, else in coefficients.
 
     Raises:
-        RingMismatch: rings of another degree or kind, or an operand that is no Poly.
+        RingMismatch: rings of another degree or kind, or an operand that is not a Poly.
         ParameterError: moduli with a common factor or above 2**64, or batch axes that do not broadcast.
-        BadRoot: as Ring.join. DeviceError: operands on two devices.
+        BadRoot: see Ring.join. DeviceError: operands on two devices.
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
     Cost: a copy; a transform of an operand in the other domain.
@@ -47,7 +47,7 @@ def join(a: Poly, b: Poly) -> Poly:
 
 
 def scale(a: Poly, t: int, ring: Ring, *, divisor: Ring | None = None, out: Poly | None = None) -> Poly:
-    """t x / D rounded to the nearest, modulo `ring`, where x is the centred value of a.
+    """Return t x / D rounded to the nearest, modulo `ring`, where x is the centred value of a.
 
     Exactly, it is floor((2 t x + D) / (2 D)). BFV takes it twice: it decrypts with D = Q to the ring of
     plaintexts, and it multiplies with D = Q a product that is held modulo Q and auxiliary primes.
@@ -62,8 +62,8 @@ def scale(a: Poly, t: int, ring: Ring, *, divisor: Ring | None = None, out: Poly
     Returns a value in a's domain if `ring` has it, else in coefficients.
 
     Raises:
-        RingMismatch: `ring` or divisor is of another degree or kind, or divisor has a modulus that a has not.
-        ParameterError: a modulus above 2**64. NotAnInteger: t is no int.
+        RingMismatch: `ring` or divisor is of another degree or kind, or divisor has a modulus that a lacks.
+        ParameterError: a modulus above 2**64. NotAnInteger: t is not an int.
         BadRoot: another root for a prime that both have. OutputError: `out` cannot take the result.
 
     Cost: k + 3 products for each coefficient and limb of `ring`. An evaluated value takes inverse transforms
@@ -81,18 +81,18 @@ def scale(a: Poly, t: int, ring: Ring, *, divisor: Ring | None = None, out: Poly
 
 
 def gadget(ring: Ring, *, limbs_per_digit: int) -> tuple[int, ...]:
-    """The factors g_j by which digits give the value back: it is the sum of digit_j g_j modulo Q.
+    """Return the factors g_j by which digits give the value back: it is the sum of digit_j g_j modulo Q.
 
     g_j is 1 modulo the limbs of digit j and 0 modulo the others.
 
     Args:
         ring: the ring of the values that Poly.digits decomposes.
-        limbs_per_digit: limbs of a digit, as of Poly.digits.
+        limbs_per_digit: limbs of a digit, as in Poly.digits.
 
     Returns one int in [0, Q) for each of the ceil(k / limbs_per_digit) digits of k limbs.
 
     Raises:
-        ParameterError: `ring` is no Ring, limbs_per_digit < 1, or a modulus is above 2**64.
+        ParameterError: `ring` is not a Ring, limbs_per_digit < 1, or a modulus is above 2**64.
 
     Cost: an inverse modulo the product of each group, in Python ints.
     Source: Han, Ki 2019/688.

@@ -46,7 +46,7 @@ WORD_LIMITS = (29, 30, 31, 32, 46, 49, 50, 51, 52, 59, 60, 61, 62, 63, 64)
 
 
 def multiply_integers(a: Sequence[int], b: Sequence[int], modulus: int, kind: Kind) -> list[int]:
-    """The product of two polynomials modulo X^n ± 1 and a modulus: an oracle in Python ints alone.
+    """Multiply two polynomials modulo X^n ± 1 and a modulus: an oracle in Python ints alone.
 
     It shares nothing with the transforms.
 
@@ -104,7 +104,7 @@ def _check_transform(transform: object) -> None:
 
 
 def kinds() -> st.SearchStrategy[Kind]:
-    """ "negacyclic" or "cyclic".
+    """Draw "negacyclic" or "cyclic".
 
     >>> from hypothesis import find
     >>> find(kinds(), lambda kind: kind != "negacyclic")
@@ -114,7 +114,7 @@ def kinds() -> st.SearchStrategy[Kind]:
 
 
 def degrees(max_degree: int = 4096) -> st.SearchStrategy[int]:
-    """Degrees from 1 to max_degree, half of them powers of two.
+    """Draw degrees from 1 to max_degree, half of them powers of two.
 
     Args:
         max_degree: the largest degree, 4096 by default; from 1 to 2**62.
@@ -132,14 +132,14 @@ def degrees(max_degree: int = 4096) -> st.SearchStrategy[int]:
 
 
 def friendly_moduli(n: int, kind: Kind, max_limbs: int = 5) -> st.SearchStrategy[list[int]]:
-    """Primes with a complete transform of degree n, near the limits of the words (WORD_LIMITS).
+    """Draw primes with a complete transform of degree n, near the limits of the words (WORD_LIMITS).
 
     Args:
         n: degree, a power of two up to 2**56.
         kind: "negacyclic" or "cyclic".
         max_limbs: the largest number of primes, which are all different; at least 1.
 
-    Draws a list of primes of one size, in any order. Where n is so large that there are few, it is shorter.
+    Draws a list of primes of one size, in any order. If n is so large that there are few, it is shorter.
 
     Raises:
         ParameterError: an argument is outside its range. NotAnInteger: n or max_limbs is not an int.
@@ -198,7 +198,7 @@ def _friendly_primes(
 
 
 def moduli(max_bits: int = 200, max_limbs: int = 5) -> st.SearchStrategy[list[int]]:
-    """Moduli of any kind: one from 2 to 2**max_bits, or several coprime ones of at most 2**64.
+    """Draw moduli of any kind: one from 2 to 2**max_bits, or several coprime ones of at most 2**64.
 
     Args:
         max_bits: no modulus is above 2**max_bits; from 1 to 65536, 200 by default.
@@ -227,7 +227,7 @@ def moduli(max_bits: int = 200, max_limbs: int = 5) -> st.SearchStrategy[list[in
 
 
 def _coprime(values: list[int]) -> list[int]:
-    """The values that are coprime to all values kept before them."""
+    """Return the values that are coprime to all values kept before them."""
     kept: list[int] = []
     for q in values:
         if all(gcd(q, p) == 1 for p in kept):
@@ -238,7 +238,7 @@ def _coprime(values: list[int]) -> list[int]:
 def rings(
     max_degree: int = 4096, transform: bool | None = None, max_bits: int = 200
 ) -> st.SearchStrategy[Ring]:
-    """Rings of both kinds, of any degree and moduli.
+    """Draw rings of both kinds, of any degree and moduli.
 
     Args:
         max_degree: the largest degree; from 1 to 2**62. Rings with a transform have smaller ones if there are
@@ -276,14 +276,14 @@ def _rings(draw: st.DrawFn, max_degree: int, transform: bool | None, max_bits: i
 def chains(
     max_degree: int = 32, max_limbs: int = 8, transform: bool | None = None
 ) -> st.SearchStrategy[tuple[Ring, Ring]]:
-    """Two rings Q and P that can be joined: the limbs of an RNS value, and special or auxiliary limbs.
+    """Draw two rings Q and P that can be joined: the limbs of an RNS value, and special or auxiliary limbs.
 
     Limbs are from 2 to 2**64, each of a size of its own, in any order.
 
     Args:
         max_degree: the largest degree; from 1 to 2**62. Rings with a transform have smaller ones if there are
             too few primes.
-        max_limbs: Q has from 1 to so many limbs, P at most half as many (at least 1); at least 1.
+        max_limbs: the largest number of limbs of Q, at least 1. P has at most half as many, or one.
         transform: True draws only rings with a complete transform, False coprime moduli of any kind. None
             mixes both with incomplete transforms, whose primes may have roots of different orders.
 
@@ -320,7 +320,7 @@ def _chains(draw: st.DrawFn, max_degree: int, max_limbs: int, transform: bool | 
             start = draw(st.one_of(st.sampled_from((least, most)), st.integers(least, most)))
             found.append(_coprime_near(start, found))
     else:
-        enough = 64 - len(sizes).bit_length()  # so many bits less, and there are as many times fewer primes
+        enough = 64 - len(sizes).bit_length()  # a degree with primes enough for all limbs
         n = 1 << draw(st.integers(0, max(0, _largest_degree(max_degree, kind, enough))))
         for bits in sizes:
             layers = draw(st.integers(0, min(3, n.bit_length() - 1))) if way == "incomplete" else 0
@@ -329,13 +329,13 @@ def _chains(draw: st.DrawFn, max_degree: int, max_limbs: int, transform: bool | 
 
 
 def _coprime_near(start: int, others: Iterable[int]) -> int:
-    """The first number coprime to the others: searched from start down to 2, then from start up."""
+    """Return the first number coprime to the others: searched from start down to 2, then from start up."""
     product = prod(others)
     return next(q for q in chain(range(start, 1, -1), count(start)) if gcd(q, product) == 1)
 
 
 def coefficients(ring: Ring) -> st.SearchStrategy[list[int]]:
-    """n integers in [0, Q), the coefficients of a polynomial: ordinary ones and worst cases.
+    """Draw n integers in [0, Q), the coefficients of a polynomial: ordinary ones and worst cases.
 
     They are uniform; or each is 0, 1, Q - 1 or next to Q/2; or all are Q - 1; or all but at most four are 0.
 
@@ -374,7 +374,7 @@ def _coefficients(draw: st.DrawFn, ring: Ring) -> list[int]:
 
 
 def edge_coefficients(ring: Ring, divisor: int = 1) -> st.SearchStrategy[list[int]]:
-    """n integers in [0, Q) near the points where divisions, roundings and conversions change their result.
+    """Draw n integers in [0, Q) near points where divisions, roundings and conversions change their result.
 
     The points are the multiples of Q/2, of divisor/2 and of half of Q/q for a modulus q, and the integers
     whose residue is 0, q/2 or q - 1 modulo each q. The drawn integers are up to 2 away from points of one of
@@ -424,7 +424,7 @@ def polys(
     domain: Domain | None = None,
     values: st.SearchStrategy[list[int]] | None = None,
 ) -> st.SearchStrategy[Poly]:
-    """Elements of a ring.
+    """Draw elements of a ring.
 
     Args:
         ring: the ring.

@@ -24,7 +24,7 @@ __all__ = ["coset_intt", "coset_ntt", "hadamard", "interpolate", "low_degree_ext
 
 
 def powers(ring: Ring, x: int | Sequence[int] | Array, *, count: int) -> Array:
-    """x^0, x^1, ..., x^(count - 1) modulo each limb, on the current device.
+    """Return x^0, x^1, ..., x^(count - 1) modulo each limb, on the current device.
 
     Args:
         ring: the ring whose moduli are used; any ring.
@@ -36,7 +36,7 @@ def powers(ring: Ring, x: int | Sequence[int] | Array, *, count: int) -> Array:
         polynomials of them.
 
     Raises:
-        ParameterError: ring is no Ring, or a count below 0. NotAnInteger: x or count is no int.
+        ParameterError: ring is not a Ring, or a count below 0. NotAnInteger: x or count is not an int.
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
     Cost: up to about 2 count products for each x and limb, in about 2 log2 count calls of a backend.
@@ -53,20 +53,20 @@ def powers(ring: Ring, x: int | Sequence[int] | Array, *, count: int) -> Array:
 
 
 def hadamard(a: Poly, b: Poly, *, out: Poly | None = None) -> Poly:
-    """The entrywise (Hadamard) product of two vectors of coefficients: c_j = a_j b_j.
+    """Multiply two vectors of coefficients entry by entry (Hadamard product): c_j = a_j b_j.
 
     It is not the product of the polynomials, which is a * b.
 
     Args:
         a: values of any ring; evaluated ones are brought to coefficients.
         b: of a's ring and device; batch axes broadcast.
-        out: as of Poly.mul.
+        out: see Poly.mul.
 
     Returns:
         A value in coefficients.
 
     Raises:
-        RingMismatch: operands of different rings, or an operand that is no Poly.
+        RingMismatch: operands of different rings, or an operand that is not a Poly.
         ParameterError: batch axes that do not broadcast.
         DeviceError: operands on two devices. OutputError: `out` cannot take the result.
 
@@ -83,7 +83,7 @@ def hadamard(a: Poly, b: Poly, *, out: Poly | None = None) -> Poly:
 
 
 def pad(a: Poly, n: int | Ring) -> Poly:
-    """The polynomial of degree below a.ring.n with the same coefficients, in a ring of larger degree.
+    """Return the polynomial of degree below a.ring.n with the same coefficients, in a ring of larger degree.
 
     Args:
         a: a value; an evaluated one is brought to coefficients.
@@ -91,7 +91,7 @@ def pad(a: Poly, n: int | Ring) -> Poly:
             itself, of any kind and roots, with a's moduli.
 
     Returns:
-        A value in coefficients; a itself where its ring is the one asked for.
+        A value in coefficients; a itself if it is in coefficients and its ring is the one asked for.
 
     Raises:
         ParameterError: a smaller degree.
@@ -120,7 +120,11 @@ def pad(a: Poly, n: int | Ring) -> Poly:
 
 
 def _of_degree(ring: Ring, n: int) -> Ring:
-    """The ring of degree n with the same moduli, kind and rule for roots; BadRoot where roots were given."""
+    """Return the ring of degree n with the same moduli, kind and rule for roots.
+
+    Raises:
+        BadRoot: n is not the degree of `ring`, whose roots were given.
+    """
     if n == ring.n:
         return ring
     root = ring._plan.root
@@ -133,7 +137,7 @@ def _of_degree(ring: Ring, n: int) -> Ring:
 
 
 def coset_ntt(a: Poly, shift: int) -> Poly:
-    """Values of a polynomial of degree below n at shift times the points of its ring.
+    """Return the values of a polynomial of degree below n at shift times the points of its ring.
 
     Args:
         a: the polynomial; an evaluated value is brought to coefficients.
@@ -160,11 +164,11 @@ def coset_ntt(a: Poly, shift: int) -> Poly:
 
 
 def coset_intt(values: Poly, shift: int) -> Poly:
-    """The polynomial of degree below n with these values at shift times the points: coset_ntt's inverse.
+    """Return the polynomial of degree below n with these values at shift times the points; undo coset_ntt.
 
     Args:
         values: of a ring with a complete transform, in "eval" as coset_ntt returns it.
-        shift: as of coset_ntt.
+        shift: see coset_ntt.
 
     Returns:
         A value in coefficients.
@@ -186,7 +190,7 @@ def coset_intt(values: Poly, shift: int) -> Poly:
 
 
 def low_degree_extension(a: Poly, factor: int, *, shift: int = 1) -> Poly:
-    """Values of a polynomial of degree below n at factor * n points: a Reed-Solomon code word.
+    """Return the values of a polynomial of degree below n at factor * n points: a Reed-Solomon code word.
 
     Args:
         a: the polynomial; an evaluated value, such as a's values on H, is brought to coefficients.
@@ -200,8 +204,8 @@ def low_degree_extension(a: Poly, factor: int, *, shift: int = 1) -> Poly:
         omega^factor is the root of a's ring, and for shift = 1 the first n entries are a's own values.
 
     Raises:
-        ParameterError: factor is no power of two; shift is 0 modulo a limb.
-        NotNTTFriendly: there is no complete transform of factor * n points.
+        ParameterError: factor is not a power of two; shift is 0 modulo a limb.
+        NotNTTFriendly: the ring of degree factor * n has no complete transform.
         BadRoot: the roots of a's ring were given; coset_ntt(pad(a, larger_ring), shift) takes a ring with
             roots of your choice.
 
@@ -224,12 +228,12 @@ def low_degree_extension(a: Poly, factor: int, *, shift: int = 1) -> Poly:
 
 
 def interpolate(values: Poly, n: int, *, shift: int = 1) -> Poly:
-    """The polynomial of degree below n with these values: the inverse of low_degree_extension.
+    """Return the polynomial of degree below n with these values: the inverse of low_degree_extension.
 
     Args:
         values: of a ring with a complete transform, in "eval": the values at shift times its points.
         n: degree of the smaller ring, at most that of values.
-        shift: as of low_degree_extension.
+        shift: see low_degree_extension.
 
     Returns:
         A value in coefficients of the ring of degree n with the same moduli, kind and rule for roots.
@@ -237,7 +241,8 @@ def interpolate(values: Poly, n: int, *, shift: int = 1) -> Poly:
     Raises:
         ParameterError: no polynomial of degree below n has these values (the message says for which batch
             element); n is outside its range; shift is 0 modulo a limb.
-        NotNTTFriendly: the ring has no complete transform. BadRoot: its roots were given.
+        NotNTTFriendly: the ring has no complete transform. BadRoot: its roots were given, and n is not its
+            degree.
 
     Cost: an inverse transform of all points. It waits for a GPU, to see whether the coefficients from n on
     are 0.
@@ -262,12 +267,12 @@ def interpolate(values: Poly, n: int, *, shift: int = 1) -> Poly:
 
 
 def _scaled(a: Poly, unit: int) -> Poly:
-    """The coefficients of a(unit X), of those of a."""
+    """Return the coefficients of a(unit X), from those of a."""
     return a if unit == 1 else a._with(points.scale_by_powers(a._plan.basis, a.data, unit))
 
 
 def _unit(ring: Ring, shift: object) -> int:
-    """The shift modulo Q; ParameterError where it has no inverse."""
+    """Return the shift modulo Q; raise ParameterError if it has no inverse."""
     x = integer(shift, "shift") % ring.modulus
     if gcd(x, ring.modulus) != 1:
         q = next(q for q in ring.moduli if gcd(x, q) != 1)

@@ -51,27 +51,27 @@ class BFV:
 
     @cached_property
     def ring(self) -> pg.Ring:
-        """The ring of ciphertexts, mod Q."""
+        """Return the ring of ciphertexts, mod Q."""
         return pg.Ring(self.n, pg.ntt_primes(self.n, bits=self.bits, count=self.limbs))
 
     @cached_property
     def special(self) -> pg.Ring:
-        """The ring of P."""
+        """Return the ring of P."""
         return pg.Ring(self.n, pg.ntt_primes(self.n, bits=self.special_bits, exclude=self.ring))
 
     @cached_property
     def whole(self) -> pg.Ring:
-        """The ring of keys, mod Q P."""
+        """Return the ring of keys, mod Q P."""
         return self.ring.join(self.special)
 
     @cached_property
     def plain(self) -> pg.Ring:
-        """The ring of plaintexts, mod t."""
+        """Return the ring of plaintexts, mod t."""
         return pg.Ring(self.n, self.t)
 
     @cached_property
     def wide(self) -> pg.Ring:
-        """The ring of Q and auxiliary primes: it holds products of centred ciphertexts, at most N Q^2 / 2."""
+        """Return the ring of Q and auxiliary primes, for products of centred values, at most N Q^2 / 2."""
         needed = (self.n * self.q**2).bit_length()
         auxiliary = pg.ntt_primes(self.n, bits=self.bits, count=-(-needed // (self.bits - 1)))[self.limbs :]
         return self.ring.join(pg.Ring(self.n, auxiliary))
@@ -87,7 +87,7 @@ class BFV:
         return self.whole.modulus.bit_length() <= MAX_LOG_Q.get(self.n, 0)
 
     def keygen(self, seed: bytes) -> Keys:
-        """A fresh key set. As every seed here, this one must be secret and used only once."""
+        """Make a fresh key set. As every seed here, this one must be secret and used only once."""
         s = self.whole.ternary(seed=derive(seed, "secret")).ntt()
         relin = lattice.switch_key(
             s, s * s, ring=self.ring, special=self.special, limbs_per_digit=1, seed=derive(seed, "relin")
@@ -104,29 +104,29 @@ class BFV:
         return pg.stack([public[0] * u + e[0] + m, public[1] * u + e[1]])
 
     def decrypt(self, secret: pg.Poly, ciphertext: pg.Poly) -> Array:
-        """The slots, shape (*batch, N), int64 in (-t/2, t/2)."""
+        """Decrypt to the slots, shape (*batch, N), int64 in (-t/2, t/2)."""
         message = pg.rns.scale(self._phase(secret, ciphertext), self.t, self.plain)  # round(t/Q phase)
         return np.asarray(self.plain(message.to_slots()).cpu().to_int64())  # to_int64 centres them
 
     def noise_budget(self, secret: pg.Poly, ciphertext: pg.Poly) -> float:
-        """Bits between the noise and Q/2 in the worst of the batch; near 0 decryption fails."""
+        """Return the bits between the noise and Q/2 in the worst of the batch; near 0 decryption fails."""
         noise = (self._phase(secret, ciphertext) * self.t).norm(math.inf)
         return math.log2(self.q) - 1 - math.log2(np.max(noise, initial=1))
 
     def multiply(self, x: pg.Poly, y: pg.Poly) -> pg.Poly:
-        """The product of ciphertexts of two components, which has three: round(t/Q x y)."""
+        """Multiply ciphertexts of two components; the product has three: round(t/Q x y)."""
         x0, x1 = x.mod_up(self.wide).ntt()
         y0, y1 = y.mod_up(self.wide).ntt()
         product = pg.stack([x0 * y0, x0 * y1 + x1 * y0, x1 * y1])
         return pg.rns.scale(product, self.t, self.ring, divisor=self.ring)
 
     def relinearise(self, relin: lattice.SwitchKey, c: pg.Poly) -> pg.Poly:
-        """Three components to two: c2 becomes two components whose phase is c2 s^2, with a little noise."""
+        """Reduce three components to two: c2 becomes two whose phase is c2 s^2, with a little noise."""
         square = lattice.key_switch(c[2], relin)
         return c[:2] + pg.stack([square[..., 0], square[..., 1]])
 
     def _phase(self, secret: pg.Poly, ciphertext: pg.Poly) -> pg.Poly:
-        """c0 + c1 s + c2 s^2 + ... = Q/t m + noise."""
+        """Return c0 + c1 s + c2 s^2 + ... = Q/t m + noise."""
         phase, *rest = reversed(list(ciphertext))
         for component in rest:
             phase = phase * secret + component
@@ -134,13 +134,13 @@ class BFV:
 
 
 def zeros(s: pg.Poly, seed: bytes, batch: tuple[int, ...] = ()) -> pg.Poly:
-    """RLWE encryptions of zero under s, (2, *batch): (e - a s, a), e centred binomial with sigma = 3.24."""
+    """Encrypt zeros under s, (2, *batch): (e - a s, a), with e centred binomial and sigma = 3.24 (RLWE)."""
     a = s.ring.random(batch, seed=derive(seed, "a")).ntt()
     return pg.stack([s.ring.binomial(21, batch=batch, seed=derive(seed, "e")) - a * s, a])
 
 
 def derive(seed: bytes, label: str) -> bytes:
-    """A 32-byte seed for one use, independent of those with other labels."""
+    """Derive a 32-byte seed for one use, independent of those with other labels."""
     return hashlib.shake_256(label.encode() + b"\0" + seed).digest(32)
 
 

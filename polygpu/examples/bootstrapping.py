@@ -120,12 +120,12 @@ class Parameters:
 
     @cached_property
     def ring(self) -> pg.Ring:
-        """The ring modulo Q, the primes of ciphertexts."""
+        """Return the ring modulo Q, the primes of ciphertexts."""
         return pg.Ring(self.n, self._primes[: -self.size])
 
     @cached_property
     def special(self) -> pg.Ring:
-        """The ring modulo P, the special primes."""
+        """Return the ring modulo P, the special primes."""
         return pg.Ring(self.n, self._primes[-self.size :])
 
     @cached_property
@@ -259,7 +259,7 @@ def grouped(layers: Sequence[Diagonals], count: int, slots: int) -> list[Diagona
 
 
 def baby_steps(diagonals: Diagonals, half: int, giant: int) -> int:
-    """Return the `baby` of a matrix with the least work, where a giant step costs `giant` baby steps.
+    """Return the `baby` of a matrix with the least work if a giant step costs `giant` baby steps.
 
     Both multiply by a key; a giant step also divides and decomposes.
     """
@@ -460,7 +460,7 @@ class Bootstrapper:
         return Ciphertext(c.value, c.scale * (given / 2.0**self.p.scale))
 
     def mod_raise(self, keys: Keys, c: Ciphertext) -> Ciphertext:
-        """The phase m, modulo the first prime q, becomes m + q I modulo Q. The new scale is q."""
+        """Raise the phase m modulo the first prime q to m + q I modulo Q. The new scale is q."""
         Q = self.p.ring
         low = c.value.restrict(Q[:1])
         pair = lattice.key_switch(low[..., 1], keys.to_sparse, add=low[..., 0]).mod_up(Q)
@@ -470,7 +470,7 @@ class Bootstrapper:
         return Ciphertext(value, float(Q.moduli[0]))
 
     def coeff_to_slot(self, keys: Keys, c: Ciphertext) -> Ciphertext:
-        """The coefficients over q K, bit-reversed: a batch of two if N/2 slots are complex, else one."""
+        """Move coefficients over q K to slots, bit-reversed: two values for N/2 complex slots, else one."""
         for matrix in self.to_slots:
             c = transform(c, matrix, keys.rotations)
         other = self._conjugated(keys, c)
@@ -481,7 +481,7 @@ class Bootstrapper:
         return Ciphertext(pg.stack([total, imaginary]), c.scale)
 
     def eval_mod(self, arithmetic: Arithmetic, c: Ciphertext) -> Ciphertext:
-        """sin(2 pi K x) of each slot, nearly 2 pi m / q."""
+        """Compute sin(2 pi K x) of each slot, nearly 2 pi m / q."""
         p = self.p
         c = arithmetic.polynomial(c, self.series, self.mod_scale, basis="chebyshev")
         for _ in range(p.doublings):
@@ -498,7 +498,7 @@ class Bootstrapper:
         return Ciphertext(c.value, c.scale * (6.0 if p.arcsine == 3 else 40 / 3))
 
     def slot_to_coeff(self, keys: Keys, c: Ciphertext) -> Ciphertext:
-        """The slots of c become the coefficients of the result."""
+        """Move the slots of c to the coefficients of the result."""
         if self.repeats == 1 and not self.p.real:
             real, imaginary = c.value
             c = Ciphertext(real + imaginary.mul_monomial(self.p.n // 2), c.scale)

@@ -63,17 +63,17 @@ class CKKS:
 
     @cached_property
     def ring(self) -> pg.Ring:
-        """The ring of ciphertexts, modulo Q."""
+        """Return the ring of ciphertexts, modulo Q."""
         return pg.Ring(self.n, self._primes[: self.depth + 1])
 
     @cached_property
     def extra(self) -> pg.Ring:
-        """The ring of the special primes, whose product is P."""
+        """Return the ring of the special primes, whose product is P."""
         return pg.Ring(self.n, self._primes[self.depth + 1 :])
 
     @cached_property
     def whole(self) -> pg.Ring:
-        """The ring of keys, modulo Q P."""
+        """Return the ring of keys, modulo Q P."""
         return self.ring.join(self.extra)
 
     @cached_property

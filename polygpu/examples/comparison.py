@@ -127,12 +127,12 @@ class Parameters:
 
     @cached_property
     def ring(self) -> pg.Ring:
-        """The ring of ciphertexts, modulo Q."""
+        """Return the ring of ciphertexts, modulo Q."""
         return pg.Ring(self.n, self._primes[: self.levels + 2])
 
     @cached_property
     def special(self) -> pg.Ring:
-        """The ring modulo P, the special primes."""
+        """Return the ring modulo P, the special primes."""
         return pg.Ring(self.n, self._primes[self.levels + 2 :])
 
     @cached_property

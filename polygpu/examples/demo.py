@@ -58,7 +58,7 @@ def run(progress: Callable[[str], None] | None = None) -> list[Row]:
 
 
 def _ml_kem(tell: Callable[[str], None]) -> Iterator[Row]:
-    """The known answers as one batch. Each step works on results of the steps before."""
+    """Compute the known answers as one batch. Each step works on results of the steps before."""
     cases = json.loads(KNOWN_ANSWERS.read_text("ascii"))["cases"]
     known = {field: [bytes.fromhex(case[field]) for case in cases] for field in cases[0]}
     name, p, count = "ML-KEM-768", ml_kem.ML_KEM_768, len(cases)
@@ -84,7 +84,7 @@ def _ml_kem(tell: Callable[[str], None]) -> Iterator[Row]:
 
 
 def _bfv(tell: Callable[[str], None]) -> Row:
-    """Two encrypted vectors, their sum and their product."""
+    """Add and multiply two encrypted vectors."""
     name = f"BFV N={bfv.BFV().n}"
     tell(f"{name} encrypted sum and product")
     result, seconds = _timed(bfv.run)
@@ -94,7 +94,7 @@ def _bfv(tell: Callable[[str], None]) -> Row:
 
 
 def _pir(tell: Callable[[str], None]) -> Iterator[Row]:
-    """Records of a database, chosen by encrypted queries."""
+    """Read records of a database that encrypted queries choose."""
     what = "bytes of private records"
     protocols: tuple[tuple[str, Callable[[], Result]], ...] = (
         (f"SimplePIR n={simple.SECRETS}", simple.run),
@@ -109,7 +109,7 @@ def _pir(tell: Callable[[str], None]) -> Iterator[Row]:
 
 
 def _ckks(tell: Callable[[str], None]) -> Row:
-    """Encrypted vectors: their product, the product with a matrix, a polynomial."""
+    """Multiply encrypted vectors, multiply one by a matrix, and evaluate a polynomial of one."""
     name = f"CKKS N={ckks.CKKS().n}"
     tell(f"{name} product, matrix, polynomial")
     result, seconds = _timed(ckks.run)
@@ -120,7 +120,7 @@ def _ckks(tell: Callable[[str], None]) -> Row:
 
 
 def _bootstrap(tell: Callable[[str], None]) -> Row:
-    """A ciphertext without levels, which gets new ones."""
+    """Bootstrap a ciphertext without levels, which gets new ones."""
     name, what = "CKKS N=2048", "slots of a bootstrap, not secure"
     tell(f"{name} {what}")
     result, seconds = _timed(bootstrapping.run)
@@ -129,7 +129,7 @@ def _bootstrap(tell: Callable[[str], None]) -> Row:
 
 
 def _tfhe(tell: Callable[[str], None]) -> Row:
-    """A table applied to encrypted messages, and the sum of two encrypted numbers."""
+    """Apply a table to encrypted messages, and add two encrypted numbers."""
     name = f"TFHE N={tfhe.TFHE().N}"
     tell(f"{name} bootstraps: a table, an adder")
     result, seconds = _timed(tfhe.run)
@@ -139,7 +139,7 @@ def _tfhe(tell: Callable[[str], None]) -> Row:
 
 
 def _timed(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, float]:
-    """A call's result and its seconds."""
+    """Return a call's result and its seconds."""
     start = perf_counter()
     result = function(*args, **kwargs)
     return result, perf_counter() - start

@@ -81,7 +81,7 @@ def _expand_a(rho: Batch, p: ParameterSet) -> pg.Poly:
 
 
 def _expand_s(rho_prime: Batch, eta: int, nonces: Sequence[int]) -> Array:
-    """ExpandS (33) by RejBoundedPoly (31): (batch, len(nonces), N) integers in [-eta, eta]."""
+    """Return ExpandS (33) by RejBoundedPoly (31): (batch, len(nonces), N) integers in [-eta, eta]."""
     seeds = [seed + nonce.to_bytes(2, "little") for seed in rho_prime for nonce in nonces]
     stream = as_array([_h(seed, SECRET_BYTES) for seed in seeds], SECRET_BYTES)
     width = 2 * eta + 1

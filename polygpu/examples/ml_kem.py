@@ -112,7 +112,7 @@ def _pke_decrypt(p: ParameterSet, s: Batch, c: Batch) -> list[bytes]:
 
 
 def _matrix(rho: Batch, k: int) -> pg.Poly:
-    """The matrices A, shape (batch, k, k): entry [i, j] is SampleNTT(rho || j || i)."""
+    """Return the matrices A, shape (batch, k, k): entry [i, j] is SampleNTT(rho || j || i)."""
     seeds = [ri + bytes([j, i]) for ri in rho for i in range(k) for j in range(k)]
     stream = as_array([shake_128(seed).digest(XOF_BYTES) for seed in seeds], XOF_BYTES)
     values = first_accepted(byte_decode(stream, 12), below=Q)  # SampleNTT (algorithm 7)
@@ -197,7 +197,7 @@ def columns(rows: Batch, *widths: int) -> list[list[bytes]]:
 
 
 def join(*fields: Batch) -> list[bytes]:
-    """The inverse of `columns`: concatenate the fields of each row."""
+    """Concatenate the fields of each row: the inverse of `columns`."""
     return [b"".join(row) for row in zip(*fields, strict=True)]
 
 
@@ -209,16 +209,16 @@ def check_lengths(rows: Batch, length: int) -> None:
 
 
 def as_array(rows: Batch, *shape: int) -> Array:
-    """Byte strings as a uint8 array (len(rows), *shape)."""
+    """Return byte strings as a uint8 array (len(rows), *shape)."""
     check_lengths(rows, prod(shape))
     return np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), *shape)
 
 
 def evaluations(ring: pg.Ring, values: Array) -> pg.Poly:
-    """A Poly in the evaluation domain of a ring with a single limb, from residues (*batch, N)."""
+    """Return a Poly in the evaluation domain of a ring with a single limb, from residues (*batch, N)."""
     return ring.from_residues(values[..., np.newaxis, :], domain="eval").to()
 
 
 def residues(a: pg.Poly) -> Array:
-    """The residues (*batch, N) of a Poly with a single limb, on the host."""
+    """Return the residues (*batch, N) of a Poly with a single limb, on the host."""
     return np.asarray(a.cpu().data)[..., 0, :]

@@ -52,7 +52,7 @@ class Keys(NamedTuple):
     switch: Array
 
     def to(self, device: str) -> Keys:
-        """The keys on a device, to bootstrap vectors that lie there. The secrets stay on the host."""
+        """Return the keys on a device, to bootstrap vectors that lie there. The secrets stay on the host."""
         ggsw, own = self.ggsw.to(device), self.bootstrap
         ready: pg.Poly | lattice.Prepared = ggsw
         if isinstance(own, lattice.Prepared):
@@ -97,7 +97,7 @@ class TFHE:
 
     @pg.device("cpu")
     def keygen(self, seed: bytes) -> Keys:
-        """A fresh key set. As every seed here, this one must be secret and used only once."""
+        """Make a fresh key set. As every seed here, this one must be secret and used only once."""
         small, large = (
             pg.Ring(size, 2).random(seed=derive(seed, label)).data[0].astype(np.int64)
             for size, label in ((self.n, "small"), (self.k * self.N, "large"))
@@ -138,19 +138,19 @@ class TFHE:
         return np.concatenate([body, mask], axis=1).reshape(*given.shape, size + 1)
 
     def decrypt(self, keys: Keys, vectors: Array) -> Array:
-        """The message nearest to each phase."""
+        """Return the message nearest to each phase."""
         nearest = np.rint(self.phase(keys, vectors) * 2 * self.p).astype(np.int64)
         return np.asarray(nearest % (2 * self.p))
 
     def phase(self, keys: Keys, vectors: Array) -> Array:
-        """(b + <a, s>) / q, in [0, 1), on the host; of vectors under either secret."""
+        """Return (b + <a, s>) / q, in [0, 1), on the host; of vectors under either secret."""
         own = backend_of(vectors).to_host(vectors)
         secret = keys.large if own.shape[-1] == len(keys.large) + 1 else keys.small
         whole = np.concatenate([np.ones(1, np.int64), secret])
         return np.asarray(linalg.matmul(own, whole[:, None], q=self.q)[..., 0] / self.q)
 
     def add(self, *terms: Array) -> Array:
-        """The sum of the messages, which must stay below p."""
+        """Add encrypted messages, whose sum must stay below p."""
         return reduce(self._sum, terms)
 
     def _sum(self, x: Array, y: Array) -> Array:
@@ -162,7 +162,7 @@ class TFHE:
     # ---- bootstrapping ----
 
     def bootstrap(self, keys: Keys, vectors: Array, *tables: Callable[[int], int]) -> Array:
-        """Encryptions of f(m) for each table f: (len(tables), *batch, k N + 1), from (*batch, k N + 1).
+        """Return f(m), encrypted, for each table f: (len(tables), *batch, k N + 1), from (*batch, k N + 1).
 
         It computes where the keys and the vectors are.
         """
@@ -199,7 +199,7 @@ class TFHE:
     # ---- theory ----
 
     def variances(self) -> dict[str, float]:
-        """The variance of the phase over q^2 that each step adds, for independent noises.
+        """Return the variance of the phase over q^2 that each step adds, for independent noises.
 
         As in Chillotti et al. 2018/421, theorems 4.1 and 6.3. Digits to the base B are uniform, with squares
         of (B^2 + 2) / 12 on average. What l digits leave out has the variance 1 / (12 B^(2 l)). Half of a
@@ -227,7 +227,7 @@ class TFHE:
 
     @cached_property
     def error(self) -> float:
-        """The standard deviation of a product's rounding error, in residues (Prepared.error)."""
+        """Return the standard deviation of a product's rounding error, in residues (Prepared.error)."""
         if not self.is_torus:
             return 0.0
         bits, levels = self.digits
@@ -239,15 +239,15 @@ class TFHE:
         return prepared.error.std
 
     def deviation(self) -> float:
-        """The standard deviation of a bootstrapped phase over q, by theory."""
+        """Return the standard deviation of a bootstrapped phase over q, by theory."""
         return math.sqrt(self.variances()["rotation"])
 
     def _variance(self, b: int) -> float:
-        """The variance of Ring.tuniform(b), over q^2."""
+        """Return the variance of Ring.tuniform(b), over q^2."""
         return (2.0 ** (2 * b + 1) + 1) / 6 / self.q**2
 
     def failure(self, norm: float | None = None) -> float:
-        """The probability that a table is read at a wrong place.
+        """Return the probability that a table is read at a wrong place.
 
         norm: of the coefficients with which bootstrapped values are added up before, `self.norm` by default.
         """
@@ -301,7 +301,7 @@ FOUR_BITS = SETS["2+2 bits"]
 
 
 def add_numbers(scheme: TFHE, keys: Keys, x: Array, y: Array) -> Array:
-    """The sum of two encrypted numbers of `count` bits, lowest first: count + 1 bits."""
+    """Add two encrypted numbers of `count` bits, lowest first; the sum has count + 1 bits."""
     with backend_of(x).device_scope():
         carry, bits = backend_of(x).xp.zeros(x.shape[1:], x.dtype), []
     for a, b in zip(x, y, strict=True):
@@ -328,16 +328,16 @@ class Integers:
         return get_backend(self.keys.bootstrap.device).from_host(own)
 
     def decrypt(self, blocks: Array) -> Array:
-        """The integers."""
+        """Return the integers that blocks encrypt."""
         digits = self.scheme.decrypt(self.keys, blocks)
         return np.asarray(sum(digit << 2 * i for i, digit in enumerate(digits)))
 
     def add(self, x: Array, y: Array) -> Array:
-        """x + y modulo 4^count: a bootstrap with two tables for each block."""
+        """Return x + y modulo 4^count: a bootstrap with two tables for each block."""
         return self._carried([[a, b] for a, b in zip(x, y, strict=True)])
 
     def multiply(self, x: Array, y: Array) -> Array:
-        """x y modulo 4^count: all products of two blocks by one batch, then sums."""
+        """Return x y modulo 4^count: all products of two blocks by one batch, then sums."""
         count = len(x)
         places = [(i, j) for i in range(count) for j in range(count - i)]
         pairs = self._stack([self._pair(x[i], y[j]) for i, j in places])
@@ -349,7 +349,7 @@ class Integers:
         return self._carried(columns[:count])
 
     def less(self, x: Array, y: Array) -> Array:
-        """A block that hides 1 if x < y, else 0: by the highest blocks that differ."""
+        """Return a block that hides 1 if x < y, else 0: by the highest blocks that differ."""
         orders = self._tables(
             self._stack([self._pair(a, b) for a, b in zip(x, y, strict=True)]),
             lambda m: 0 if m // 4 == m % 4 else 1 if m // 4 < m % 4 else 2,
@@ -360,7 +360,7 @@ class Integers:
         return self._tables(found, lambda m: int(m == 1))[0]
 
     def apply(self, x: Array, f: Callable[[int], int]) -> Array:
-        """f of each block, by one batch."""
+        """Apply f to each block, by one batch."""
         return self._tables(x, f)[0]
 
     def _carried(self, columns: list[list[Array]]) -> Array:
