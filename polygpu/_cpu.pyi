@@ -263,7 +263,7 @@ def fill_twiddles(q: int, root: int, quotient: Quotient, forward: Array, inverse
     """Fill tables (2, points) of one limb."""
 
 def smallest_generator(q: int, root: int, order: int) -> int:
-    """The least element that generates what root generates, which has this order."""
+    """Return the least element that generates what root generates, which has this order."""
 
 def fft(x: Array, out: Array, inverse: bool) -> None:
     """Transform rows (rows, n) of one complex dtype, n = 2**k <= 4096, as numpy.fft does; out may be x."""
@@ -297,19 +297,19 @@ def available_memory(proc: str = "/proc", cgroup: str = "/sys/fs/cgroup") -> int
     """Bytes that the machine has left, or fewer where a container or this process has a lower limit."""
 
 def all_isas() -> list[str]:
-    """The instruction sets of all machines, the best first."""
+    """Return the instruction sets of all machines, the best first."""
 
 def most_matrix_degree() -> int:
-    """The largest degree for which products of many polynomials with one are matrices."""
+    """Return the largest degree for which products of many polynomials with one are matrices."""
 
 def supported_isas() -> list[str]:
     """Instruction sets of this CPU, the best first."""
 
 def isa() -> str:
-    """The instruction set in use."""
+    """Return the instruction set in use."""
 
 def set_isa(name: str) -> None: ...
 def set_num_threads(count: int) -> None: ...
 def num_threads() -> int: ...
 def clock_ghz() -> float:
-    """The clock, measured by additions that wait for each other; takes about 10 ms."""
+    """Measure the clock by additions that wait for each other, in about 10 ms."""
