@@ -120,7 +120,7 @@ template <class T> class Operand {
   private:
     struct Axis {
         size_t size;     // length in the result
-        ptrdiff_t step;  // entries between neighbours in the operand, 0 where it broadcasts
+        ptrdiff_t step;  // entries between neighbours in the operand, 0 if it broadcasts
     };
 
     const T *data_;

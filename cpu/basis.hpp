@@ -30,7 +30,7 @@ class Basis {
     double seconds_products(double count) const;
     double seconds_pointwise(size_t n) const { return seconds_products((double)n); }
     // Estimated nanoseconds of a product of two polynomials on a core, by measurements (docs/performance.md, "How a
-    // ring multiplies"): by transforms, by complex FFTs of so many reals, through auxiliary primes.
+    // ring multiplies"): by transforms, by complex FFTs of `reals` real numbers, through auxiliary primes.
     double ns_by_transform(size_t points, size_t leaf_size) const;
     double ns_by_fft(double reals) const;
     double ns_by_primes(size_t points, size_t primes) const;
@@ -108,7 +108,7 @@ class PointsProduct {
     void run(const void *a, const void *b, void *out) const;
 
   private:
-    // Strides of an array of matrices, in entries. reach: entries from the first to the last, 0 where a stride is
+    // Strides of an array of matrices, in entries. reach: entries from the first to the last, 0 if a stride is
     // negative.
     struct Place {
         ptrdiff_t item, row, column;

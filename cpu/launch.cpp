@@ -13,7 +13,7 @@ static_assert(sizeof(Driver::KernelNode) == 72 && sizeof(Driver::Edge) == 8, "as
 constexpr unsigned char PROGRAMMATIC = 1;  // of CUgraphDependencyType, and the port of a kernel's launch_dependents
 constexpr int RELAXED = 2;                 // of CUstreamCaptureMode: no recording of another thread forbids calls
 
-constexpr unsigned FIRST_CALLS = 2;  // of a stream: the next one makes a graph, which costs some 100 us
+constexpr unsigned FIRST_CALLS = 2;  // of a stream: the next one makes a graph, which costs about 100 us
 constexpr size_t MOST_STREAMS = 4;   // that have graphs of one record
 
 // The parameters of a launch, with the addresses in their place.

@@ -1,4 +1,4 @@
-// Exact products of polynomials modulo any q, where the ring has no complete transform or another way is faster.
+// Exact products of polynomials modulo any q, if the ring has no complete transform or another way is faster.
 #pragma once
 #include <vector>
 

@@ -39,9 +39,9 @@ template <class L, size_t G, bool BACK> PG_INLINE void exchange_all(typename L::
 
 // Butterflies. Reductions are deferred (docs/math.md, "Lazy ranges"): a butterfly reduces the values that it adds only
 // where they may have grown too far. Leg says where the leg stands that a forward butterfly does not multiply:
-//   kept    in the first stage of a pass, where no later stage of the pass multiplies it; and in the stage before the
+//   kept    in the first stage of a pass, if no later stage of the pass multiplies it; and in the stage before the
 //           last ones, if these are more than three
-//   other   in the first stage of a pass, where the second stage multiplies it; and in every second of the last stages,
+//   other   in the first stage of a pass, if the second stage multiplies it; and in every second of the last stages,
 //           which are done in registers
 //   later   in a stage after one of these
 enum class Leg { kept, other, later };

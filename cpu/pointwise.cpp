@@ -28,7 +28,7 @@ void pointwise_wide(const Basis &basis, Op op, const Array &a, const Array &b, c
     u64 *const result = result_of<u64>(out, words);
     const Operand<u64> x(a, out, words), y(b ? b : a, out, words), z(c ? c : a, out, words);
     require(x.length() == n && (y.length() == n || y.length() == 1) && z.length() == n, "pointwise: lengths differ");
-    const size_t step = y.length() == n ? 1 : 0;  // of the second operand; 0 where it is one number an item
+    const size_t step = y.length() == n ? 1 : 0;  // of the second operand; 0 if it is one number an item
     const bool products = op == Op::mul || op == Op::mul_add;
     const double each = products ? 10e-9 * (double)(words * words) : seconds_pointwise(4 * words);
     for_each_row(batch_of(out), each * (double)n, [&](size_t i, const Worker &worker) {

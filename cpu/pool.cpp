@@ -142,7 +142,7 @@ class Kept {
         return_all(leaving);
         return true;
     }
-    // Called before so many bytes are mapped anew. Results that live on would otherwise find the memory full of blocks
+    // Called before `bytes` bytes are mapped anew. Results that live on would otherwise find the memory full of blocks
     // of other sizes.
     void make_room(size_t bytes) {
         if (bytes_ <= ALWAYS_KEPT || (mapped_ += bytes) < LOOK_BYTES) return;

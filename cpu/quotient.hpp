@@ -37,7 +37,7 @@ template <class F> void for_each_folded(Quotient quotient, size_t n, size_t j, c
 }
 
 // The tree of factors (docs/math.md) of `points` leaves, w[i] the twiddle of node i. Level d has `level` = 2^d nodes,
-// from node 2^d on.
+// of which node 2^d is the first.
 
 // Calls f(first, count, source, exponent) for the parts of a level: w[first + i] is w[source + i] times the root of
 // unity to that exponent, for i < count. Sources are nodes of earlier parts, or 0; w[0] is 1.

@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
 
 // ---- longer products, in passes ----
 
-// x: (rows, degree). y: (units, count, points), digits of units from first_unit on. grid: (units * points) / 256 in x.
+// x: (rows, degree). y: (units, count, points), digits of units >= first_unit. grid: (units * points) / 256 in x.
 template <class T> struct SplitParameters {
     const T *x;
     Complex<double> *y;

@@ -3,7 +3,7 @@
 // A unit is a block of the tree. One pass works on its columns, the other on its rows, each in several tasks. Blocks of
 // threads draw tickets for tasks, in this order: all tasks of the first pass on unit u, all tasks of the second pass on
 // unit u - lag, then the same for the next u. A task waits only for tasks with smaller tickets, which are running or
-// done. So there is no deadlock, however few blocks of threads a card holds.
+// done. So there cannot be a deadlock, however few blocks of threads a card holds.
 #pragma once
 #include "ptx.cuh"
 

@@ -44,7 +44,7 @@ PG_DEVICE Wide sub(Wide x, Wide y) {
 #endif
 }
 
-// K, odd: 2^(192 K / m) is the tree's root of unity of order m. m is 64, or the order of the tree's own root where that
+// K, odd: 2^(192 K / m) is the tree's root of unity of order m. m is 64, or the order of the root of the tree if that
 // is smaller. QUOTIENT: of node 1.
 template <int K, Quotient QUOTIENT> struct Goldilocks {
     using Storage = u64;

@@ -229,9 +229,9 @@ template <class T, int TILE> struct IntegerTile {
 };
 
 // out[s] = a[s] b[s], of words, canonical or not. A block reads the words of the next step while it works on the
-// residues of the present one in shared memory, where those of a lie by columns. Words outside of the operands are 0.
-// a_batch, b_batch: words from matrix to matrix, 0 where one is shared; a_row: from row to row of a. Product s takes
-// `length` of the `total` terms, from s * length on. Blocks along columns, rows, batch.
+// residues of the present one in shared memory, which holds those of a by columns. Words outside of the operands are 0.
+// a_batch, b_batch: words from matrix to matrix, 0 if one is shared; a_row: from row to row of a. Product s takes
+// `length` of the `total` terms, beginning at s * length. Blocks along columns, rows, batch.
 template <class T> struct IntegerParameters {
     const T *a, *b;
     T *out;

@@ -37,7 +37,7 @@ template <class Tile, class W> struct RightDigits {
     W words[TURNS][DEEP];
 
     static PG_DEVICE int task(int turn) { return turn * Tile::THREADS + (int)threadIdx.x; }
-    // b: the first word of the stage. `rows` rows and `columns` columns exist from there on; other words are 0.
+    // b: the first word of the stage, where `rows` rows and `columns` columns begin; other words are 0.
     PG_DEVICE void read(const W *b, u64 stride, int rows, int columns) {
 #pragma unroll
         for (int turn = 0; turn < TURNS; ++turn) {
@@ -188,7 +188,7 @@ template <> struct CentredDigits<u64> {
     }
 };
 
-// Signed residues of words, eight words of a row a thread: out[p][matrix][row][depth], with zeros from k on.
+// Signed residues of words, eight words of a row a thread: out[p][matrix][row][depth], with zeros at depths >= k.
 // TRANSPOSED: from x[matrix][k][row], which has `width` rows; the rows after them are zeros. Here a warp takes 8 rows
 // and 32 bytes of each, so that it reads and writes whole sectors of memory.
 template <class W> struct SplitParameters {

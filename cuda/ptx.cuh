@@ -87,7 +87,7 @@ PG_DEVICE u32 add_in_block(u32 *p, u32 value) {
 }
 
 // Copies from global to shared memory by one thread, on cards that have them (9.0). An mbarrier counts the bytes. Its
-// phases alternate, from 0 on; a phase ends when the copy that one thread has begun has arrived.
+// phases alternate, beginning with 0; a phase ends when the copy that one thread has begun has arrived.
 PG_DEVICE void start_barrier(u64 *barrier) {
 #ifdef PG_SIMULATOR
     sim::mbarrier_init((uint64_t *)barrier, 1);
@@ -102,7 +102,7 @@ PG_DEVICE void end_barrier_starts() {
     asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
-// Ends what a barrier's phase waits for beside so many bytes.
+// Arrives at a barrier, whose phase then waits only for `bytes` bytes.
 PG_DEVICE void expect_bytes(u64 *barrier, u32 bytes) {
 #ifdef PG_SIMULATOR
     sim::mbarrier_arrive_expect_tx((uint64_t *)barrier, bytes);

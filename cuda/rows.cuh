@@ -12,7 +12,7 @@ constexpr int MAX_AXES = 6;  // of a batch; the innermost last
 // How the operands' batch axes broadcast. Dense operands have the same rows as the result, and need no layout.
 template <int OPERANDS> struct LayoutOf {
     u64 shape[MAX_AXES];           // of the batch
-    u64 step[OPERANDS][MAX_AXES];  // by operand and axis: rows from one index to the next, 0 where it broadcasts
+    u64 step[OPERANDS][MAX_AXES];  // by operand and axis: rows from one index to the next, 0 if it broadcasts
 
     PG_DEVICE u64 row(int operand, u64 row, u32 limbs) const {
         u64 at = rest(row, limbs);

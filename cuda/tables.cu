@@ -105,7 +105,7 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
     ((typename W::Twiddle *)(p.tables[blockIdx.y] + p.offset))[entry] = W::twiddle(m, w);
 }
 
-// Copies twiddles from `nodes`, where they lie by node, to the order of a pass.
+// Copies twiddles from `nodes`, which has them by node, to the order of a pass.
 struct ArrangeParameters {
     char *table;
     const void *nodes;

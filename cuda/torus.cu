@@ -10,7 +10,7 @@
 #include "tile.cuh"
 
 constexpr int KEY_ROWS = 8;   // of a spectrum: leaf i is in row i % KEY_ROWS
-constexpr int KEY_PARTS = 2;  // of the matrices of a step that are fetched one by one, so many rows each
+constexpr int KEY_PARTS = 2;  // of the matrices of a step, fetched one by one, with KEY_ROWS / KEY_PARTS rows each
 
 // Where leaf KEY_ROWS i + v lies in row v. Threads of 8, 16 and 32 neighbouring leaves each meet different banks.
 PG_DEVICE u32 key_place(u32 i) { return i ^ (i >> 3 & 3); }

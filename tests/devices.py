@@ -190,7 +190,7 @@ def in_threads(works: Sequence[Callable[[], None]]) -> None:
 
 
 def noted_kernels(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The names of the kernels that are launched from now on, and of the templates they are instances of."""
+    """Return a set that collects the names of all kernels launched later, and those of their templates."""
     names: set[str] = set()
     kernel = cuda.CudaBackend._kernel
 
@@ -250,7 +250,7 @@ class Work:
 
 @contextmanager
 def card_of(multiprocessors: int, **changes: Any) -> Iterator[Any]:
-    """The backend, as on a card with so many multiprocessors. Few rows fill one; 0 gives large tiles."""
+    """Yield the backend of a card with this many multiprocessors. Few rows fill one; 0 gives large tiles."""
     compute: Any = backends.get_backend(card_name())
     card = compute.card
     compute.card = replace(card, multiprocessors=multiprocessors, **changes)

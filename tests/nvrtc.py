@@ -75,7 +75,7 @@ CARDS = {
 
 
 def last_below(bits: int) -> int:
-    """The largest modulus of so many bits."""
+    """Return the largest modulus of `bits` bits."""
     return (1 << bits) - 1
 
 
@@ -314,7 +314,7 @@ def _shifts(quotient: str) -> Word:
 
 
 def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> Iterator[Launch]:
-    """Of each word that a card uses: few rows, as many as fill it, so many that two passes flow."""
+    """Yield launches for each word that a card uses: few rows, as many as fill it, enough for a flow."""
     words = {word_of(q, size, card): size for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
     words |= {word.grouped(8): 8 for word in words if word.name != "Strict32"}
     few = {word for word in words if word.among} | {_shifts("CYCLIC")}

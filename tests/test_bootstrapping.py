@@ -122,7 +122,7 @@ def test_presets_are_secure_by_the_recorded_bounds() -> None:
     for p in PRESETS.values():
         assert p.is_secure and p.failure < -60
         assert p.log_qp == math.prod([*p.ring.moduli, *p.special.moduli]).bit_length()
-        # Digits are no larger than P: key switches add little noise.
+        # Digits are below 4 P, so key switches add little noise.
         largest = max(math.prod(p.ring.moduli[i : i + p.size]) for i in range(0, p.ring.rows, p.size))
         assert largest < 4 * p.special.modulus
     assert not SMALL["wide"].is_secure

@@ -243,7 +243,7 @@ def test_out_elsewhere_meets_no_record(device: str, name: str) -> None:
 
 @on(*SLOW)
 def test_values_in_their_domain_are_copied(device: str) -> None:
-    """ntt(out=) of evaluated values is no transform, though a transform with the same key came before."""
+    """ntt(out=) of evaluated values does not transform, though a transform with the same key came before."""
     R = ring()
     a = drawn(R, (2,), 1).to()
     e = a.ntt()
@@ -527,7 +527,7 @@ class Mutable:
 
 
 def test_numbers_of_every_kind_decide_what_a_call_does() -> None:
-    """An option is known by its value, whatever holds it; what is no integer is refused at every call."""
+    """An option is known by its value, whatever holds it. Every call refuses what is not an integer."""
     R = Ring(8, [97, 193, 257, 353])
     q = Ring(8, 2**32)
     a, c, v = R.random((3, 2), seed=1), q.random((3, 2), seed=2), R.random((2, 3), seed=3)

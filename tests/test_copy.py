@@ -85,7 +85,7 @@ def viewed(x: Any, key: Any, order: Any) -> Any:
 
 
 def moved(x: Any, offset: int) -> Any:
-    """The array on the device, so many bytes behind the beginning of its memory."""
+    """Copy an array to the device, `offset` bytes behind the beginning of its memory."""
     room = backend().empty((x.nbytes + 32,), np.dtype(np.uint8))
     place = room[offset : offset + x.nbytes]
     if x.size:

@@ -418,7 +418,7 @@ def test_products_by_fft_of_several_passes(passes, lag, monkeypatch):
 
 @needs_compiler
 def test_the_product_of_a_ring_is_chosen_by_card(gpu, monkeypatch):
-    """FFT where it is faster than auxiliary primes; as asked for where one asks."""
+    """The FFT is taken if it is faster than auxiliary primes. The option `product` overrides this."""
     names = noted_kernels(monkeypatch)
     for options, launched in (
         ({}, "fft_product"),
@@ -774,7 +774,7 @@ __global__ void probe(const __grid_constant__ Probe p) {
 
 @needs_compiler
 def test_the_arithmetic_of_goldilocks_at_its_bounds(gpu):
-    """Against Python ints, at the largest values of both signs that rounds take, and at words from p on."""
+    """Results are those of Python ints, at the largest values of both signs in rounds, and at words >= p."""
     rng, p, cases = random.Random(1), GOLDILOCKS, 64
     backend = backends.get_backend("cuda:0")
     low, high = -(1 << 32) + 1, (1 << 65) - 1  # of products
@@ -1733,7 +1733,7 @@ def test_key_switches_say_what_does_not_fit(gpu, monkeypatch):
 
 @pytest.mark.parametrize("home", ["/proc/nowhere", None])
 def test_a_home_that_cannot_be_written(tmp_path, home):
-    """CuPy makes a folder for compiled kernels when it is imported. Where it cannot, that may be no error."""
+    """CuPy makes a folder for compiled kernels when it is imported. If it cannot, polygpu must not fail."""
     (tmp_path / "cupy.py").write_text(
         "import os, types\n"
         "folder = os.environ.get('CUPY_CACHE_DIR') or os.path.expanduser('~/.cupy/kernel_cache')\n"

@@ -260,7 +260,7 @@ def lacking(name: str, x: Callable[..., Any]) -> Iterator[str]:
 
 
 def callables() -> dict[str, Callable[..., Any]]:
-    """Public functions, methods, and classes that are no exceptions."""
+    """Return public functions and methods, and public classes other than exceptions."""
     found = {}
     for name, x in documented().items():
         x = x.__func__ if isinstance(x, (classmethod, staticmethod)) else x

@@ -1310,7 +1310,7 @@ def test_products_by_fft(call: Any, cls: Any, words: Any) -> None:
 
 def test_what_a_container_holds_is_not_available(tmp_path: Path) -> None:
     """Linux's files, as they would be in a container."""
-    machine = _cpu.available_memory(str(tmp_path), str(tmp_path))  # there are no files: all of its memory
+    machine = _cpu.available_memory(str(tmp_path), str(tmp_path))  # without files: all of its memory
     assert machine == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def available(**files: str) -> int:

@@ -92,7 +92,7 @@ PARAMETERS = [
     Ring(8, [97, 17], root=(12, 5), product="fft"),
     Ring(8, [17, 97], kind="cyclic", product="ntt"),
     Ring(8, [2**64, 3]),
-    Ring(2, 2**20000),  # Python prints no number of so many decimal digits
+    Ring(2, 2**20000),  # Python does not print numbers of this many decimal digits
     Ring.preset("ml-kem"),
     Ring.preset("goldilocks", 64),
 ]
@@ -1008,7 +1008,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def assert_equal_or_refused(content: bytes, folder: str) -> bool:
-    """Whether the file is refused; where it is not, its values are those of the sample."""
+    """Return whether the file is refused. If it is not, check that its values are those of the sample."""
     file = Path(folder) / "x"
     file.write_bytes(content)
     try:

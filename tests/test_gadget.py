@@ -69,7 +69,7 @@ def fitting(q: int) -> list[tuple[int, int]]:
 
 
 def evaluated(value: Poly) -> Poly:
-    """The value in the domain "eval", where the ring has one."""
+    """Return the value in the domain "eval", if the ring has one."""
     return value.ntt() if value.ring.has_eval else value
 
 

@@ -220,7 +220,7 @@ def test_an_inverse_lies_where_the_value_does(device: str, n: int, moduli: Any) 
 
 
 def inverse_by_flint(x: Any, n: int, q: int, sign: int) -> list[int] | None:
-    """The inverse modulo X^n - sign and a prime of any size; None where there is none."""
+    """Return the inverse modulo X^n - sign and a prime of any size, or None if x has no inverse."""
     P = flint.fmpz_mod_poly_ctx(flint.fmpz_mod_ctx(q))
     g, s, _ = P([int(v) for v in x]).xgcd(P([-sign, *[0] * (n - 1), 1]))
     if g.degree():

@@ -1,4 +1,4 @@
-"""Arrays that are no residues: refused by constructors, pickles and `out`, and no harm to the native core."""
+"""Constructors, pickles and `out` refuse arrays of other values than residues; the core is not harmed."""
 
 import pickle
 import subprocess

@@ -65,7 +65,7 @@ def multiply(method, q, a, b):
 
 @pytest.fixture
 def card_with(device, monkeypatch):
-    """The backend, as on a card with so many multiprocessors: few get large tiles, many get sums in parts."""
+    """Make a card of this many multiprocessors: few get large tiles, many get sums in parts."""
 
     def card_with(multiprocessors):
         compute = backend()

@@ -363,7 +363,7 @@ def test_who_is_multiplied_by_a_matrix(matrices: list[tuple[int, ...]]) -> None:
 
 
 def test_short_and_many() -> None:
-    """The rule itself: a matrix multiplies short polynomials, where they are enough to pay for it."""
+    """Short polynomials are multiplied by a matrix if there are enough of them to pay for it."""
     backend, ring = get_backend("cpu"), Ring(16, 2**32)
     plan = product_plan(ring)
     assert backend.prefers_matrix(plan, 2**11) and not backend.prefers_matrix(plan, 2**11 - 1)

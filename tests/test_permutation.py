@@ -264,7 +264,7 @@ def test_a_refused_permutation_leaves_its_result_alone() -> None:
 
 @on("cpu", *CARDS)
 def test_exponents_of_any_size_on_their_device(device: str) -> None:
-    """Of every type of ints; where the order of X is a power of two, and where not."""
+    """Exponents may be of any type of ints, whether the order of X is a power of two or not."""
     for R in (Ring(8, 17), Ring(8, 17, kind="cyclic"), Ring(12, [97, 193]), Ring(6, 2**32, kind="cyclic")):
         x = R.random((4,), seed=1)
         for dtype in (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64):

@@ -545,7 +545,7 @@ def test_wide_moduli_are_converted_both_ways():
 
 @every_chain
 def test_values_that_no_double_decides_are_decided_exactly(name):
-    """All coefficients lie next to Q/2, where the estimate is half an integer, or next to multiples of P."""
+    """All coefficients lie next to Q/2, which makes the estimate half an integer, or to multiples of P."""
     R = RINGS[name]
     Q = R.modulus
     for S, P in parts(R):

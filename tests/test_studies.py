@@ -134,7 +134,7 @@ def checked(group: Group, entry: Entry, ready: kernel.Ready) -> bool:
 
 PAIRS = (shape for shapes in transpose.SHAPES.values() for shape in shapes)
 VARIANTS = {
-    "fft64": {"copy", *fft64.STAGES, *fft64.TENSOR, "D", "fused"},  # there is no simulated cuFFT
+    "fft64": {"copy", *fft64.STAGES, *fft64.TENSOR, "D", "fused"},  # cuFFT is not simulated
     "fourstep": {"copy", *fourstep.PARTS_OF, *fourstep.WHOLES, "D, pass 1 of 2", "D, pass 2 of 2"},
     "gemm": {*gemm.VARIANTS, *gemm.CUBLAS},
     "ntt64": {"copy", "polygpu", *ntt64.STAGES, *ntt64.REGISTERS}

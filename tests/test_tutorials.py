@@ -26,7 +26,7 @@ OPTIONS = re.compile(r"\A(?:---\n.*?^---\n|(?::[^\n]*\n)+)", re.M | re.S)
 
 
 class Cell(NamedTuple):
-    """code: after so many empty lines that its line numbers are those of the file."""
+    """A cell. Empty lines before its code give it the line numbers that it has in the file."""
 
     code: str
     executed: bool
@@ -102,7 +102,7 @@ d = 4
 
 
 def _line(cell: Cell) -> int:
-    """The number of its first line, from 0 on."""
+    """Return the number of its first line, counted from 0."""
     return len(cell.code) - len(cell.code.lstrip("\n"))
 
 

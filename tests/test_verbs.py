@@ -55,7 +55,7 @@ def seen(x: Any) -> Any:
 
 
 def memory_of(x: Any) -> Any:
-    """The array of an argument that is no constant."""
+    """Return the array of an argument that is not a constant."""
     if isinstance(x, Unprepared):
         return x.ggsw.data
     return x.data if isinstance(x, Poly) else x._data if isinstance(x, Prepared) else x

@@ -182,7 +182,7 @@ def with_values(
     label: str = "",
     **options: Any,
 ) -> list[Case]:
-    """A call with so many values for each ring, domain and batch shape, and with more arguments."""
+    """Return cases of a call with `values` values, and more, for each ring, domain and batch shape."""
     return [
         case(f"{R}, {d}, {b}{label}", f, *(poly(R, b, d) for _ in range(values)), *more, **options)
         for R in rings
@@ -489,7 +489,7 @@ CIPHERTEXTS: tuple[Batch, ...] = ((2,), (3, 2))
 
 
 def external(f: Callable[..., Any], count: int = 1) -> list[Case]:
-    """Cases of a verb (ggsw, ..., bits) with so many ciphertexts."""
+    """Return the cases of a verb (ggsw, ..., bits) with `count` ciphertexts."""
 
     def of_ring(label: str, R: str, ggsw: Draw, batch: Batch, domain: str, bits: Draw) -> Case:
         return case(label, f, ggsw, *(poly(R, batch, domain) for _ in range(count)), bits)
@@ -1437,7 +1437,7 @@ VERBS: dict[str, list[Case]] = {
     ],
 }
 
-# ---- the public names that are no verbs ----
+# ---- the public names that are not verbs ----
 
 _REASONS = {
     "returns host values": """

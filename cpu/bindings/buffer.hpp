@@ -28,7 +28,7 @@ class Buffer {
     Buffer() = default;
     Buffer(const Buffer &) = delete;
     ~Buffer() { PyBuffer_Release(&view_); }
-    // False, and no Python error, where the object offers no such array.
+    // Returns false, without a Python error, if the object offers no such array.
     bool open(PyObject *object, int access) {
         if (PyObject_GetBuffer(object, &view_, access) == 0) {
             if (readable()) return true;

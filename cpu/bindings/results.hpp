@@ -30,7 +30,7 @@ inline nanobind::object make_results_handler() {
     return nanobind::borrow(results_capsule);  // the other reference stays until the process ends
 }
 
-// Sets NumPy's handler for new arrays of this context from now on; returns the one before.
+// Sets NumPy's handler for all later arrays of this context, and returns the one before.
 inline nanobind::object set_memory_handler(nanobind::handle handler) {
     if (!PyCapsule_IsValid(handler.ptr(), "mem_handler")) throw nanobind::type_error("handler: must be one of NumPy's");
     PyObject *before = PyDataMem_SetHandler(handler.ptr());

@@ -139,8 +139,8 @@ def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Pol
 
     Returns:
         The matrices for external_product, cmux and blind_rotate with these bits, on the device of ggsw: with
-        a complete transform an evaluated Poly, else a Prepared. Without one it is ggsw itself where the ring
-        has product="ntt", or no transform in doubles is proven exact (bits above 30, or moduli of 64 bits and
+        a complete transform an evaluated Poly, else a Prepared. Without one it is ggsw itself if the ring has
+        product="ntt", or if no transform in doubles is proven exact (bits above 30, or moduli of 64 bits and
         long digits). A Prepared splits each residue in L digits, 16 L bytes for each point; for 7 bits, 6
         products in a sum and n = 1024, L is 2 modulo 2**32 and 3 modulo 2**64. There are n/2 points, for
         cyclic rings and other n than powers of two between n and 2n. Keys of groups are combined as integers

@@ -258,7 +258,7 @@ def rotate_many(
 
     Raises:
         ParameterError: c is of another batch shape, a key has no galois_element, keys differ in their
-            parameters, or there are no keys and `divide` is False. All else as key_switch.
+            parameters, or `keys` is empty and `divide` is False. For all else, see key_switch.
 
     Cost: with d digits, l limbs and p special ones: digits and their transforms once, as in key_switch. Each
     key is read once, and takes 2p inverse and 2l forward transforms for the division.

@@ -151,7 +151,7 @@ def _split(log: str) -> list[str]:
     log = _UNKNOWN_FRAME.sub(_name_frame, log)
     starts = [match.start() for match in _REPORT.finditer(log)]
     ends = [*starts[1:], len(log)]
-    last = re.compile(r"\n=====|\nShadow bytes around")  # what follows is no help
+    last = re.compile(r"\n=====|\nShadow bytes around")  # what follows does not help
     return [last.split(log[a:b])[0].rstrip() for a, b in zip(starts, ends, strict=True)]
 
 

@@ -91,7 +91,7 @@ def _compiler() -> tuple[str, str]:
 
 
 def find_library(name: str) -> str:
-    """The path of one of the compiler's own libraries; its bare name if it has no such library."""
+    """Return the path of a library of the compiler, or its bare name if the compiler does not have it."""
     return _run([_compiler()[0], f"-print-file-name={name}"]).strip()
 
 

@@ -198,7 +198,7 @@ def _work(
 
 @contextmanager
 def in_place_of_libcuda(chosen: settings.Settings) -> Iterator[None]:
-    """Let POLYGPU_LIBCUDA name the simulated driver, where there is a compiler to build it."""
+    """Let POLYGPU_LIBCUDA name the simulated driver, if there is a compiler to build it."""
     former = os.environ.get("POLYGPU_LIBCUDA")
     active.append(chosen)
     with suppress(compiler.CompileError):

@@ -15,7 +15,7 @@ from typing import Any
 
 from .memory import one_at_a_time
 
-Action = Callable[[], None]  # a node, where it is part of a graph: graphs.py
+Action = Callable[[], None]  # a node, if it is part of a graph: graphs.py
 _addresses = itertools.count(0x5700, 16)
 _state = threading.local()
 _streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()

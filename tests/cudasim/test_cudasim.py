@@ -266,7 +266,7 @@ def to_tf32(x):
 @in_every_order
 @pytest.mark.parametrize("case", PRODUCTS, ids=str)
 def test_matrix_products(simulated_cuda, case):
-    """2 (a b + c), where a and b are stored by rows or by columns, c by columns."""
+    """The kernel computes 2 (a b + c), with a and b stored by rows or by columns, and c by columns."""
     cupy = simulated_cuda
     operand, result, m, n, k = case
     stored = PRODUCTS[case]

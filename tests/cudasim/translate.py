@@ -127,7 +127,7 @@ def _shared(declaration: str, original: str) -> str:
 
 
 def _kernel(text: str, position: int) -> tuple[str, int, str | None]:
-    """What replaces a kernel's head after `__global__`, where the head ends, the name of a plain kernel."""
+    """Return what replaces a kernel's head after `__global__`, the head's end, and a plain kernel's name."""
     limits = {"__launch_bounds__": "0", "__cluster_dims__": "0"}
     kept = ""
     while match := _KERNEL_HEAD.match(text, position):

@@ -1,4 +1,4 @@
-// The kernels without Python, of the instruction sets that are named (portable, where none is). Transforms, products,
+// The kernels without Python, of the instruction sets that are named (portable if none is). Transforms, products,
 // products of matrices, random values, pointwise operations and sums of rows are compared with their definitions modulo
 // q, for every slot of Isa; complex transforms with theirs in long double. Prints what failed; exits 1 then.
 //   c++ -std=c++17 -O2 -I cpu tests/native/smoke.cpp cpu/isa_*.cpp cpu/tables.cpp -o smoke && ./smoke
