@@ -93,6 +93,12 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
         written[0] = a
         return written
 
+    pairs, of_limbs = evals(Q, 2, 2), evals(T, 2, 3, 2)
+    steps = {
+        g: key._with(galois_element=g)
+        for j in range(n.bit_length() - 1)
+        for g in ((2 << j) + 1, (n >> j) + 1)
+    }
     return {
         "Poly.add": lambda: a.add(b),
         "Poly.sub": lambda: a.sub(b),
@@ -156,6 +162,9 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
         "lattice.lwe_modulus_switch": lambda: lattice.lwe_modulus_switch(short, q=2**64, to=4096),
         "lattice.prepare": lambda: lattice.prepare(ggsw_coefs, bits=DIGIT),
         "lattice.external_product": lambda: lattice.external_product(ggsw, d, bits=DIGIT),
+        "lattice.external_product, groups of limbs": lambda: lattice.external_product(
+            of_limbs, c, limbs_per_digit=2, special=P
+        ),
         "lattice.cmux": lambda: lattice.cmux(ggsw, d, e, bits=DIGIT),
         "lattice.blind_rotate": lambda: lattice.blind_rotate(acc, bsk, exponents, bits=DIGIT),
         "lattice.key_switch": lambda: lattice.key_switch(a, key),
@@ -164,6 +173,11 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
         "lattice.tensor": lambda: lattice.tensor(c, more),
         "lattice.multiply": lambda: lattice.multiply(c, more, relin, rescale=1),
         "lattice.inner_product": lambda: lattice.inner_product([c, more], [more, c], relin, rescale=1),
+        "lattice.embed": lambda: lattice.embed(short, Q, q=2**64),
+        "lattice.pack": lambda: lattice.pack(pairs, steps),
+        "lattice.trace": lambda: lattice.trace(c, steps, n // 2),
+        "lattice.expand": lambda: lattice.expand(c, steps, 2),
+        "lattice.rgsw_from_rlwe": lambda: lattice.rgsw_from_rlwe(pairs, relin),
         "lattice.hoist": lambda: lattice.hoist(c, special=P, limbs_per_digit=2).digits,
         "lattice.transform": lambda: lattice.transform(c, matrix, turned, rescale=1),
         "lattice.rotate": lambda: lattice.rotate(c, key),
