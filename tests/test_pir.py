@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -311,14 +312,20 @@ def test_residues_that_are_not_below_their_modulus_are_refused(protocol: Protoco
 COUNT, SIZE = 500, 20
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with Service(Server(data_of(COUNT, SIZE), SIZE), port=0) as made:
+@contextmanager
+def serving(server: Any) -> Iterator[Service]:
+    with Service(server, port=0) as made:
         thread = threading.Thread(target=made.serve_forever, daemon=True)
         thread.start()
         yield made
         made.shutdown()
         thread.join()
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with serving(Server(data_of(COUNT, SIZE), SIZE)) as made:
+        yield made
 
 
 def record(index: int) -> bytes:
@@ -458,12 +465,8 @@ def test_the_command(tmp_path: Path, service: Service, capfdbinary: Any) -> None
 
 @pytest.fixture(scope="module", params=["packed", "folded"])
 def hintless(request: pytest.FixtureRequest) -> Iterator[Service]:
-    with Service(pir.PROTOCOLS[request.param](data_of(COUNT, SIZE), SIZE), port=0) as made:
-        thread = threading.Thread(target=made.serve_forever, daemon=True)
-        thread.start()
+    with serving(pir.PROTOCOLS[request.param](data_of(COUNT, SIZE), SIZE)) as made:
         yield made
-        made.shutdown()
-        thread.join()
 
 
 def test_many_clients_of_a_service_without_a_hint(hintless: Service) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -33,6 +34,34 @@ class Layout(Protocol):
     @property
     def failure(self) -> float:
         """Log2 of a bound on the probability that a record is wrong."""
+
+
+@dataclass(frozen=True)
+class ColumnLayout:
+    """`count` records of `size` bytes in a matrix (rows, columns); record i is in column i // in_column."""
+
+    size: int
+    count: int
+
+    @property
+    def in_column(self) -> int:
+        """Records of a column."""
+        raise NotImplementedError
+
+    @property
+    def rows(self) -> int:
+        """Bytes of a column."""
+        return self.size * self.in_column
+
+    @property
+    def columns(self) -> int:
+        """The number of columns."""
+        return -(-self.count // self.in_column)
+
+    def record(self, index: int, column: Array) -> bytes:
+        """Return a record from the bytes of its column."""
+        first = index % self.in_column * self.size
+        return bytes(column[first : first + self.size])
 
 
 class Database(Protocol):
@@ -94,6 +123,12 @@ def by_columns(data: Array, rows: int, columns: int) -> Array:
     found[: data.size] = data
     found ^= 128
     return np.ascontiguousarray(found.view(np.int8).reshape(columns, rows).T)
+
+
+def nearest_bytes(phase: Array, q: int) -> Array:
+    """Return the bytes that phases modulo q < 2^56 hide, each less 128 and times q / 256."""
+    words = phase.astype(np.uint64)
+    return ((words * np.uint64(256) + np.uint64(q // 2)) // np.uint64(q)).astype(np.uint8) ^ 128
 
 
 def as_index(index: int, layout: Layout) -> int:
@@ -201,8 +236,20 @@ class Result(NamedTuple):
     failure: float
 
 
-def trial(server: Database, client: Reader, data: Array, wanted: Sequence[int], seed: bytes) -> Result:
-    """Fetch the wanted records of data, (count, size), and compare them."""
+def trial(
+    server_of: Callable[[Array, int], Any],
+    client_of: Callable[[Any, bytes], Reader],
+    step: int,
+    seed: bytes | None,
+) -> Result:
+    """Fetch every step-th of 4096 random records of 256 bytes, and compare them.
+
+    server_of: makes a server of data and the size of a record. client_of: makes its client of a secret seed.
+    """
+    data, wanted = np.random.default_rng(1).integers(0, 256, (4096, 256), np.uint8), range(0, 4096, step)
+    seed = secrets.token_bytes(32) if seed is None else seed
+    server = server_of(data, 256)
+    client = client_of(server, derive(seed, "client"))
     asked = [client.query(index, derive(seed, f"query {index}")) for index in wanted]
     answers = server.answers([query for query, _ in asked])
     found = [

@@ -18,7 +18,6 @@ Sources: Menon, Wu 2022/368 (Spiral); Angel, Chen, Laine, Setty 2018 (IEEE S&P) 
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -38,6 +37,7 @@ from .common import (
     as_bytes,
     as_index,
     log2_failure,
+    nearest_bytes,
     residues,
     rounding_variance,
     switch_variance,
@@ -294,17 +294,12 @@ class Client:
         """Return the record from an answer; raise NotCanonical if a residue is not below its modulus."""
         layout, ring = self.layout, rings().answer
         c = residues(answer, ring).reshape(layout.parts, 2)
-        phase = (c[:, 0] + (c[:, 1].ntt() * secret).intt()).data[:, 0].astype(np.uint64)
-        q = np.uint64(ring.modulus)
-        found = ((phase * np.uint64(256) + q // np.uint64(2)) // q).astype(np.uint8) ^ 128
+        phase = (c[:, 0] + (c[:, 1].ntt() * secret).intt()).data[:, 0]
+        found = nearest_bytes(phase, ring.modulus)
         first = index % layout.in_cell * layout.size
         return bytes(found.reshape(-1)[first : first + layout.size])
 
 
 def run(seed: bytes | None = None) -> Result:
     """Fetch 4 of 4096 random records of 256 bytes, each by a query of its own, and compare them."""
-    data = np.random.default_rng(1).integers(0, 256, (4096, 256), np.uint8)
-    server = Server(data, 256)
-    seed = secrets.token_bytes(32) if seed is None else seed
-    client = Client(server.layout, derive(seed, "client"))
-    return trial(server, client, data, range(0, 4096, 1024), seed)
+    return trial(Server, lambda server, seed: Client(server.layout, seed), 1024, seed)

@@ -33,12 +33,14 @@ from polygpu.linalg import matmul
 
 from .common import (
     Array,
+    ColumnLayout,
     KeyFormat,
     Result,
     as_bytes,
     as_index,
     by_columns,
     log2_failure,
+    nearest_bytes,
     residues,
     rounding_variance,
     switch_variance,
@@ -79,11 +81,8 @@ def key_format() -> KeyFormat:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """`count` records of `size` bytes in a matrix (rows, columns); record i is in column i // in_column."""
-
-    size: int
-    count: int
+class Layout(ColumnLayout):
+    """A matrix that is wide: 1024 rows if records and columns allow it. Columns are in groups of N."""
 
     def __post_init__(self) -> None:
         """Check that there are records."""
@@ -96,16 +95,6 @@ class Layout:
     def in_column(self) -> int:
         """Records of a column: as many as fit in 1024 rows, or more so that the columns are at most 2^20."""
         return max(1, min(self.count, ROWS // self.size), -(-self.count // MOST_COLUMNS))
-
-    @property
-    def rows(self) -> int:
-        """Bytes of a column."""
-        return self.size * self.in_column
-
-    @property
-    def columns(self) -> int:
-        """The number of columns."""
-        return -(-self.count // self.in_column)
 
     @property
     def groups(self) -> int:
@@ -294,15 +283,10 @@ class Client:
         """Return the record from an answer; raise NotCanonical if a residue is not below its modulus."""
         layout, q = self.layout, rings().answer.modulus
         c = residues(answer, rings().answer).reshape(-1, 2)
-        phase = (c[:, 0] + c[:, 1] * secret).data[:, 0, :: N // layout.packed].astype(np.uint64)
-        column = ((phase * np.uint64(256) + np.uint64(q // 2)) // np.uint64(q)).astype(np.uint8) ^ 128
-        first = index % layout.in_column * layout.size
-        return bytes(column.reshape(-1)[first : first + layout.size])
+        phase = (c[:, 0] + c[:, 1] * secret).data[:, 0, :: N // layout.packed]
+        return layout.record(index, nearest_bytes(phase, q).reshape(-1))
 
 
 def run(seed: bytes | None = None) -> Result:
     """Fetch 4 of 4096 random records of 256 bytes, in one product, and compare them."""
-    data = np.random.default_rng(1).integers(0, 256, (4096, 256), np.uint8)
-    server = Server(data, 256)
-    seed = secrets.token_bytes(32) if seed is None else seed
-    return trial(server, Client(server.layout, server.seed), data, range(0, 4096, 1024), seed)
+    return trial(Server, lambda server, _: Client(server.layout, server.seed), 1024, seed)

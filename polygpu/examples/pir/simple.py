@@ -21,7 +21,7 @@ import polygpu as pg
 from polygpu.examples.bfv import derive
 from polygpu.linalg import matmul
 
-from .common import Array, Result, as_bytes, as_index, by_columns, log2_failure, trial, words_of
+from .common import Array, ColumnLayout, Result, as_bytes, as_index, by_columns, log2_failure, trial, words_of
 
 # LWE with these numbers has 128 bits of security for up to 2^20 samples, the columns (2022/949, section 4.2)
 Q, SECRETS, SIGMA, MOST_COLUMNS = 1 << 32, 1024, 6.4, 1 << 20
@@ -29,11 +29,8 @@ SCALE = Q // 256  # of a byte in an answer
 
 
 @dataclass(frozen=True)
-class Layout:
-    """`count` records of `size` bytes in a matrix (rows, columns); record i is in column i // in_column."""
-
-    size: int
-    count: int
+class Layout(ColumnLayout):
+    """A matrix that is nearly a square, with at most 2^20 columns."""
 
     def __post_init__(self) -> None:
         """Check that the records fit."""
@@ -47,16 +44,6 @@ class Layout:
     def in_column(self) -> int:
         """Records of a column: as many as make the matrix a square, nearly."""
         return max(1, math.isqrt(self.count // self.size))
-
-    @property
-    def rows(self) -> int:
-        """Bytes of a column."""
-        return self.size * self.in_column
-
-    @property
-    def columns(self) -> int:
-        """The number of columns."""
-        return -(-self.count // self.in_column)
 
     @property
     def failure(self) -> float:
@@ -146,14 +133,9 @@ class Client:
         """Return the record from an answer, (rows,)."""
         words = np.asarray(answer - matmul(self.hint, secret, q=Q))
         column = ((words + np.uint32(SCALE // 2)) // np.uint32(SCALE)).astype(np.uint8) ^ 128
-        first = index % self.layout.in_column * self.layout.size
-        return bytes(column[first : first + self.layout.size])
+        return self.layout.record(index, column)
 
 
 def run(seed: bytes | None = None) -> Result:
     """Fetch 16 of 4096 random records of 256 bytes, in one product, and compare them."""
-    data = np.random.default_rng(1).integers(0, 256, (4096, 256), np.uint8)
-    server = Server(data, 256)
-    client = Client(server.layout, server.seed, server.hint)
-    seed = secrets.token_bytes(32) if seed is None else seed
-    return trial(server, client, data, range(0, 4096, 256), seed)
+    return trial(Server, lambda server, _: Client(server.layout, server.seed, server.hint), 256, seed)
