@@ -225,7 +225,8 @@ template <class W> void Conversion::run_words(const Array &x, const Array &own, 
             }
             if (accumulates_) terms[t++] = y;
             if (own_.size() && !transform_) terms[t++] = from_own.at(item, own_.at[j], begin, count, own_room);
-            if ((W)m.q == 0) word_kernels<W>().estimate.combine_words(terms.data(), &factor.w[j * terms_], t, y, count);
+            if ((W)m.q == 0)  // q is 2 to the bits of W
+                word_kernels<W>().estimate.combine_words(terms.data(), &factor.w[j * terms_], t, y, count);
             else
                 combine_kernels<W>(m, std::max(m.bits, bits))
                     .combine(terms.data(), &factor.w[j * terms_], &factor.shoup[j * terms_], t, y, count, m);

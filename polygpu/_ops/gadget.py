@@ -63,6 +63,7 @@ def gadget_of(
 class RnsGadget:
     """Digits of values of several limbs, and products of these digits with matrices."""
 
+    by_polynomials = True
     ring: RingPlan  # of the ciphertexts
     T: RingPlan  # of digits and matrices
     levels: int
@@ -134,18 +135,21 @@ class LimbGadget(RnsGadget):
         return divided(total, self.ring, "nearest", self.switch.conversion, out=out, scratch=total._domain)
 
 
-def rns_gadget_of(ring: RingPlan, way: object, levels: int, name: str) -> RnsGadget:
-    """Return the plan of digits; way: bits of a digit, or the KeySwitch of groups of limbs."""
-    if isinstance(way, KeySwitch):
-        if levels != len(way.parts):
-            raise ParameterError(
-                f"{name}: {levels} levels, must be {len(way.parts)}, one for each digit of {way.size} of the "
-                f"{ring.rows} limbs; {name}[..., :, :{len(way.parts)}, :] drops the others"
-            )
-        return kept_plan(ring, ("limb gadget", way), lambda: LimbGadget(way))
-    bits, count = _checked_composed(ring, way, levels)
-    key = "composed gadget", bits, count
-    return kept_plan(ring, key, lambda: ComposedGadget(ring, bits, count))
+def _limb_gadget(way: KeySwitch, levels: int, name: str) -> LimbGadget:
+    """Return the plan of digits that are groups of limbs; name: of the matrices, which have `levels`."""
+    count = len(way.parts)
+    if levels != count:
+        raise ParameterError(
+            f"{name}: {levels} levels, must be {count}, one for each digit of {way.size} of the "
+            f"{way.ring.rows} limbs; {name}[..., :, :{count}, :] drops the others"
+        )
+    return kept_plan(way.ring, ("limb gadget", way), lambda: LimbGadget(way))
+
+
+def _composed_gadget(ring: RingPlan, bits: object, levels: object) -> ComposedGadget:
+    """Return the plan of digits of the whole value."""
+    b, count = _checked_composed(ring, bits, levels)
+    return kept_plan(ring, ("composed gadget", b, count), lambda: ComposedGadget(ring, b, count))
 
 
 def _checked_composed(ring: RingPlan, bits: object, levels: object) -> tuple[int, int]:
@@ -204,9 +208,7 @@ def _check_words(ring: RingPlan) -> None:
 def decompose(x: V, bits: object, levels: object, *, out: Array | None = None) -> V:
     """Return the digits, (*batch, levels), in coefficients."""
     if len(x._plan.moduli) > 1:
-        composed = rns_gadget_of(x._plan, bits, integer(levels, "levels"), "a")
-        assert isinstance(composed, ComposedGadget)
-        return x._with(composed.in_coefficients(x, out), "coef")
+        return x._with(_composed_gadget(x._plan, bits, levels).in_coefficients(x, out), "coef")
     plan, x = gadget_of(x._plan, bits, levels), intt(x)
     compute, (rows, n) = backend_of(x._data), x._data.shape[-2:]
     data = result_array(compute, (*x._batch, plan.levels, rows, n), out, x._data)
@@ -244,7 +246,11 @@ def _product_plan(
     if isinstance(way, KeySwitch) or len(ring.moduli) > 1:
         if precision != "exact":
             raise ParameterError(f"precision: 'double' is for rings modulo 2**32 or 2**64, {ring!r} is none")
-        return rns_gadget_of(ring, way, levels, name)
+        return (
+            _limb_gadget(way, levels, name)
+            if isinstance(way, KeySwitch)
+            else _composed_gadget(ring, way, levels)
+        )
     return gadget_of(ring, way, levels, components, precision)
 
 
@@ -315,10 +321,11 @@ def external_product(ggsw: Matrices, c: V, way: object, *, out: Array | None = N
     plan = _checked_product(ggsw, c, way, 0)
     compute = backend_of(c._data)
     check_apart(out, ggsw.data)
-    if isinstance(plan, RnsGadget) or plan.by_polynomials:
+    if plan.by_polynomials:
         if out is not None:
             result_array(compute, c._data.shape, out, c._data)  # refused before anything is computed
         return _matrix_product(ggsw, c, plan, out)
+    assert isinstance(plan, Gadget)
     data = result_array(compute, c._data.shape, out, c._data)
     compute.gadget_product(plan, _factors(c._plan, plan, ggsw), intt(c)._data, data)
     made = c._with(data, "coef")
@@ -359,7 +366,6 @@ def blind_rotate(c: V, ggsws: Matrices, exponents: object, way: object, out: Arr
         data = ggsws.data if ggsws.domain == "prepared" else ggsws.data.reshape(-1, *ggsws.data.shape[2:])
         ggsws = ggsws._replace(data=data, shape=(2 * ggsws.shape[0], *ggsws.shape[2:]))
     plan = _checked_product(ggsws, c, way, 2 if by_groups else 1)
-    by_polynomials = isinstance(plan, RnsGadget) or plan.by_polynomials
     compute, most = backend_of(c._data), ggsws.shape[0] * group // (2 if is_ternary else 1)
     counts = max(0, most - group + 1), most  # the last group may be shorter
     powers = _checked_exponents(c._plan, exponents, c._batch[:-1], counts, compute)
@@ -368,7 +374,7 @@ def blind_rotate(c: V, ggsws: Matrices, exponents: object, way: object, out: Arr
     if isinstance(powers, np.ndarray):
         powers = compute.constant(powers)
     if not by_groups:
-        rotate = _rotated_in_steps if by_polynomials else _rotated
+        rotate = _rotated_in_steps if plan.by_polynomials else _rotated
         return rotate(c, ggsws, powers, way, out=out)
     if ggsws.domain == "eval":
         T = way.T if isinstance(way, KeySwitch) else c._plan

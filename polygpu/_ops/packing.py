@@ -51,6 +51,8 @@ def pack(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V:
 
     Step j merges halves by X^(shift j) and an automorphism. The steps without a shift are those of a trace.
     """
+    if not keys:  # there is one ciphertext; its ring may have no transform
+        return c._with(copied(c._data[..., 0, :, :, :]))
     basis, state = c._plan.basis, _by_number(c, 2)
     compute, monomials, negatives = backend_of(state), *_monomials(c, plan)
     for step in range(len(plan.shifts)):
@@ -77,6 +79,8 @@ def expand(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V
 
     Step j makes x + x(X^g) and X^(shift j) (x - x(X^g)) of each ciphertext x.
     """
+    if not keys:
+        return c._with(copied(c._data[..., None, :, :, :]))
     basis, state = c._plan.basis, _by_number(c, 1)
     compute, monomials, negatives = backend_of(state), *_monomials(c, plan)
     for step in range(len(keys)):

@@ -141,8 +141,7 @@ def trace(c: Poly, keys: Mapping[int, SwitchKey], count: int) -> Poly:
     n = _checked_ring(c, "c")
     first = _checked_count(count, n, "count").bit_length()
     gs = [2**j + 1 for j in range(first, n.bit_length())]
-    expanded = c[..., None, :]
-    return _stepped(ops.pack, expanded, keys, gs, ())
+    return _stepped(ops.pack, c[..., None, :], keys, gs, ())
 
 
 def expand(c: Poly, keys: Mapping[int, SwitchKey], count: int) -> Poly:
@@ -246,9 +245,6 @@ def _stepped(
 ) -> Poly:
     """Return what an operation makes of ciphertexts by automorphisms of these elements, one a step."""
     given = _checked_keys(keys)
-    if not gs:  # nothing to do, also in a ring without a transform
-        same = c.copy()
-        return same[..., 0, :] if operation is ops.pack else same[..., None, :]
     missing = [g for g in gs if g not in given]
     if missing:
         raise ParameterError(
