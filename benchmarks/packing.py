@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ def packing_cases(shape: Shape, count: int, device: str, cores: int) -> Iterator
 
         work = recorded(f, c.to(device), there)
         rotations = (count - 1) * shape.batch
-        yield Case(op, "polygpu", params, work, verify, rotations, lambda x: on_host(x), samples=5)
+        yield Case(op, "polygpu", params, work, verify, rotations, on_host, samples=5)
         if shape.batch > 1 and device != "cpu":
             continue
         with pg.device("cpu"):  # l + 2 p inverse transforms and d (l + p) - l + 2 l forward ones a rotation
@@ -169,14 +169,7 @@ def product_cases(shape: Shape, device: str, cores: int) -> Iterator[Case]:
 
 def params_of(shape: Shape, device: str, cores: int) -> dict[str, Any]:
     """Return the parameters of a row."""
-    params: dict[str, Any] = {
-        "n": shape.n,
-        "limbs": shape.limbs,
-        "special": shape.special,
-        "bits": shape.bits,
-    }
-    params["batch"] = shape.batch
-    return params | ({"cores": cores} if device == "cpu" else {"launch": "CUDA graph"})
+    return asdict(shape) | ({"cores": cores} if device == "cpu" else {"launch": "CUDA graph"})
 
 
 def recorded(f: Callable[..., pg.Poly], c: pg.Poly, *more: Any) -> Callable[[], Any]:
@@ -217,12 +210,12 @@ class PackingKind:
         """Yield the table of the rows of one machine."""
         of: dict[tuple[Any, ...], Row] = {}
         for row in self.rows(rows):
-            op, _, part = row.op.partition(": transforms")
+            op, is_floor, _ = row.op.partition(": transforms")
             p = row.params
             key = tuple(
                 int(p.get(name, 0)) for name in ("n", "limbs", "bits", "count", "batch", "cores", "special")
             )
-            of[(OPS.index(op), *key, part == "" and row.op.endswith("transforms"))] = row
+            of[(OPS.index(op), *key, bool(is_floor))] = row
         body = tuple(self._line(of[key], of.get((*key[:-1], True))) for key in sorted(of) if not key[-1])
         header = "operation", "shape", "batch", "time", "each", "transforms", "ratio", "must", "holds"
         yield Table("Packing, expansion and external products in several limbs", header, body)
