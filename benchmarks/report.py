@@ -28,6 +28,7 @@ from . import (
     calls,
     conversions,
     distributed,
+    kinds,
     lattice,
     packing,
     peers,
@@ -377,6 +378,7 @@ AnyKind = (
     | retrieval.ByteKind
     | tfhe.TfheKind
     | packing.PackingKind
+    | kinds.QuotientKind
     | peers.PeerKind
     | StudyKind
 )
@@ -415,6 +417,7 @@ KINDS: dict[str, AnyKind] = {
     **retrieval.KINDS,
     **tfhe.KINDS,
     **packing.KINDS,
+    **kinds.KINDS,
     **peers.KINDS,
     **fft64.KINDS,
     **fourstep.KINDS,

@@ -145,7 +145,7 @@ template <class T, class R> struct FftProductRow {
         split(x, digits, z);
         const Row<Complex> r = rows();
         for (unsigned i = 0; points > 1 && i < digits && !stopped(row.stop); ++i)
-            Transform(r, {}).template forward<false>(z + i * points, z + i * points, points, 1);
+            Transform(r, {}).template forward<Root::none>(z + i * points, z + i * points, points, 1);
     }
     void add_products(const Complex *x, const Complex *y, Complex *sums) const {
         for (size_t j = 0; j < points; j += WIDTH) {
@@ -280,7 +280,7 @@ template <class T, class R> struct FftProductRow {
     void compose(Complex *z, T *y) const {
         const Row<Complex> r = rows();
         for (unsigned k = 0; points > 1 && k < row.sums && !stopped(row.stop); ++k)
-            Transform(r, {}).template inverse<true>(z + k * points, z + k * points, points, 1);
+            Transform(r, {}).template inverse<Root::binomial>(z + k * points, z + k * points, points, 1);
         const V scale = R::splat(1 / (double)points);
         if ((m.q & m.last) == 0) compose_power_of_two(z, y, scale);
         else if (R::FUSED && m.bits <= 32) compose_short(z, y, scale);

@@ -67,7 +67,7 @@ template <class W, class R> struct FftTorusRow {
             Lanes::store(z + j, {of(R::load_words(words + j)), of(R::load_words(words + j + points))});
         const Complex *const w = row.forward;
         const Row<Complex> r{nullptr, {w, w}, {w, w}, points, 1, points, nullptr};
-        Ntt<Butterfly, false>(r, {}).template forward<false>(z, z, points, 1);
+        Ntt<Butterfly, false>(r, {}).template forward<Root::none>(z, z, points, 1);
     }
 
     // ---- products ----

@@ -21,7 +21,8 @@ template <class T> struct Twiddles {
 enum class Quotient : u32;  // quotient.hpp
 
 // The transform of one limb. Node i of the tree of factors (root 1, children 2i and 2i + 1) splits
-// X^2t - w^2 into X^t - w and X^t + w (docs/math.md, "The tree of factors").
+// X^2t - w^2 into X^t - w and X^t + w, but the root of a trinomial X^2t - X^t + 1 into X^t - w and X^t - (1 - w)
+// (docs/math.md, "The tree of factors").
 template <class T> struct Row {
     const Modulus *modulus;
     Twiddles<T> forward, inverse;  // inverse: 1/w; its entry 0 is 1/points, and entry 1 has that factor too

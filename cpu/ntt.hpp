@@ -22,7 +22,7 @@
 //   PERMUTES                             there is permute<G, BACK>(u, v): all exchanges from WIDTH / 2 down to G at
 //                                        once; BACK: from G up
 #pragma once
-#include "kernels.hpp"
+#include "quotient.hpp"
 
 namespace pg {
 namespace {
@@ -52,6 +52,10 @@ enum class Leg { kept, other, later };
 //   last       in the last stage of a pass
 //   products   in the last stage of a pass, from two products of this pass
 enum class Sum { early, third, inner, last, products };
+// Root says whether a pass has the root of the tree, and of which polynomial: that of a binomial, or X^n - X^(n/2) + 1,
+// whose butterflies are (x + w y, x + (1 - w) y) and back. With s and t the products that inverse_root forms, the
+// latter gives s - t and 2t (docs/math.md, "The tree of factors").
+enum class Root { none, binomial, trinomial };
 
 // PAIRS pairs of vectors in the last stages, and COLUMNS columns of a pass, take every stage side by side, so that one
 // butterfly does not wait for another. These numbers were measured to be the fastest.
@@ -98,6 +102,11 @@ template <class L, unsigned ROOM = 4> struct Lazy {
         x = L::add(u, t);
         y = L::sub(L::add(u, bound), t);
     }
+    PG_INLINE void forward_trinomial(V &x, V &y, const Twiddle &w) const {  // residues to [0, 4q) or, if ROUGH, [0, 6q)
+        V t = product(y, w), s = L::add(x, y);
+        x = L::add(x, t);
+        y = L::sub(L::add(s, bound), t);
+    }
     PG_INLINE V canonical(V x) const {
         x = relax(x);
         if constexpr (ROUGH) x = L::reduce_once(L::reduce_once(x, bound), lanes.q2);
@@ -115,6 +124,11 @@ template <class L, unsigned ROOM = 4> struct Lazy {
         V s = L::add(x, y), d = L::sub(L::add(x, above), y);
         x = canonical_product(s, scale);
         y = canonical_product(d, w);
+    }
+    PG_INLINE void inverse_trinomial(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
+        inverse_root(x, y, scale, w);
+        x = lanes.sub_mod(x, y);
+        y = lanes.add_mod(y, y);
     }
 };
 
@@ -137,6 +151,10 @@ template <class L> struct Float64 {
         V u = LEG == Leg::kept ? lanes.nearest(x) : x, t = lanes.mul_nearest(y, w);
         x = lanes.sum(u, t), y = lanes.difference(u, t);
     }
+    PG_INLINE void forward_trinomial(V &x, V &y, const Twiddle &w) const {
+        V t = lanes.mul_nearest(y, w), u = lanes.nearest(x), s = lanes.nearest(lanes.sum(x, y));
+        x = lanes.sum(u, t), y = lanes.difference(s, t);
+    }
     PG_INLINE V canonical(V x) const { return lanes.residue(lanes.nearest(x)); }
     template <Sum SUM = Sum::last> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
         V s = lanes.sum(x, y), d = lanes.difference(x, y);
@@ -147,6 +165,11 @@ template <class L> struct Float64 {
         V s = lanes.sum(x, y), d = lanes.difference(x, y);
         x = lanes.residue(lanes.mul_nearest(s, scale));
         y = lanes.residue(lanes.mul_nearest(d, w));
+    }
+    PG_INLINE void inverse_trinomial(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
+        V s = lanes.mul_nearest(lanes.sum(x, y), scale), t = lanes.mul_nearest(lanes.difference(x, y), w);
+        x = canonical(lanes.difference(s, t));
+        y = canonical(lanes.sum(t, t));
     }
 };
 
@@ -166,6 +189,11 @@ template <class L> struct Tight {
         x = lanes.add(u, t);
         y = lanes.add(lanes.sub(u, t), lanes.q);
     }
+    PG_INLINE void forward_trinomial(V &x, V &y, const Twiddle &w) const {
+        V s = lanes.reduce_once(lanes.add(x, y), lanes.q), t = mul(y, w);
+        x = lanes.add(x, t);
+        y = lanes.add(lanes.sub(s, t), lanes.q);
+    }
     PG_INLINE V canonical(V x) const { return lanes.reduce_once(x, lanes.q); }
 
     template <Sum = Sum::last> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
@@ -177,6 +205,11 @@ template <class L> struct Tight {
         V s = lanes.add(x, y), d = lanes.add(lanes.sub(x, y), lanes.q);
         x = mul(s, scale);
         y = mul(d, w);
+    }
+    PG_INLINE void inverse_trinomial(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
+        inverse_root(x, y, scale, w);
+        x = lanes.sub_mod(x, y);
+        y = lanes.add_mod(y, y);
     }
 };
 
@@ -195,6 +228,11 @@ template <class L> struct Strict {
         x = lanes.add_mod(u, t);
         y = lanes.sub_mod(u, t);
     }
+    PG_INLINE void forward_trinomial(V &x, V &y, const Twiddle &w) const {
+        V s = lanes.add_mod(x, y), t = lanes.mul(y, w);
+        x = lanes.add_mod(x, t);
+        y = lanes.sub_mod(s, t);
+    }
     PG_INLINE V canonical(V x) const { return x; }
     template <Sum = Sum::last> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
         V d = lanes.sub_mod(x, y);
@@ -204,6 +242,11 @@ template <class L> struct Strict {
     PG_INLINE void inverse_root(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
         inverse(x, y, w);
         x = lanes.mul(x, scale);
+    }
+    PG_INLINE void inverse_trinomial(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
+        inverse_root(x, y, scale, w);
+        x = lanes.sub_mod(x, y);
+        y = lanes.add_mod(y, y);
     }
 };
 
@@ -238,31 +281,36 @@ template <class B, bool ORDERED = true> struct Ntt {
 
     // ---- forward: from the root of the tree to its leaves ----
 
-    // ROOT: the caller's residues, which become numbers.
-    template <bool ROOT> PG_INLINE V load(const T *x) const {
-        if constexpr (ROOT) return b.enter(L::load(x));
+    // NUMBERS: the caller's residues, which become numbers.
+    template <bool NUMBERS> PG_INLINE V load(const T *x) const {
+        if constexpr (NUMBERS) return b.enter(L::load(x));
         else return L::load(x);
     }
+    template <Root ROOT> static constexpr bool ENTERS = B::NUMBERS && ROOT != Root::none;
+    template <Root ROOT, Leg LEG = Leg::kept> PG_INLINE void forward_first(V &x, V &y, const Twiddle &w) const {
+        if constexpr (ROOT == Root::trinomial) b.forward_trinomial(x, y, w);
+        else b.template forward<LEG>(x, y, w);
+    }
     // One stage on one block: x holds the residue mod node's polynomial, y the two residues below it.
-    template <bool ROOT> void forward_radix2(const T *x, T *y, size_t length, size_t node) const {
+    template <Root ROOT> void forward_radix2(const T *x, T *y, size_t length, size_t node) const {
         const size_t h = length / 2;
         const Twiddle w = forward_twiddle(node);
         for (size_t j = 0; j < h; j += WIDTH) {
-            V x0 = load<ROOT>(x + j), x1 = load<ROOT>(x + j + h);
-            b.forward(x0, x1, w);
+            V x0 = load<ENTERS<ROOT>>(x + j), x1 = load<ENTERS<ROOT>>(x + j + h);
+            forward_first<ROOT>(x0, x1, w);
             L::store(y + j, x0), L::store(y + j + h, x1);
         }
     }
     // Two stages on one block.
-    template <bool ROOT> void forward_radix4(const T *x, T *y, size_t length, size_t node) const {
+    template <Root ROOT> void forward_radix4(const T *x, T *y, size_t length, size_t node) const {
         const size_t h = length / 4;
         const Twiddle w = forward_twiddle(node), w0 = forward_twiddle(2 * node), w1 = forward_twiddle(2 * node + 1);
         for (size_t j = 0; j < h; j += COLUMNS * WIDTH) {
             V v[4][COLUMNS];
             for (size_t i = 0; i < 4; ++i)
-                for (size_t k = 0; k < COLUMNS; ++k) v[i][k] = load<ROOT>(x + j + i * h + k * WIDTH);
-            for (size_t k = 0; k < COLUMNS; ++k) b.forward(v[0][k], v[2][k], w);
-            for (size_t k = 0; k < COLUMNS; ++k) b.template forward<Leg::other>(v[1][k], v[3][k], w);
+                for (size_t k = 0; k < COLUMNS; ++k) v[i][k] = load<ENTERS<ROOT>>(x + j + i * h + k * WIDTH);
+            for (size_t k = 0; k < COLUMNS; ++k) forward_first<ROOT>(v[0][k], v[2][k], w);
+            for (size_t k = 0; k < COLUMNS; ++k) forward_first<ROOT, Leg::other>(v[1][k], v[3][k], w);
             for (size_t k = 0; k < COLUMNS; ++k) b.template forward<Leg::later>(v[0][k], v[1][k], w0);
             for (size_t k = 0; k < COLUMNS; ++k) b.template forward<Leg::later>(v[2][k], v[3][k], w1);
             for (size_t i = 0; i < 4; ++i)
@@ -291,48 +339,49 @@ template <class B, bool ORDERED = true> struct Ntt {
         }
     }
     // The last stages of blocks of `tail` coefficients, to canonical residues; WIDE: and the stage before them.
-    template <bool ROOT, bool WIDE, bool COMPLETE, size_t K>
+    template <Root ROOT, bool WIDE, bool COMPLETE, size_t K>
     void forward_pairs(const T *x, T *y, size_t pairs, size_t node) const {
         for (size_t i = 0; i < pairs; i += K, x += 2 * K * WIDTH, y += 2 * K * WIDTH) {
             V u[K], v[K];
             for (size_t k = 0; k < K; ++k)
-                u[k] = load<ROOT>(x + 2 * k * WIDTH), v[k] = load<ROOT>(x + (2 * k + 1) * WIDTH);
+                u[k] = load<ENTERS<ROOT>>(x + 2 * k * WIDTH), v[k] = load<ENTERS<ROOT>>(x + (2 * k + 1) * WIDTH);
             if constexpr (WIDE)
                 for (size_t k = 0; k < K; k += 2) {
                     constexpr Leg LEG = WIDTH > 4 ? Leg::kept : Leg::other;  // before more than three other stages
                     const Twiddle w = forward_twiddle((node + i + k) / 2);
-                    b.template forward<LEG>(u[k], u[k + 1], w), b.template forward<LEG>(v[k], v[k + 1], w);
+                    forward_first<ROOT, LEG>(u[k], u[k + 1], w), forward_first<ROOT, LEG>(v[k], v[k + 1], w);
                 }
             if (COMPLETE || row.leaf_size <= WIDTH) {
                 constexpr Leg LEG = WIDE ? Leg::later : Leg::other;
-                for (size_t k = 0; k < K; ++k) b.template forward<LEG>(u[k], v[k], forward_twiddle(node + i + k));
+                for (size_t k = 0; k < K; ++k)
+                    forward_first<WIDE ? Root::none : ROOT, LEG>(u[k], v[k], forward_twiddle(node + i + k));
                 forward_granules<WIDTH / 2, COMPLETE, WIDE>(u, v, node + i);
             }
             for (size_t k = 0; k < K; ++k)
                 L::store(y + 2 * k * WIDTH, b.canonical(u[k])), L::store(y + (2 * k + 1) * WIDTH, b.canonical(v[k]));
         }
     }
-    template <bool ROOT, bool WIDE> void forward_pairs(const T *x, T *y, size_t pairs, size_t node) const {
+    template <Root ROOT, bool WIDE> void forward_pairs(const T *x, T *y, size_t pairs, size_t node) const {
         if (pairs % PAIRS) forward_pairs<ROOT, WIDE, false, WIDE ? 2 : 1>(x, y, pairs, node);
         else if (row.leaf_size > 1) forward_pairs<ROOT, WIDE, false, TOGETHER<WIDE>>(x, y, pairs, node);
         else forward_pairs<ROOT, WIDE, true, TOGETHER<WIDE>>(x, y, pairs, node);
     }
     // `count` blocks of `tail` or 2 tail coefficients
-    template <bool ROOT> void forward_tail(const T *x, T *y, size_t length, size_t count, size_t node) const {
+    template <Root ROOT> void forward_tail(const T *x, T *y, size_t length, size_t count, size_t node) const {
         if (length > tail && tail > 2 * WIDTH) {  // leaves are longer than a pair of vectors
             for (size_t i = 0; i < count; ++i) forward_radix2<ROOT>(x + i * length, y + i * length, length, node + i);
-            return forward_tail<false>(y, y, length / 2, 2 * count, 2 * node);
+            return forward_tail<Root::none>(y, y, length / 2, 2 * count, 2 * node);
         }
         const size_t pairs = count * length / (2 * WIDTH);
         if (length > tail) forward_pairs<ROOT, true>(x, y, pairs, 2 * node);
         else forward_pairs<ROOT, false>(x, y, pairs, node);
     }
-    template <bool ROOT> void forward(const T *x, T *y, size_t length, size_t node) const {
+    template <Root ROOT> void forward(const T *x, T *y, size_t length, size_t node) const {
         if (length > row.block) {
             if (stopped(row.stop)) return;
             forward_radix4<ROOT>(x, y, length, node);
             for (size_t i = 0; i < 4; ++i)
-                forward<false>(y + i * length / 4, y + i * length / 4, length / 4, 4 * node + i);
+                forward<Root::none>(y + i * length / 4, y + i * length / 4, length / 4, 4 * node + i);
             return;
         }
         if (length < 4 * tail) return forward_tail<ROOT>(x, y, length, 1, node);
@@ -340,18 +389,19 @@ template <class B, bool ORDERED = true> struct Ntt {
         size_t count = 4, part = length / 4;
         for (; part >= 4 * tail; count *= 4, part /= 4)
             for (size_t i = 0; i < count; ++i)
-                forward_radix4<false>(y + i * part, y + i * part, part, node * count + i);
-        forward_tail<false>(y, y, part, count, node * count);
+                forward_radix4<Root::none>(y + i * part, y + i * part, part, node * count + i);
+        forward_tail<Root::none>(y, y, part, count, node * count);
     }
 
     // ---- inverse: from the leaves to the root ----
 
-    template <bool ROOT, Sum SUM = Sum::last>
+    template <Root ROOT, Sum SUM = Sum::last>
     PG_INLINE void inverse_last(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
-        if constexpr (ROOT) b.inverse_root(x, y, scale, w);
+        if constexpr (ROOT == Root::trinomial) b.inverse_trinomial(x, y, scale, w);
+        else if constexpr (ROOT == Root::binomial) b.inverse_root(x, y, scale, w);
         else b.template inverse<SUM>(x, y, w);
     }
-    template <bool ROOT> void inverse_radix2(const T *x, T *y, size_t length, size_t node) const {
+    template <Root ROOT> void inverse_radix2(const T *x, T *y, size_t length, size_t node) const {
         const size_t h = length / 2;
         const Twiddle w = inverse_twiddle(node), scale = inverse_twiddle(0);
         for (size_t j = 0; j < h; j += WIDTH) {
@@ -360,7 +410,7 @@ template <class B, bool ORDERED = true> struct Ntt {
             L::store(y + j, x0), L::store(y + j + h, x1);
         }
     }
-    template <bool ROOT> void inverse_radix4(const T *x, T *y, size_t length, size_t node) const {
+    template <Root ROOT> void inverse_radix4(const T *x, T *y, size_t length, size_t node) const {
         const size_t h = length / 4;
         const Twiddle w = inverse_twiddle(node), w0 = inverse_twiddle(2 * node), w1 = inverse_twiddle(2 * node + 1);
         const Twiddle scale = inverse_twiddle(0);
@@ -395,7 +445,7 @@ template <class B, bool ORDERED = true> struct Ntt {
             }
         }
     }
-    template <bool ROOT, bool WIDE, bool COMPLETE, size_t K>
+    template <Root ROOT, bool WIDE, bool COMPLETE, size_t K>
     void inverse_pairs(const T *x, T *y, size_t pairs, size_t node) const {
         const Twiddle scale = inverse_twiddle(0);
         for (size_t i = 0; i < pairs; i += K, x += 2 * K * WIDTH, y += 2 * K * WIDTH) {
@@ -405,7 +455,7 @@ template <class B, bool ORDERED = true> struct Ntt {
             if (COMPLETE || row.leaf_size <= WIDTH) {
                 inverse_granules<WIDTH / 2, COMPLETE>(u, v, node + i);
                 for (size_t k = 0; k < K; ++k)
-                    inverse_last<ROOT && !WIDE>(u[k], v[k], scale, inverse_twiddle(node + i + k));
+                    inverse_last<WIDE ? Root::none : ROOT>(u[k], v[k], scale, inverse_twiddle(node + i + k));
             }
             if constexpr (WIDE)
                 for (size_t k = 0; k < K; k += 2) {
@@ -417,14 +467,14 @@ template <class B, bool ORDERED = true> struct Ntt {
             for (size_t k = 0; k < K; ++k) L::store(y + 2 * k * WIDTH, u[k]), L::store(y + (2 * k + 1) * WIDTH, v[k]);
         }
     }
-    template <bool ROOT, bool WIDE> void inverse_pairs(const T *x, T *y, size_t pairs, size_t node) const {
+    template <Root ROOT, bool WIDE> void inverse_pairs(const T *x, T *y, size_t pairs, size_t node) const {
         if (pairs % PAIRS) inverse_pairs<ROOT, WIDE, false, WIDE ? 2 : 1>(x, y, pairs, node);
         else if (row.leaf_size > 1) inverse_pairs<ROOT, WIDE, false, TOGETHER<WIDE>>(x, y, pairs, node);
         else inverse_pairs<ROOT, WIDE, true, TOGETHER<WIDE>>(x, y, pairs, node);
     }
-    template <bool ROOT> void inverse_tail(const T *x, T *y, size_t length, size_t count, size_t node) const {
+    template <Root ROOT> void inverse_tail(const T *x, T *y, size_t length, size_t count, size_t node) const {
         if (length > tail && tail > 2 * WIDTH) {
-            inverse_tail<false>(x, y, length / 2, 2 * count, 2 * node);
+            inverse_tail<Root::none>(x, y, length / 2, 2 * count, 2 * node);
             for (size_t i = 0; i < count; ++i) inverse_radix2<ROOT>(y + i * length, y + i * length, length, node + i);
             return;
         }
@@ -432,32 +482,36 @@ template <class B, bool ORDERED = true> struct Ntt {
         if (length > tail) inverse_pairs<ROOT, true>(x, y, pairs, 2 * node);
         else inverse_pairs<ROOT, false>(x, y, pairs, node);
     }
-    template <bool ROOT> void inverse(const T *x, T *y, size_t length, size_t node) const {
+    template <Root ROOT> void inverse(const T *x, T *y, size_t length, size_t node) const {
         if (length > row.block) {
             if (stopped(row.stop)) return;
             for (size_t i = 0; i < 4; ++i)
-                inverse<false>(x + i * length / 4, y + i * length / 4, length / 4, 4 * node + i);
+                inverse<Root::none>(x + i * length / 4, y + i * length / 4, length / 4, 4 * node + i);
             inverse_radix4<ROOT>(y, y, length, node);
             return;
         }
         size_t count = 1, part = length;  // down to the blocks that the forward transform ends with
         for (; part >= 4 * tail; part /= 4) count *= 4;
         if (count == 1) return inverse_tail<ROOT>(x, y, length, 1, node);
-        inverse_tail<false>(x, y, part, count, node * count);
+        inverse_tail<Root::none>(x, y, part, count, node * count);
         for (count /= 4, part *= 4; count > 1; count /= 4, part *= 4)  // and the same passes back
             for (size_t i = 0; i < count; ++i)
-                inverse_radix4<false>(y + i * part, y + i * part, part, node * count + i);
+                inverse_radix4<Root::none>(y + i * part, y + i * part, part, node * count + i);
         inverse_radix4<ROOT>(y, y, length, node);
     }
 };
 
 template <class B>
 void forward_row(const typename B::Lanes::T *x, typename B::Lanes::T *y, const Row<typename B::Lanes::T> &row) {
-    Ntt<B>(row, B(*row.modulus)).template forward<B::NUMBERS>(x, y, row.degree, 1);
+    const Ntt<B> ntt(row, B(*row.modulus));
+    if (row.quotient == Quotient::trinomial) ntt.template forward<Root::trinomial>(x, y, row.degree, 1);
+    else ntt.template forward<B::NUMBERS ? Root::binomial : Root::none>(x, y, row.degree, 1);
 }
 template <class B>
 void inverse_row(const typename B::Lanes::T *x, typename B::Lanes::T *y, const Row<typename B::Lanes::T> &row) {
-    Ntt<B>(row, B(*row.modulus)).template inverse<true>(x, y, row.degree, 1);
+    const Ntt<B> ntt(row, B(*row.modulus));
+    if (row.quotient == Quotient::trinomial) ntt.template inverse<Root::trinomial>(x, y, row.degree, 1);
+    else ntt.template inverse<Root::binomial>(x, y, row.degree, 1);
 }
 
 }  // namespace

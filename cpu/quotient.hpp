@@ -1,5 +1,5 @@
-// The polynomial by which a ring is reduced: X^n + 1 or X^n - 1, n the degree. Whatever depends on which one it is asks
-// these functions. The same in Python: polygpu/_core/quotient.py; on GPUs: cuda/quotient.cuh.
+// The polynomial by which a ring is reduced: X^n + 1, X^n - 1 or X^n - X^(n/2) + 1, n the degree. Whatever depends on
+// which one it is asks these functions. The same in Python: polygpu/_core/quotient.py; on GPUs: cuda/quotient.cuh.
 #pragma once
 #include <cstring>
 
@@ -7,33 +7,43 @@
 
 namespace pg {
 
-enum class Quotient : u32 { cyclic, negacyclic };  // X^n - 1, X^n + 1
+enum class Quotient : u32 { cyclic, negacyclic, trinomial };  // X^n - 1, X^n + 1, X^n - X^(n/2) + 1
 
 // All of them, with their names in Python
 constexpr struct {
     const char *name;
     Quotient quotient;
-} QUOTIENTS[] = {{"cyclic", Quotient::cyclic}, {"negacyclic", Quotient::negacyclic}};
+} QUOTIENTS[] = {
+    {"cyclic", Quotient::cyclic}, {"negacyclic", Quotient::negacyclic}, {"trinomial", Quotient::trinomial}};
 
-// The number that X^n is: -1 or 1
-constexpr int wrap(Quotient quotient) { return quotient == Quotient::negacyclic ? -1 : 1; }
-
-// The same as a residue
-inline u64 wrap_mod(Quotient quotient, const Modulus &m) { return wrap(quotient) == -1 ? m.last : reduce(m, 1); }
+// The number that X^n is: -1 or 1; 0 if it is none
+constexpr int wrap(Quotient quotient) {
+    return quotient == Quotient::negacyclic ? -1 : quotient == Quotient::cyclic ? 1 : 0;
+}
 
 // The order of X, the least e > 0 with X^e = 1
-constexpr u64 order_of_x(Quotient quotient, u64 n) { return wrap(quotient) == 1 ? n : 2 * n; }
+constexpr u64 order_of_x(Quotient quotient, u64 n) {
+    return quotient == Quotient::cyclic ? n : quotient == Quotient::negacyclic ? 2 * n : 3 * n;
+}
 
 // Calls f(exponent, negative) for each term of the polynomial. Its coefficients are 1 and -1.
 template <class F> void for_each_term(Quotient quotient, size_t n, const F &f) {
     f(n, false);
+    if (quotient == Quotient::trinomial) f(n / 2, true);
     f((size_t)0, wrap(quotient) == 1);
 }
 
 // Calls f(k, negative) for each k >= n whose coefficient of a linear product, of 2n - 1 coefficients, is added to
 // coefficient j of the reduced one.
 template <class F> void for_each_folded(Quotient quotient, size_t n, size_t j, const F &f) {
-    if (j + 1 < n) f(j + n, wrap(quotient) == -1);
+    if (quotient == Quotient::trinomial) {  // X^(n + j) = X^(n/2 + j) - X^j, X^(3n/2) = -1
+        const size_t h = n / 2;
+        if (j >= h) return f(j + h, false);
+        f(j + n, true);
+        if (j + 1 < h) f(j + n + h, true);
+    } else if (j + 1 < n) {
+        f(j + n, wrap(quotient) == -1);
+    }
 }
 
 // The tree of factors (docs/math.md) of `points` leaves, w[i] the twiddle of node i. Level d has `level` = 2^d nodes,
@@ -42,30 +52,45 @@ template <class F> void for_each_folded(Quotient quotient, size_t n, size_t j, c
 // Calls f(first, count, source, exponent) for the parts of a level: w[first + i] is w[source + i] times the root of
 // unity to that exponent, for i < count. Sources are nodes of earlier parts, or 0; w[0] is 1.
 template <class F> void for_each_part(Quotient quotient, size_t points, size_t level, const F &f) {
-    const size_t exponent = points / (2 * level);
-    if (wrap(quotient) == -1) return f(level, level, (size_t)0, exponent);
-    if (level == 1) return f((size_t)1, (size_t)1, (size_t)0, (size_t)0);
-    f(level, level / 2, level / 2, (size_t)0);
-    f(level + level / 2, level / 2, level / 2, exponent);
+    const size_t exponent = points / (2 * level), order = (size_t)order_of_x(quotient, points), half = level / 2;
+    if (quotient == Quotient::negacyclic) return f(level, level, (size_t)0, exponent);
+    if (quotient == Quotient::cyclic) {
+        if (level == 1) return f((size_t)1, (size_t)1, (size_t)0, (size_t)0);
+        f(level, half, half, (size_t)0);
+        return f(level + half, half, half, exponent);
+    }
+    if (level == 1) return f((size_t)1, (size_t)1, (size_t)0, exponent);
+    if (level == 2) {
+        f((size_t)2, (size_t)1, (size_t)0, exponent);
+        return f((size_t)3, (size_t)1, (size_t)2, order - 2 * exponent);
+    }
+    const size_t quarter = level / 4;
+    f(level, quarter, half, order - exponent);
+    f(level + quarter, quarter, level, 6 * exponent);
+    f(level + half, half, level, order - 2 * exponent);
 }
 
-// How many twiddles of a level > 1 do not occur in the level above: the last ones. Their inverses are their negatives
-// in reverse order.
+// Whether the inverses of a level's twiddles are their negatives in reverse order, but for those that occur in the
+// level above: all but the last `new_twiddles` ones.
+constexpr bool mirrors(Quotient quotient) { return quotient != Quotient::trinomial; }
 constexpr size_t new_twiddles(Quotient quotient, size_t level) { return wrap(quotient) == -1 ? level : level / 2; }
 
-// The twiddle of node 1 in the inverse, without the factor 1/points; w: its twiddle
+// The twiddle of node 1 in the inverse, without the factor 1/points; w: its twiddle. For X^n - X^(n/2) + 1 it is
+// 1 / (2w - 1), of which the square is -1/3.
 inline u64 inverse_root_twiddle(Quotient quotient, const Modulus &m, u64 w) {
-    return wrap(quotient) == -1 ? neg_mod(m, w) : w;  // w^2 is X^n
+    if (quotient != Quotient::trinomial) return wrap(quotient) == -1 ? neg_mod(m, w) : w;  // w^2 is X^n
+    return mul_mod(m, sub_mod(m, 1, add_mod(m, w, w)), pow_mod(m, 3, m.q - 2));            // q is a prime above 3
 }
 
 // The constants c of `count` nodes, from node `first` on, whose polynomials are X^k - c
 template <class T>
 void node_constants(Quotient quotient, const Modulus &m, const T *w, size_t first, size_t count, T *c) {
-    if (first == 1) c[0] = (T)wrap_mod(quotient, m);
+    if (first == 1) c[0] = (T)(wrap(quotient) == -1 ? m.last : reduce(m, 1));  // a binomial's
     else
-        for (size_t i = 0; i < count; ++i) {  // below the twiddle w they are w and -w
+        for (size_t i = 0; i < count; ++i) {  // below the twiddle w they are w and -w; 1 - w below a trinomial's root
             const T x = w[(first + i) / 2];
-            c[i] = (T)((first + i) % 2 ? neg_mod(m, x) : x);
+            const bool root = quotient == Quotient::trinomial && first + i == 3;
+            c[i] = (T)((first + i) % 2 ? sub_mod(m, root, x) : x);
         }
 }
 
@@ -74,11 +99,21 @@ void node_constants(Quotient quotient, const Modulus &m, const T *w, size_t firs
 // y = x reduced, for a linear product x of 2n - 1 coefficients
 template <class T>
 void fold_row(Quotient quotient, const RowKernels<T> &kernels, const T *x, T *y, size_t n, const Modulus &m) {
-    kernels.pointwise(wrap(quotient) == -1 ? Op::sub : Op::add, x, x + n, false, x, y, n - 1, m);
+    const auto combine = [&](Op op, const T *a, const T *b, T *to, size_t count) {
+        kernels.pointwise(op, a, b, false, a, to, count, m);
+    };
+    if (quotient == Quotient::trinomial) {
+        const size_t h = n / 2;
+        combine(Op::add, x + h, x + n, y + h, h);
+        combine(Op::sub, x, x + n, y, h);
+        combine(Op::sub, y, x + n + h, y, h - 1);
+        return;
+    }
+    combine(wrap(quotient) == -1 ? Op::sub : Op::add, x, x + n, y, n - 1);
     y[n - 1] = x[n - 1];
 }
 
-// y = X^e x, for e below the order of X; y is not x
+// y = X^e x, for e below the order of X, which is that of a binomial; y is not x
 template <class T>
 void mul_monomial_row(Quotient quotient, const RowKernels<T> &kernels, const T *x, T *y, size_t n, u64 e,
                       const Modulus &m) {

@@ -50,19 +50,27 @@ void fill_twiddles(u64 q, u64 root, Quotient quotient, size_t points, T *forward
         w[node] = (T)x, shoup[node] = (T)(shoup_quotient(m, x) >> (64 - 8 * sizeof(T)));
     };
     set(0, 1, forward, forward_shoup);
-    for (size_t level = 1; level < points; level *= 2) {
+    const auto fill = [&](size_t level, u64 x, T *w, T *shoup) {
         for_each_part(quotient, points, level, [&](size_t first, size_t count, size_t source, u64 exponent) {
             if (exponent == 0) {
-                std::copy_n(forward + source, count, forward + first);
-                std::copy_n(forward_shoup + source, count, forward_shoup + first);
+                std::copy_n(w + source, count, w + first);
+                std::copy_n(shoup + source, count, shoup + first);
                 return;
             }
-            const u64 factor = pow_mod(m, root, exponent);
-            for (size_t i = 0; i < count; ++i)
-                set(first + i, mul_mod(m, forward[source + i], factor), forward, forward_shoup);
+            const u64 factor = pow_mod(m, x, exponent);
+            for (size_t i = 0; i < count; ++i) set(first + i, mul_mod(m, w[source + i], factor), w, shoup);
         });
+    };
+    const u64 inverse_root = pow_mod(m, root, order_of_x(quotient, points) - 1);
+    set(0, 1, inverse, inverse_shoup);
+    for (size_t level = 1; level < points; level *= 2) {
+        fill(level, root, forward, forward_shoup);
         if (level == 1) {
             set(1, inverse_root_twiddle(quotient, m, forward[1]), inverse, inverse_shoup);
+            continue;
+        }
+        if (!mirrors(quotient)) {
+            fill(level, inverse_root, inverse, inverse_shoup);
             continue;
         }
         const size_t count = new_twiddles(quotient, level), old = level - count, first = level + old;

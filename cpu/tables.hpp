@@ -7,8 +7,9 @@ namespace pg {
 
 // Twiddles of a transform of `points` = 2^e >= 2 points, by node of the tree of factors (kernels.hpp):
 // w[2^d + i] = root^(bit reversal of 2^d + i in e bits) for a negacyclic root of order 2 * points, and
-// root^(bit reversal of i in e - 1 bits) for a cyclic one of order points (quotient.hpp). Entry 0 of the forward table
-// is 1; entries 0 and 1 of the inverse table carry the factor 1/points.
+// root^(bit reversal of i in e - 1 bits) for a cyclic one of order points; for a trinomial one of order 3 * points see
+// docs/math.md and quotient.hpp. Entry 0 of the forward table is 1; entries 0 and 1 of the inverse table carry the
+// factor 1/points.
 template <class T>
 void fill_twiddles(u64 q, u64 root, Quotient quotient, size_t points, T *forward, T *forward_shoup, T *inverse,
                    T *inverse_shoup);

@@ -7,7 +7,14 @@ namespace pg {
 
 namespace {
 constexpr size_t MAX_LEAF_SIZE = 8;
+constexpr bool is_leaf_size(size_t size) { return size == 3 || (size & (size - 1)) == 0; }
+
+// y[i * columns + j] = x[j * rows + i]: the transpose of a matrix of `columns` rows
+template <class T> void transpose(const T *x, T *y, size_t columns, size_t rows) {
+    for (size_t i = 0; i < rows; ++i)
+        for (size_t j = 0; j < columns; ++j) y[i * columns + j] = x[j * rows + i];
 }
+}  // namespace
 
 PrimeTables::PrimeTables(u64 modulus, const Lasting<Array> &forward, const Lasting<Array> &inverse)
     : modulus_(modulus), tables_{forward.memory, inverse.memory} {
@@ -53,16 +60,31 @@ Transform::Transform(const Basis &basis, size_t degree, size_t leaf_size, size_t
       quotient_(quotient),
       tables_(tables) {
     require(!basis.wide(), "Transform: no transform modulo a wide modulus");
-    require(leaf_size == 0 || (leaf_size & (leaf_size - 1)) == 0, "Transform: leaves of 2^k coefficients");
+    require(is_leaf_size(leaf_size), "Transform: leaves of 2^k or 3 coefficients");
     require(tables.size() == basis.rows(), "Transform: one table a limb");
     for (const PrimeTables *table : tables)
         require(table && table->points() == points_ && table->word_bytes() == (basis.narrow() ? 4 : 8),
                 "Transform: tables of other points or words");
 }
 
+// Kernels know leaves of 2^k coefficients. Leaves of 3 are those of three complete transforms in X^3, of the
+// coefficients whose numbers have the same remainder modulo 3.
+template <class T> template <bool FORWARD> void Transform::LimbRow<T>::run(const T *x, T *y) const {
+    const auto kernel = FORWARD ? kernels->forward : kernels->inverse;
+    const size_t n = this->degree, size = this->leaf_size;
+    if (n == size) return (void)std::memmove(y, x, n * sizeof(T));
+    if (size != 3) return kernel(x, y, *this);
+    Row<T> third = *this;
+    third.degree = n / size, third.leaf_size = 1;
+    std::vector<T> parts(n);
+    transpose(x, parts.data(), third.degree, size);
+    for (size_t i = 0; i < n; i += third.degree) kernel(&parts[i], &parts[i], third);
+    transpose(parts.data(), y, size, third.degree);
+}
+
 template <class T> Transform::LimbRow<T> Transform::row(size_t limb, const Worker &worker) const {
     const Modulus &m = basis_.moduli()[limb];
-    const RowKernels<T> &fast = kernels<T>(m, degree_);
+    const RowKernels<T> &fast = kernels<T>(m, leaf_size_ == 3 ? points_ : degree_);
     const PrimeTables &tables = *tables_[limb];
     return {{&m, tables.forward<T>(fast.numbers), tables.inverse<T>(fast.numbers), degree_, leaf_size_, block_,
              worker.stop, quotient_},
@@ -71,6 +93,10 @@ template <class T> Transform::LimbRow<T> Transform::row(size_t limb, const Worke
 
 template Transform::LimbRow<u32> Transform::row(size_t, const Worker &) const;
 template Transform::LimbRow<u64> Transform::row(size_t, const Worker &) const;
+template void Transform::LimbRow<u32>::run<true>(const u32 *, u32 *) const;
+template void Transform::LimbRow<u32>::run<false>(const u32 *, u32 *) const;
+template void Transform::LimbRow<u64>::run<true>(const u64 *, u64 *) const;
+template void Transform::LimbRow<u64>::run<false>(const u64 *, u64 *) const;
 
 // Products modulo `some` leaves of SIZE coefficients. Row i of u, v and w has coefficient i of all these leaves.
 template <class T, size_t SIZE>
@@ -103,6 +129,7 @@ template <class T> void Transform::multiply_eval_row(const T *a, const T *b, T *
     for (size_t leaf = 0; leaf < points_; leaf += LEAVES) {
         const size_t some = std::min(LEAVES, points_ - leaf), at = leaf * leaf_size_;
         if (leaf_size_ == 2) multiply_leaves<T, 2>(a + at, b + at, y + at, leaf, some, r);
+        else if (leaf_size_ == 3) multiply_leaves<T, 3>(a + at, b + at, y + at, leaf, some, r);
         else if (leaf_size_ == 4) multiply_leaves<T, 4>(a + at, b + at, y + at, leaf, some, r);
         else multiply_leaves<T, MAX_LEAF_SIZE>(a + at, b + at, y + at, leaf, some, r);
     }

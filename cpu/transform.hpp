@@ -53,14 +53,11 @@ class Transform {
     // What transforms rows modulo one limb; y may be x.
     template <class T> struct LimbRow : Row<T> {
         const RowKernels<T> *kernels;
-        void ntt(const T *x, T *y) const { run(kernels->forward, x, y); }
-        void intt(const T *x, T *y) const { run(kernels->inverse, x, y); }
+        void ntt(const T *x, T *y) const { run<true>(x, y); }
+        void intt(const T *x, T *y) const { run<false>(x, y); }
 
       private:
-        void run(void (*kernel)(const T *, T *, const Row<T> &), const T *x, T *y) const {
-            if (this->degree == this->leaf_size) std::memmove(y, x, this->degree * sizeof(T));
-            else kernel(x, y, *this);
-        }
+        template <bool FORWARD> void run(const T *x, T *y) const;
     };
     template <class T> LimbRow<T> row(size_t limb, const Worker &worker) const;
     // One row modulo one limb: y = a b in coefficients. The transformed operands go to `left` and `right`, which may be

@@ -145,16 +145,14 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
     }
 }
 
-// An automorphism of evaluated values, at VALUES neighbours from point i on. Points are in bit-reversed order, so these
-// come from VALUES neighbours too, which begin at point `from`. In natural order neighbours are n / VALUES apart:
-// number k comes from number first + multiplier k modulo VALUES.
+// An automorphism of evaluated values, at VALUES neighbours from point i on, n >= 2 VALUES if VALUES > 1. Points are in
+// bit-reversed order, so these come from VALUES neighbours too, which begin at point `from`. In natural order the
+// exponents of neighbours are order / VALUES apart: number k comes from number first + multiplier k modulo VALUES.
 template <int VALUES> struct MovedPoints {
     static_assert(VALUES == 1 || VALUES == 2 || VALUES == 4);
     u32 from, first, multiplier;
     PG_DEVICE MovedPoints(u32 i, u32 n, u32 order, u32 multiplier) : multiplier(multiplier) {
-        const u32 unused = __clz(n) + 1, twice = order != n;  // of 32 bits
-        const u32 exponent = (((n > 1 ? __brev(i) >> unused : 0) << twice) + twice) * multiplier & (order - 1);
-        const u32 at = n > 1 ? __brev(exponent >> twice) >> unused : 0;
+        const u32 at = (u32)permuted_point(i, n, order, multiplier);
         from = at & ~(u32)(VALUES - 1), first = VALUES == 4 ? (at & 1) << 1 | (at >> 1 & 1) : at & (VALUES - 1);
     }
     template <class T> PG_DEVICE Neighbours<T, VALUES> arranged(Neighbours<T, VALUES> x) const {

@@ -228,5 +228,6 @@ template <class W, class SUM> struct KeySum32 {
 template <> struct KeySum<Lazy32> : KeySum32<Lazy32, Sum30> {};
 template <> struct KeySum<Tight32> : KeySum32<Tight32, Sum31> {};
 template <> struct KeySum<Strict32> : KeySum32<Strict32, Sum32> {};
-// Rows among those of other limbs, of a wider storage
+// Rows among those of other limbs, of a wider storage; and a word of another tree
 template <class W, class T> struct KeySum<Grouped<W, T>> : KeySum<W> {};
+template <class W> struct KeySum<Trinomial<W>> : KeySum<W> {};

@@ -54,10 +54,10 @@ template <class W> constexpr u32 LOG_UNIT = sizeof(typename W::Twiddle) == 8;
 template <class W> constexpr bool POWERS = false;
 template <int K, Quotient QUOTIENT> constexpr bool POWERS<Goldilocks<K, QUOTIENT>> = true;
 
-// The twiddle of a node is the product of factors[prime][d] over the bits d of power_of_node. Entries 0 and 1 are
+// The twiddle of a node is the product of factors[prime][d] over the bits d of its exponent. Entries 0 and 1 are
 // first[prime]: those of node 1, of which entry 0 is the factor of the root's other half. Tables may be those of a part
 // of a larger tree, below its node `root`. Then nodes are numbered from 1 within the part, and `bits` and `factors` are
-// those of the larger tree.
+// those of the larger tree, which has 2^bits leaves.
 struct FillParameters {
     char *const *tables;  // by prime
     const Modulus *moduli;
@@ -72,14 +72,16 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
     const u64 entry = (u64)blockIdx.x * 256 + threadIdx.x;
     if (entry >= 1ull << (p.log_blocks + p.log_length)) return;
     const Modulus m = p.moduli[blockIdx.y];
-    const u64 *factor = p.factors + blockIdx.y * p.bits;
+    const u32 count = p.bits + 2;  // exponents are below 3 * 2^bits
+    const u64 *factor = p.factors + blockIdx.y * count;
     const PassTable pass = {p.log_blocks, p.log_length, p.log_values, LOG_UNIT<W>};
     const u64 one = reduce(m, 1), *const first = p.first + 2 * blockIdx.y;
     const auto twiddle_of = [&](u64 node) {
-        const u64 below = (p.root - 1) << (63 - __clzll((i64)node)), power = power_of_node(p.quotient, node + below);
+        const u64 below = (p.root - 1) << (63 - __clzll((i64)node));
+        const u64 exponent = exponent_of_node(p.quotient, p.bits, node + below);
         u64 w = one;
-        for (u32 d = 0; d < p.bits; ++d)
-            if (power >> d & 1) w = mul_mod(m, w, factor[d]);
+        for (u32 d = 0; d < count; ++d)
+            if (exponent >> d & 1) w = mul_mod(m, w, factor[d]);
         return w;
     };
     u64 w;

@@ -137,8 +137,11 @@ PG_DEVICE void forward_stages(const W &word, typename W::Value *values, const Ro
     for (int i = 0; i < 1 << STAGE; ++i) {
         const typename W::Twiddle t = twiddles[(1 << STAGE) + i];
 #pragma unroll
-        for (int k = 0; k < HALF; ++k)
-            word.forward(values[2 * HALF * i + k], values[2 * HALF * i + k + HALF], t, REDUCE);
+        for (int k = 0; k < HALF; ++k) {
+            auto &x = values[2 * HALF * i + k], &y = values[2 * HALF * i + k + HALF];
+            if constexpr (HAS_ROOT<W> && STAGE == 0 && BOUND == W::Bounds::CANONICAL) word.forward_root(x, y, t);
+            else word.forward(x, y, t, REDUCE);
+        }
     }
     if constexpr (STAGE + 1 < RADIX)
         forward_stages<W, RADIX, WIDTH, forward_bound<typename W::Bounds>(BOUND, 1), STAGE + 1>(word, values, twiddles);

@@ -20,6 +20,7 @@
 //   twiddle              from a residue to an entry of the tables
 //   multiply             product of two forward values, as an inverse value within PRODUCT
 //   add_products         sum of two inverse values within PRODUCT, within PRODUCT again
+//   forward_root         the first forward butterfly, of canonical values; only where it differs (HAS_ROOT)
 #pragma once
 #include "ptx.cuh"
 
@@ -319,3 +320,41 @@ template <class W, class T> struct Grouped : W {
     PG_DEVICE T canonical(Value x) const { return W::canonical(x); }
     PG_DEVICE T finish(Value x) const { return W::finish(x); }
 };
+
+// A word W of the tree of X^n - X^(n/2) + 1, whose root has the butterflies (x + w y, x + (1 - w) y) and back. With s
+// and t the values that inverse_root of W forms, the latter gives s - t and 2t (docs/math.md, "The tree of factors").
+template <class W> struct Trinomial : W {
+    using typename W::Twiddle;
+    using typename W::Value;
+    using W::W;
+    using Base = typename W::Bounds;
+    static constexpr bool INTEGERS = (Value)1 / 2 == 0;
+    static constexpr bool STRICT = Base::LIMIT == Base::CANONICAL;  // values are always canonical
+    static constexpr bool FITS = 2 * Base::CANONICAL + Base::multiplied(Base::CANONICAL) <= Base::LIMIT;
+    // A round knows that it is at the root by the bound CANONICAL, which no other round has.
+    struct Bounds : Base {
+        static constexpr int LIMIT = Base::LIMIT + STRICT, LAZY_INVERSE = Base::LAZY_INVERSE + STRICT;
+        static constexpr __device__ int multiplied(int bound) {
+            const int more = STRICT ? 1 : FITS ? Base::CANONICAL : 0;
+            return Base::multiplied(bound) + (bound == Base::CANONICAL ? more : 0);
+        }
+    };
+    PG_DEVICE void forward_root(Value &x, Value &y, Twiddle t) const {
+        const Value upper = y;
+        W::forward(x, y, t, false);
+        if constexpr (STRICT) y = W::add(y, upper);
+        else if constexpr (FITS) y += upper;
+        else y = W::canonical(y) + upper;
+    }
+    PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
+        W::inverse_root(x, y, scale, t);
+        if constexpr (INTEGERS) x = difference(x, y), y = difference(y, W::q - y);  // of canonical values
+        else x = x - y, y = y + y;
+    }
+
+  private:
+    PG_DEVICE Value difference(Value x, Value y) const { return x < y ? x - y + W::q : x - y; }
+};
+template <class W> constexpr bool HAS_ROOT = false;
+template <class W> constexpr bool HAS_ROOT<Trinomial<W>> = true;
+template <class W, class T> constexpr bool HAS_ROOT<Grouped<W, T>> = HAS_ROOT<W>;

@@ -23,7 +23,7 @@ from ._backends import backend
 from ._backends.reference import big_product, evaluate
 from ._core.checks import Product
 from ._core.exact.primes import ntt_primes
-from ._core.quotient import KINDS
+from ._core.quotient import KINDS, Quotient
 from .errors import ParameterError, PolyGPUError
 from .files import File, opened, seed_shown
 from .ring import Ring
@@ -288,7 +288,7 @@ def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
             rings = [
                 Ring(n, ntt_primes(n, bits=bits, kind=kind), kind=kind)
                 for n in degrees
-                if n >> (bits - 20) == 0
+                if Quotient(kind, n).leaf_sizes and n >> (bits - 20) == 0
             ]
             yield f"{kind} transform and product, {bits}-bit prime", partial(_check_rings, rings)
     n = 32 if small else 256
@@ -297,6 +297,8 @@ def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
         "incomplete transform (ML-KEM)": Ring.preset("ml-kem")
         if not small
         else Ring(8, ntt_primes(4, bits=20)),
+        "leaves of three coefficients (NTTRU)": Ring(48 if small else 768, 7681, kind="trinomial"),
+        "trinomial, composite word": Ring(n + 2, 10**18 + 2, kind="trinomial"),
         "power of two 2^64": Ring(n, 1 << 64),
         "power of two 2^32": Ring(n, 1 << 32, kind="cyclic"),
         "composite word": Ring(n + 1, 10**18 + 2, kind="cyclic"),

@@ -1411,7 +1411,7 @@ def _sides(n: int) -> tuple[int, int]:
 
 def _checked_chunks(ring: Ring, batch: tuple[int, ...], chunks: Chunks) -> tuple[tuple[int, ...], ...]:
     """Return the chunks of (*batch, rows, n): rows whole, n whole or in equal parts."""
-    shape, complete = (*batch, ring.rows, ring.n), ring.leaf_size == 1 and not ring._plan.basis.wide
+    shape, complete = (*batch, ring.rows, ring.n), ring._plan.has_four_steps
     largest = _sides(ring.n)[0] if complete else 1  # the most parts
     limit, given = None, chunks
     try:

@@ -15,7 +15,7 @@ class PolyGPUError(Exception):
     ...     pg.Ring(0, 17)
     ... except pg.PolyGPUError as error:
     ...     print(error)
-    n: 0 must be at least 1, the degree of X^n ± 1, and at most 2**62
+    n: 0 must be at least 1, the degree of the ring, and at most 2**62
     """
 
 

@@ -366,8 +366,9 @@ class Poly(Value, NotAnArray):
         """Transform to the evaluation domain (bit-reversed order); return the value itself if already there.
 
         Entry k of a limb is a(psi^(2 br(k) + 1)) (negacyclic) or a(omega^br(k)) (cyclic). br reverses log2 n
-        bits, and psi or omega is the limb's root in ring.roots. An incomplete transform gives residues modulo
-        its leaves, leaf_size coefficients each (see Ring.leaf_size).
+        bits, and psi or omega is the limb's root in ring.roots. ring.eval_points() has the points of any
+        ring. An incomplete transform gives residues modulo its leaves, leaf_size coefficients each (see
+        Ring.leaf_size).
 
         Args:
             out: a Poly of the ring and of this batch shape to write into; may be this one.
@@ -740,7 +741,9 @@ class Poly(Value, NotAnArray):
     # ---- structure ----
 
     def automorphism(self, g: int | Sequence[int] | Array, *, out: Poly | None = None) -> Poly:
-        """Return a(X^g), for g coprime to 2n (negacyclic) or n (cyclic), in this value's domain.
+        """Return a(X^g), in this value's domain, for g coprime to the order of X.
+
+        The order is 2n (negacyclic), n (cyclic) or 3n (trinomial).
 
         Args:
             g: an int of any size or sign, reduced modulo 2n (cyclic: n); or integers that broadcast with the

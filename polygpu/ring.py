@@ -1,4 +1,4 @@
-"""Ring: Z_Q[X]/(X^n ± 1), Q one modulus of any size or a product of coprime words."""
+"""Ring: Z_Q[X]/(X^n ± 1) or Z_Q[X]/(X^n - X^(n/2) + 1), Q one modulus or a product of coprime words."""
 
 from __future__ import annotations
 
@@ -31,17 +31,19 @@ _new = object.__new__
 
 
 class Ring:
-    """The ring Z_Q[X]/(X^n + 1) ("negacyclic") or Z_Q[X]/(X^n - 1) ("cyclic").
+    """The ring Z_Q[X] modulo X^n + 1 ("negacyclic"), X^n - 1 ("cyclic") or X^n - X^(n/2) + 1 ("trinomial").
 
     A ring makes its elements: ring(integers), ring.from_residues(array), ring.random(). It is frozen and
     hashable, and rings of equal parameters are equal (see `__eq__`). Tables are built when first needed; all
     rings that have a prime and its root share them.
 
     Args:
-        n: degree, any int from 1 to 2**62.
+        n: degree, any int from 1 to 2**62; even for a trinomial.
         moduli: one int of any size from 2, or several pairwise coprime ints, each at most 2**64. Several are
             the limbs of an RNS ring, whose Q is their product.
-        kind: "negacyclic" or "cyclic".
+        kind: "negacyclic", "cyclic" or "trinomial". In a trinomial ring X has the order 3n; for n = 2^a 3^b,
+            a > 0, the polynomial is the cyclotomic one of index 3n. It has a transform for n = 2^a, down to
+            values at points, and for n = 3 2^a, down to leaves of 3 coefficients.
         root: which root of unity the evaluation domain uses, for prime moduli. "minimal" is the smallest of
             its order, as in SEAL, OpenFHE, ML-KEM and ML-DSA; "generator" is a power of the least primitive
             root. Or an int, or one int a limb.
@@ -62,6 +64,9 @@ class Ring:
     >>> ring = Ring(8, 17)
     >>> (ring([0, 1]) * ring([0] * 7 + [1])).to_bigints().tolist()  # X * X^7 = X^8 = -1
     [16, 0, 0, 0, 0, 0, 0, 0]
+    >>> ring = Ring(4, 13, kind="trinomial")
+    >>> (ring([0, 1]) * ring([0, 0, 0, 1])).to_bigints().tolist()  # X * X^3 = X^4 = X^2 - 1
+    [12, 0, 1, 0]
     """
 
     __slots__ = ("__weakref__", "_plan")
@@ -98,7 +103,7 @@ class Ring:
 
     @property
     def n(self) -> int:
-        """Degree of the modulus polynomial X^n ± 1, which is the number of coefficients of an element.
+        """Degree of the modulus polynomial, which is the number of coefficients of an element.
 
         >>> Ring.preset("ml-kem").n
         256
@@ -107,7 +112,7 @@ class Ring:
 
     @property
     def kind(self) -> Kind:
-        """ "negacyclic" for X^n + 1, or "cyclic" for X^n - 1.
+        """ "negacyclic" for X^n + 1, "cyclic" for X^n - 1, or "trinomial" for X^n - X^(n/2) + 1.
 
         >>> Ring(8, 17).kind
         'negacyclic'
@@ -155,7 +160,7 @@ class Ring:
         """Number of coefficients at which the transform stops: 1 if it is complete; None without a transform.
 
         Evaluated values of a complete transform are values at points. Of an incomplete one they are residues
-        modulo X^leaf_size - c, the leaves of the tree of factors of X^n ± 1.
+        modulo X^leaf_size - c, the leaves of the tree of factors of the modulus polynomial.
         Source: docs/math.md, "Incomplete transforms".
 
         >>> Ring(256, 12289).leaf_size, Ring.preset("ml-kem").leaf_size, Ring(256, 2**32).leaf_size
@@ -174,7 +179,7 @@ class Ring:
 
     @property
     def roots(self) -> tuple[int, ...] | None:
-        """The root of unity of each limb: psi of order 2N (negacyclic) or omega of order N (cyclic).
+        """The root of unity of each limb: psi of order 2N (negacyclic) or 3N (trinomial), omega of order N.
 
         N = n / leaf_size. None for a ring without a transform.
 
@@ -465,7 +470,7 @@ class Ring:
         """Return coefficient * X^k, in coefficients, on the current device.
 
         Args:
-            k: any int; X^n is -1 (negacyclic) or 1 (cyclic).
+            k: any int; X^n is -1 (negacyclic), 1 (cyclic) or X^(n/2) - 1 (trinomial).
             coefficient: any int.
 
         Raises:
@@ -629,8 +634,9 @@ class Ring:
     def eval_points(self, limb: int = 0) -> np.ndarray[Any, np.dtype[Any]]:
         """Return the points x_k of the evaluation domain: entry k of an evaluated row is a(x_k).
 
-        x_k = psi^(2 br(k) + 1) (negacyclic) or omega^br(k) (cyclic), br the reversal of log2 N bits. For an
-        incomplete transform they are the constants c_k of its leaves X^leaf_size - c_k.
+        x_k = psi^(2 br(k) + 1) (negacyclic) or omega^br(k) (cyclic), br the reversal of log2 N bits. In a
+        trinomial ring it is psi^(1 + 3 br(k)) if br(k) is even, else psi^(3 br(k) - 4). For an incomplete
+        transform they are the constants c_k of its leaves X^leaf_size - c_k.
 
         Args:
             limb: the number of a modulus.
@@ -651,15 +657,15 @@ class Ring:
     def natural_order(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the indices that put an evaluated row, or its leaves, in natural order.
 
-        With index = ring.natural_order(), entry k of row[index] is a(psi^(2k + 1)) (negacyclic) or a(omega^k)
-        (cyclic).
+        With index = ring.natural_order(), entry k of row[index] is a(psi^(2k + 1)) (negacyclic), a(omega^k)
+        (cyclic), or in a trinomial ring a(psi^e), e the k-th number that has no factor in common with 6.
 
-        Returns int64 (n / leaf_size,) in host memory, the bit reversal.
+        Returns int64 (n / leaf_size,) in host memory, the bit reversal; another order in a trinomial ring.
 
         Raises:
             NotNTTFriendly: the ring has no transform. TablesTooLarge: its tables do not fit in memory.
 
-        Cost: the table of the bit reversal, which is kept.
+        Cost: a table, which is kept.
 
         >>> Ring(8, 17).natural_order().tolist()
         [0, 4, 2, 6, 1, 5, 3, 7]
@@ -670,21 +676,21 @@ class Ring:
 
     @classmethod
     def preset(cls, name: str, n: int | None = None, *, product: Product = "auto") -> Ring:
-        """Return a ring of a standard, or one over a field of proof systems.
+        """Return a ring of a scheme, or one over a field of proof systems.
 
         Args:
-            name: of standards "ml-kem", "ml-dsa", "falcon-512" and "falcon-1024". Of fields "babybear",
-                "koalabear" and "goldilocks": these rings are cyclic, with roots that are powers of the
-                field's least generator.
+            name: of schemes "ml-kem", "ml-dsa", "falcon-512", "falcon-1024" and "nttru", which is trinomial.
+                Of fields "babybear", "koalabear" and "goldilocks": these rings are cyclic. Their roots are
+                powers of the field's least generator.
             n: degree, which only rings over fields let you choose; 2**16 by default.
             product: see Ring.
 
         Raises:
             ParameterError: no such preset, and the message names the closest; or a degree other than the
-                standard's.
+                scheme's.
 
         Cost: nothing of a transform, no tables.
-        Source: FIPS 203, FIPS 204, Falcon specification 1.2.
+        Source: FIPS 203, FIPS 204, Falcon specification 1.2, Lyubashevsky & Seiler 2019 (eprint 2019/040).
 
         >>> Ring.preset("ml-kem").roots
         (17,)

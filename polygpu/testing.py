@@ -36,7 +36,7 @@ from hypothesis import strategies as st
 from ._backends.reference import big_product
 from ._core.checks import MAX_DEGREE, Domain, checked_batch, integer, shown
 from ._core.exact.primes import MAX_BITS, _primes
-from ._core.quotient import KINDS, Kind, Quotient, check_kind
+from ._core.quotient import KINDS, Kind, Quotient, check_degree, check_kind
 from .errors import ParameterError
 from .poly import Poly
 from .ring import Ring
@@ -46,7 +46,7 @@ WORD_LIMITS = (29, 30, 31, 32, 46, 49, 50, 51, 52, 59, 60, 61, 62, 63, 64)
 
 
 def multiply_integers(a: Sequence[int], b: Sequence[int], modulus: int, kind: Kind) -> list[int]:
-    """Multiply two polynomials modulo X^n ± 1 and a modulus: an oracle in Python ints alone.
+    """Multiply two polynomials in a ring of this kind, modulo a modulus: an oracle in Python ints alone.
 
     It shares nothing with the transforms.
 
@@ -54,13 +54,13 @@ def multiply_integers(a: Sequence[int], b: Sequence[int], modulus: int, kind: Ki
         a: n integers of any size and sign, the coefficient of X^0 first.
         b: as a.
         modulus: any int of at least 2.
-        kind: "negacyclic" for X^n + 1, "cyclic" for X^n - 1.
+        kind: "negacyclic" for X^n + 1, "cyclic" for X^n - 1, "trinomial" for X^n - X^(n/2) + 1, n even.
 
     Returns n ints in [0, modulus).
 
     Raises:
-        ParameterError: a and b have different lengths or none, modulus is less than 2, or kind is another
-            word. NotAnInteger: an entry or the modulus is not an int.
+        ParameterError: a and b have different lengths or none, or an odd one for a trinomial, modulus is less
+            than 2, or kind is another word. NotAnInteger: an entry or the modulus is not an int.
 
     Cost: one product of two big integers (Kronecker substitution), each of n numbers of 2 log2(modulus) +
     log2(n) bits.
@@ -75,6 +75,7 @@ def multiply_integers(a: Sequence[int], b: Sequence[int], modulus: int, kind: Ki
         raise ParameterError(
             f"a, b: lengths {len(left)} and {len(right)} must be equal and at least 1; pad with 0"
         )
+    check_degree(kind, len(left))
     return big_product(left, right, q, kind)
 
 
@@ -104,13 +105,25 @@ def _check_transform(transform: object) -> None:
 
 
 def kinds() -> st.SearchStrategy[Kind]:
-    """Draw "negacyclic" or "cyclic".
+    """Draw "negacyclic", "cyclic" or "trinomial".
 
     >>> from hypothesis import find
     >>> find(kinds(), lambda kind: kind != "negacyclic")
     'cyclic'
     """
     return st.sampled_from(KINDS)
+
+
+def _kinds_of(max_degree: int) -> st.SearchStrategy[Kind]:
+    """Draw kinds that have polynomials of degrees up to max_degree."""
+    return kinds() if max_degree > 1 else kinds().filter(lambda kind: kind != "trinomial")
+
+
+def _degrees_of(kind: Kind, max_degree: int) -> st.SearchStrategy[int]:
+    """Draw degrees from 1 to max_degree, or even ones for a trinomial."""
+    if kind == "trinomial":
+        return degrees(max_degree // 2).map(lambda half: 2 * half)
+    return degrees(max_degree)
 
 
 def degrees(max_degree: int = 4096) -> st.SearchStrategy[int]:
@@ -135,8 +148,8 @@ def friendly_moduli(n: int, kind: Kind, max_limbs: int = 5) -> st.SearchStrategy
     """Draw primes with a complete transform of degree n, near the limits of the words (WORD_LIMITS).
 
     Args:
-        n: degree, a power of two up to 2**56.
-        kind: "negacyclic" or "cyclic".
+        n: degree, a power of two up to 2**56; at least 2 for a trinomial.
+        kind: "negacyclic", "cyclic" or "trinomial".
         max_limbs: the largest number of primes, which are all different; at least 1.
 
     Draws a list of primes of one size, in any order. If n is so large that there are few, it is shorter.
@@ -153,6 +166,7 @@ def friendly_moduli(n: int, kind: Kind, max_limbs: int = 5) -> st.SearchStrategy
     if degree & (degree - 1):
         raise ParameterError(f"n: {degree} is not a power of two, which a complete transform needs")
     check_kind(kind)
+    check_degree(kind, degree)
     return _friendly_moduli(degree, kind, _at_least(1, max_limbs, "max_limbs"), 64)
 
 
@@ -238,7 +252,7 @@ def _coprime(values: list[int]) -> list[int]:
 def rings(
     max_degree: int = 4096, transform: bool | None = None, max_bits: int = 200
 ) -> st.SearchStrategy[Ring]:
-    """Draw rings of both kinds, of any degree and moduli.
+    """Draw rings of all kinds, of any degree and moduli.
 
     Args:
         max_degree: the largest degree; from 1 to 2**62. Rings with a transform have smaller ones if there are
@@ -264,13 +278,13 @@ def rings(
 
 @st.composite
 def _rings(draw: st.DrawFn, max_degree: int, transform: bool | None, max_bits: int) -> Ring:
-    kind = draw(kinds())
+    kind = draw(_kinds_of(max_degree))
     friendly = transform if transform is not None else draw(st.booleans())
     if friendly:
         bits = min(max_bits, 64)
-        n = 1 << draw(st.integers(0, _largest_degree(max_degree, kind, bits)))
+        n = 1 << draw(st.integers(kind == "trinomial", _largest_degree(max_degree, kind, bits)))
         return Ring(n, draw(_friendly_moduli(n, kind, 5, bits)), kind=kind)
-    return Ring(draw(degrees(max_degree)), draw(moduli(max_bits)), kind=kind)
+    return Ring(draw(_degrees_of(kind, max_degree)), draw(moduli(max_bits)), kind=kind)
 
 
 def chains(
@@ -307,24 +321,29 @@ def chains(
 
 @st.composite
 def _chains(draw: st.DrawFn, max_degree: int, max_limbs: int, transform: bool | None) -> tuple[Ring, Ring]:
-    kind, bits_of = draw(kinds()), st.one_of(st.integers(2, 64), st.sampled_from(WORD_LIMITS))
+    kind, bits_of = draw(_kinds_of(max_degree)), st.one_of(st.integers(2, 64), st.sampled_from(WORD_LIMITS))
     own, other = draw(st.integers(1, max_limbs)), draw(st.integers(1, max(1, max_limbs // 2)))
     sizes = draw(st.lists(bits_of, min_size=own + other, max_size=own + other))
     ways = {True: ("complete",), False: ("none",), None: ("complete", "incomplete", "none")}
     way = draw(st.sampled_from(ways[transform]))
     found: list[int] = []
     if way == "none":
-        n = draw(degrees(max_degree))
+        n = draw(_degrees_of(kind, max_degree))
         for bits in sizes:
             least, most = 1 << (bits - 1), 1 << bits
             start = draw(st.one_of(st.sampled_from((least, most)), st.integers(least, most)))
             found.append(_coprime_near(start, found))
     else:
         enough = 64 - len(sizes).bit_length()  # a degree with primes enough for all limbs
-        n = 1 << draw(st.integers(0, max(0, _largest_degree(max_degree, kind, enough))))
+        least = int(kind == "trinomial")
+        n = 1 << draw(st.integers(least, max(least, _largest_degree(max_degree, kind, enough))))
+        if way == "incomplete" and kind == "trinomial":
+            n = 3 * n if 3 * n <= max_degree else n
         for bits in sizes:
-            layers = draw(st.integers(0, min(3, n.bit_length() - 1))) if way == "incomplete" else 0
-            found += _friendly_primes(n >> layers, bits, kind, 1, exclude=found)
+            leaf = 3 if n % 3 == 0 else 1
+            if way == "incomplete" and kind != "trinomial":
+                leaf = 1 << draw(st.integers(0, min(3, n.bit_length() - 1)))
+            found += _friendly_primes(n // leaf, bits, kind, 1, exclude=found)
     return Ring(n, found[:own], kind=kind), Ring(n, found[own:], kind=kind)
 
 

@@ -54,7 +54,7 @@ from polygpu._backends.cuda.words import BY_SHIFTS, COMPLEX, WORDS, Card, Word, 
 from polygpu._core.exact.primes import GOLDILOCKS
 from polygpu._core.plans.basis import Basis, basis_of
 from polygpu._core.plans.gadget import Gadget
-from polygpu._core.plans.ntt import NttPlan
+from polygpu._core.plans.ntt import NttPlan, PrimeTables
 from polygpu._core.plans.product import AuxiliaryPlan, FftProductPlan, plan_fft_sums
 from polygpu._core.plans.rns import Conversion, Residues
 from polygpu._core.plans.sampling import TERNARY, binomial, gaussian, tuniform
@@ -215,9 +215,13 @@ def gadget_launches(card: Card) -> Iterator[Launch]:
     values = blank(lattice.GADGET, "forward inverse digits order")
     words = {word_of(q, size, card): q for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
     words[_shifts("NEGACYCLIC")] = GOLDILOCKS
-    for (word, q), (log_n, components) in product(
-        words.items(), ((8, 1), (10, 2), (11, 2), (12, 2), (11, 3))
-    ):
+    sizes = (*product(words.items(), ((8, 1), (10, 2), (11, 2), (12, 2), (11, 3))),)
+    trinomial = (
+        ((_trinomial(word), q), (10, 2))
+        for word, q in words.items()
+        if not word.name.startswith(BY_SHIFTS.name)
+    )
+    for (word, q), (log_n, components) in (*sizes, *trinomial):
         transform = NttPlan(basis_of((q,)), Quotient("negacyclic", 1 << log_n), 1, ())
         gadget = Gadget(transform.basis, transform, 4, 2)
         for items, rotates in product((1, 1 << 12), (False, True)):
@@ -264,8 +268,11 @@ def convert_launches(card: Card) -> Iterator[Launch]:
 
 def listed_launches(card: Card) -> Iterator[Launch]:
     """Transforms of listed rows, sums with others and over digits: of each word, of few rows and of many."""
-    for modulus, log_n, count in product(MODULI, (10, 13, 16, 17), (1, 99)):
-        plan = NttPlan(basis_of((modulus,)), Quotient("negacyclic", 1 << log_n), 1, ())
+    sizes = [*product(("negacyclic",), (10, 13, 16, 17), (1, 99)), ("trinomial", 13, 1)]
+    for modulus, (kind, log_n, count) in product(MODULI, sizes):
+        tree = Quotient(kind, 1 << log_n)
+        tables = PrimeTables(modulus, 1, tree, np.dtype(np.uint64), tree.degree)
+        plan = NttPlan(basis_of((modulus,)), tree, 1, (tables,))
         groups = rns.listed((plan,), 1 << log_n, count, card)
         if not groups:
             continue
@@ -314,13 +321,21 @@ def _shifts(quotient: str) -> Word:
     return replace(BY_SHIFTS, name=f"{BY_SHIFTS.name}<5, {quotient}>")
 
 
+def _trinomial(word: Word) -> Word:
+    """The word in the tree of X^n - X^(n/2) + 1."""
+    return replace(word, name=f"Trinomial<{word.name}>")
+
+
 def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> Iterator[Launch]:
     """Yield launches for each word that a card uses: few rows, as many as fill it, enough for a flow."""
     words = {word_of(q, size, card): size for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
     words |= {word.grouped(8): 8 for word in words if word.name != "Strict32"}
-    few = {word for word in words if word.among} | {_shifts("CYCLIC")}
+    trinomial = {_trinomial(w): size for w, size in words.items() if w.alone != BY_SHIFTS}
+    few = {word for word in (*words, *trinomial) if word.among} | {_shifts("CYCLIC"), *trinomial}
+    words |= trinomial
     words |= {_shifts("NEGACYCLIC"): 8, _shifts("CYCLIC"): 8}
-    # A grouped word differs in addresses alone, X^n - 1 only at node 1: a third of the transforms is enough.
+    # A grouped word differs in addresses alone, X^n - 1 and X^n - X^(n/2) + 1 only at node 1: a third of the
+    # transforms is enough.
     pairs = [(word, pair) for word in words for pair in transforms[:: 3 if word in few else 1]]
     for word, (size, base) in pairs:
         word_bytes = words[word]

@@ -20,7 +20,8 @@ GOLDILOCKS = 2**64 - 2**32 + 1
 BABYBEAR = 15 * 2**27 + 1
 
 
-# name: degree, moduli, sign of X^n + sign. Every word, every way to multiply, degrees of any parity.
+# name: degree, moduli, sign of X^n + sign, or 0 for X^n - X^(n/2) + 1. Every word, every way to multiply,
+# degrees of any parity.
 RINGS: dict[str, tuple[int, int | list[int], int]] = {
     "20 bits": (16, ntt_primes(16, bits=20), +1),
     "20 bits cyclic": (32, ntt_primes(32, bits=20, kind="cyclic"), -1),
@@ -35,6 +36,27 @@ RINGS: dict[str, tuple[int, int | list[int], int]] = {
     "64 bits": (32, ntt_primes(32, bits=64), +1),
     "Goldilocks": (64, GOLDILOCKS, +1),
     "Goldilocks cyclic": (16, GOLDILOCKS, -1),
+    "30 bits, trinomial": (16, ntt_primes(16, bits=30, kind="trinomial"), 0),
+    "31 bits, trinomial": (8, ntt_primes(8, bits=31, kind="trinomial"), 0),
+    "32 bits, trinomial": (32, ntt_primes(32, bits=32, kind="trinomial"), 0),
+    "50 bits, trinomial": (64, ntt_primes(64, bits=50, kind="trinomial"), 0),
+    "60 bits, trinomial": (16, ntt_primes(16, bits=60, kind="trinomial"), 0),
+    "62 bits, trinomial": (8, ntt_primes(8, bits=62, kind="trinomial"), 0),
+    "64 bits, trinomial": (4, ntt_primes(4, bits=64, kind="trinomial"), 0),
+    "Goldilocks, trinomial": (32, GOLDILOCKS, 0),
+    "RNS of 3, trinomial": (
+        16,
+        [q for b in (20, 50, 64) for q in ntt_primes(16, bits=b, kind="trinomial")],
+        0,
+    ),
+    "leaves of 3": (48, 7681, 0),
+    "leaves of 3, RNS": (12, ntt_primes(12, bits=60, kind="trinomial", count=2), 0),
+    "leaves of 3, two of them": (6, 13, 0),
+    "degree 2, trinomial": (2, 7, 0),
+    "degree 10, trinomial": (10, 10**9, 0),
+    "degree 14, trinomial": (14, 2**61 - 1, 0),
+    "2^64, trinomial": (12, 2**64, 0),
+    "q = 2, trinomial": (6, 2, 0),
     "degree 1": (1, 17, +1),
     "degree 1 cyclic, q = 2": (1, 2, -1),
     "degree 2": (2, 5, +1),
@@ -70,6 +92,9 @@ RINGS: dict[str, tuple[int, int | list[int], int]] = {
     "wide prime, 100 bits": (8, ntt_primes(8, bits=100), +1),
     "wide prime, 128 bits, cyclic": (16, ntt_primes(16, bits=128, kind="cyclic"), -1),
     "wide prime, 300 bits": (4, ntt_primes(4, bits=300), +1),
+    "wide prime, 100 bits, trinomial": (8, ntt_primes(8, bits=100, kind="trinomial"), 0),
+    "wide, leaves of 3": (12, ntt_primes(12, bits=90, kind="trinomial"), 0),
+    "2^128, trinomial": (6, 2**128, 0),
     "wide, 1 layer early": (8, next(q for q in ntt_primes(4, bits=90, count=9) if (q - 1) % 16), +1),
 }
 
@@ -77,11 +102,20 @@ RINGS: dict[str, tuple[int, int | list[int], int]] = {
 @cache
 def ring(name: str) -> Ring:
     n, moduli, sign = RINGS[name]
-    return Ring(n, moduli, kind="negacyclic" if sign > 0 else "cyclic")
+    return Ring(n, moduli, kind={1: "negacyclic", -1: "cyclic", 0: "trinomial"}[sign])
 
 
 # One of each path, for rules that do not depend on the modulus, and for devices that are slow.
-FEW = ["30 bits", "RNS of 3 words", "ML-KEM", "composite", "2^128", "wide prime, 100 bits"]
+FEW = [
+    "30 bits",
+    "RNS of 3 words",
+    "ML-KEM",
+    "composite",
+    "2^128",
+    "wide prime, 100 bits",
+    "RNS of 3, trinomial",
+]
+FEW += ["leaves of 3, RNS"]
 WITH_EVAL = [name for name in RINGS if ring(name).has_eval]
 every_ring = over(RINGS, FEW)
 every_transform = over(WITH_EVAL, FEW)
@@ -117,9 +151,9 @@ def padded(R: Ring, values: list[int]) -> np.ndarray:
     return np.array([*values, *[0] * (R.n - len(values))], dtype=object)
 
 
-def sign_of(R: Ring) -> int:
-    """X^n is this."""
-    return -1 if R.kind == "negacyclic" else 1
+def times_monomial(R: Ring, x: Any, k: int) -> list[int]:
+    """X^k x, for any k."""
+    return fold(R, [*[0] * (k % (6 * R.n)), *x])  # X^6n = 1 in every ring
 
 
 def centred(x: int, m: int) -> int:
@@ -129,11 +163,18 @@ def centred(x: int, m: int) -> int:
 
 
 def fold(R: Ring, coefficients: list[int]) -> list[int]:
-    """The remainder mod X^n ± 1 and Q."""
-    out = [0] * R.n
-    for i, c in enumerate(coefficients):
-        out[i % R.n] += c * sign_of(R) ** (i // R.n)
-    return [c % R.modulus for c in out]
+    """The remainder mod the ring's polynomial and Q."""
+    return [c % R.modulus for c in remainder(R.kind, R.n, coefficients)]
+
+
+def remainder(kind: str, n: int, coefficients: Any) -> list[int]:
+    """The remainder mod the polynomial of this kind and degree, by long division."""
+    rest = [int(c) for c in coefficients]
+    for i in reversed(range(n, len(rest))):
+        if kind == "trinomial":
+            rest[i - n // 2] += rest[i]
+        rest[i - n] += rest[i] if kind == "cyclic" else -rest[i]
+    return [*rest, *[0] * n][:n]
 
 
 def product(R: Ring, x: Any, y: Any) -> list[int]:
@@ -166,6 +207,10 @@ def bit_reversed(k: int, points: int) -> int:
 def leaf_points(R: Ring, limb: int, natural: bool = False) -> list[int]:
     """The points x_k of the contract; of an incomplete transform, those of the leaves X^leaf_size - x_k."""
     q, root, points = R.moduli[limb], R.roots[limb], R.n // R.leaf_size
+    if R.kind == "trinomial":
+        half = [6 * bit_reversed(k, points // 2) for k in range(points // 2)]
+        exponents = [e + 1 for e in half] + [(e - 1) % (3 * points) for e in half]
+        return [pow(root, e, q) for e in (sorted(exponents) if natural else exponents)]
     order = [k if natural else bit_reversed(k, points) for k in range(points)]
     return [pow(root, 2 * k + 1 if R.kind == "negacyclic" else k, q) for k in order]
 
@@ -257,7 +302,7 @@ def check_ring(R: Ring, batch: tuple[int, ...] = (3,)) -> None:
     agree(lambda x: x * (R.modulus - 2), a)
     agree(lambda x: x * x, a)
     agree(Poly.sum, a)
-    g = next(g for g in range(R.n // 2 + 3, 4 * R.n + 4) if math.gcd(g, 2 * R.n) == 1)
+    g = next(g for g in range(R.n // 2 + 3, 4 * R.n + 4) if math.gcd(g, 6 * R.n) == 1)
     agree(lambda x: x.automorphism(g), a)
     agree(lambda x: x.mul_monomial(-3), a)
     if not R.has_eval:

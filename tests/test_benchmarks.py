@@ -33,6 +33,7 @@ from benchmarks import (
     first,
     gpu,
     harness,
+    kinds,
     lattice,
     packing,
     peers,
@@ -611,6 +612,17 @@ def test_packing_is_measured_and_shown(tmp_path: Path, monkeypatch: pytest.Monke
     for case in packing.cases(packing.QUICK, "cpu", 1):
         right = case.values(case.run())
         assert case.verify(right) and not case.verify(right ^ right.dtype.type(1 << 26)), case.op
+
+
+def test_kinds_of_rings_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    assert kinds.main(["--quick", "--results", str(tmp_path)]) == 0
+    text = report.rewrite("<!-- table: cpu-kinds -->\n<!-- end: cpu-kinds -->\n", harness.rows(tmp_path))
+    for name in kinds.OPS.values():
+        assert re.search(rf"\| {name} \| 64 (\| [\d.]+ \([\d.]+\) ){{{len(kinds.BITS)}}}\|", text)
+    for case in kinds.cases(kinds.QUICK, "cpu", 1):
+        right = case.values(case.run())
+        assert case.verify(right) and not case.verify(right ^ right.dtype.type(1)), case.op
 
 
 def test_answers_of_private_retrieval_are_measured_and_shown(

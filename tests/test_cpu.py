@@ -18,7 +18,7 @@ from polygpu._backends import backend
 from polygpu._core.exact.roots import root_of_unity
 from polygpu._core.plans.basis import basis_of
 from polygpu._core.plans.ntt import plan_ntt
-from polygpu._core.quotient import Quotient
+from polygpu._core.quotient import KINDS, Quotient
 
 
 def run_python(code, **environment):
@@ -341,7 +341,7 @@ def test_tables_are_ready_in_time():
 
 
 @pytest.mark.parametrize("bits", [12, 30, 31, 32, 50, 62, 63, 64])
-@pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("points", [2, 4, 64])
 def test_tables_are_their_definition(points, kind, bits):
     """Powers by node (docs/math.md) and their quotients, also in a wider word than the modulus needs."""
@@ -353,6 +353,10 @@ def test_tables_are_their_definition(points, kind, bits):
     def power(node):
         width = levels if kind == "negacyclic" else levels - 1
         index = node if kind == "negacyclic" else node - (1 << node.bit_length() - 1)
+        if kind == "trinomial":
+            depth = node.bit_length() - 1
+            number = int(f"0{index:0{depth}b}"[:0:-1] or "0", 2)
+            return (1 + 3 * number - 5 * (number % 2)) * points // (2 << depth)
         return int(f"{index:0{width}b}"[::-1], 2)
 
     for word in (np.uint32, np.uint64)[bits > 32 :]:
@@ -361,6 +365,8 @@ def test_tables_are_their_definition(points, kind, bits):
         scale = pow(points, -1, q)
         expected = [1] + [pow(root, power(node), q) for node in range(1, points)]
         inverted = [scale] + [pow(root, -power(node), q) for node in range(1, points)]
+        if kind == "trinomial":
+            inverted[1] = pow(2 * expected[1] - 1, -1, q)
         inverted[1] = inverted[1] * scale % q
         for table, w in ((forward, expected), (inverse, inverted)):
             assert table[0].tolist() == w

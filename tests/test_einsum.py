@@ -12,7 +12,7 @@ import pytest
 from devices import backend, over
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import everywhere
+from oracle import everywhere, remainder
 
 import polygpu as pg
 from polygpu import Poly, Ring, _cpu, ntt_primes
@@ -61,13 +61,13 @@ def by_numpy(R: Ring, function: Any, *arrays: np.ndarray) -> np.ndarray:
     bits = (terms * R.modulus ** len(arrays)).bit_length()
     powers = np.array([1 << bits * i for i in range(R.n)], dtype=object)
     sums = np.asarray(function(*[np.asarray((x * powers).sum(axis=-1), object) for x in arrays]), object)
-    sign = -1 if R.kind == "negacyclic" else 1
     out = np.zeros((*sums.shape, R.n), dtype=object)
     for at in np.ndindex(*sums.shape):
-        rest, i = int(sums[at] or 0), 0
+        rest, coefficients = int(sums[at] or 0), []
         while rest:
-            out[(*at, i % R.n)] += (rest & (1 << bits) - 1) * sign ** (i // R.n)
-            rest, i = rest >> bits, i + 1
+            coefficients.append(rest & (1 << bits) - 1)
+            rest >>= bits
+        out[at] = remainder(R.kind, R.n, coefficients)
     return out % R.modulus
 
 

@@ -573,7 +573,7 @@ def test_advice_names_the_argument() -> None:
     "x", [range(5), [[1] * 5], np.zeros((0, 5), int), np.zeros((2, 5), object), [2**70] * 5]
 )
 def test_too_many_coefficients(x: Any) -> None:
-    check(lambda: R(x), pg.ParameterError, ["5 coefficients", "n = 4", "X^n", "(*batch, n)"])
+    check(lambda: R(x), pg.ParameterError, ["5 coefficients", "n = 4", "polynomial", "(*batch, n)"])
 
 
 # ---- residues ----

@@ -15,7 +15,7 @@ import pytest
 from devices import agree, host, noted_kernels, on, product_plan, same, sized
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import KINDS, check_products_by_fft, check_ring, edges, everywhere
+from oracle import KINDS, check_products_by_fft, check_ring, edges, everywhere, remainder
 
 import polygpu as pg
 from polygpu import Poly, Ring, _cpu
@@ -52,15 +52,13 @@ of_both_kinds = pytest.mark.parametrize("kind", KINDS)
 def expected(a: Poly, b: Poly) -> list[Any]:
     """Products over the integers by python-flint, folded and reduced: [item][limb][coefficient]."""
     ring, n = a.ring, a.ring.n
-    sign = -1 if ring.kind == "negacyclic" else 1
     left, right = (x.cpu().data.reshape(-1, ring.rows, n).tolist() for x in (a, b))
     items = []
     for x, y in zip(left, right, strict=True):
         rows = []
         for q, u, v in zip(ring.moduli, x, y, strict=True):
-            c = [int(z) for z in (flint.fmpz_poly(u) * flint.fmpz_poly(v)).coeffs()]
-            c += [0] * (2 * n - len(c))
-            rows.append([(low + sign * high) % q for low, high in zip(c[:n], c[n:], strict=True)])
+            c = remainder(ring.kind, n, (flint.fmpz_poly(u) * flint.fmpz_poly(v)).coeffs())
+            rows.append([v % q for v in c])
         items.append(rows)
     return items
 

@@ -273,7 +273,7 @@ def test_operands_are_never_changed(name: str) -> None:
         p.data.flags.writeable = False
     before = [p.data.tobytes() for p in operands]
     domains = [p.domain for p in operands]
-    g = 2 * R.n - 1 if R.kind == "negacyclic" else max(R.n - 1, 1)
+    g = max(R.n * {"cyclic": 1, "negacyclic": 2, "trinomial": 3}[R.kind] - 1, 1)
     for a in operands:
         for b in operands:
             for result in (a + b, a - b, a * b, pg.fma(a, b, a), pg.dot(a, b), pg.stack([a, b])):

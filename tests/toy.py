@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import flint
 import numpy as np
 
 from polygpu._backends.base import Backend
@@ -19,11 +20,12 @@ def columns(moduli: Any) -> Any:
     return np.array(moduli, object)[:, None]
 
 
-def leaf_powers(plan: Any, limb: int, sign: int) -> Any:
-    """The matrix c_k^(sign i) of the leaves' constants, modulo the limb."""
+def leaf_powers(plan: Any, limb: int, inverse: bool = False) -> Any:
+    """The matrix c_k^i of the leaves' constants modulo the limb, or its inverse."""
     q, table = plan.basis.moduli[limb], plan.tables[limb]
     constants = [int(c) for c in table.quotient.leaf_constants(table.forward[0], q)]
-    return np.array([[pow(c, sign * i, q) for i in range(len(constants))] for c in constants], object)
+    powers = flint.nmod_mat([[pow(c, i, q) for i in range(len(constants))] for c in constants], q)
+    return np.array([[int(v) for v in row] for row in (powers.inv() if inverse else powers).tolist()], object)
 
 
 class ToyBackend(Backend):
@@ -71,22 +73,24 @@ class ToyBackend(Backend):
         for limb, q in enumerate(plan.basis.moduli):
             row = limb if out.shape[-2] == plan.basis.rows else first + limb
             a = x[..., row, :].astype(object).reshape(*x.shape[:-2], plan.points, plan.leaf_size)
-            out[..., row, :] = (leaf_powers(plan, limb, 1) @ a % q).reshape(*x.shape[:-2], plan.degree)
+            out[..., row, :] = (leaf_powers(plan, limb) @ a % q).reshape(*x.shape[:-2], plan.degree)
 
     def intt(self, plan: Any, x: Any, out: Any, first: int = 0) -> None:
         for limb, q in enumerate(plan.basis.moduli):
             row = limb if out.shape[-2] == plan.basis.rows else first + limb
             a = x[..., row, :].astype(object).reshape(*x.shape[:-2], plan.points, plan.leaf_size)
-            sums = leaf_powers(plan, limb, -1).T @ a * pow(plan.points, -1, q)
-            out[..., row, :] = (sums % q).reshape(*x.shape[:-2], plan.degree)
+            values = leaf_powers(plan, limb, inverse=True) @ a
+            out[..., row, :] = (values % q).reshape(*x.shape[:-2], plan.degree)
 
     def multiply(self, plan: Any, a: Any, b: Any, out: Any) -> None:
         n, x, y = plan.degree, a.astype(object), b.astype(object)
         whole = np.zeros((*out.shape[:-1], 2 * n), object)
         for i in range(n):
             whole[..., i : i + n] += x[..., i, None] * y
-        wrapped = whole[..., n:] if plan.quotient.kind == "cyclic" else -whole[..., n:]
-        out[...] = (whole[..., :n] + wrapped) % columns(plan.basis.moduli)
+        for k in reversed(range(n, 2 * n)):
+            for exponent, sign in plan.quotient.terms[1:]:
+                whole[..., k - n + exponent] -= sign * whole[..., k]
+        out[...] = whole[..., :n] % columns(plan.basis.moduli)
 
     def convert(self, conversion: Any, x: Any, own: Any, out: Any) -> None:
         source, target = conversion.source, conversion.target

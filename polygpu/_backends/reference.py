@@ -45,32 +45,39 @@ def part_of(basis: Any, x: Array, first: int) -> Array:
     return x if x.shape[-2] == basis.rows else x[..., first : first + basis.rows, :]
 
 
-def product(a: list[int], b: list[int], q: int, constant: int) -> list[int]:
-    """Return a * b mod X^n - constant, mod q. Multiply each pair of coefficients once."""
-    n = len(a)
-    c = [0] * n
+def power_of_x(kind: str, n: int) -> dict[int, int]:
+    """Return X^n in a ring of this kind: the coefficient of each power of X."""
+    return {"negacyclic": {0: -1}, "cyclic": {0: 1}, "trinomial": {n // 2: 1, 0: -1}}[kind]
+
+
+def remainder(c: list[int], n: int, power: dict[int, int]) -> list[int]:
+    """Return a polynomial mod X^n - power, by long division."""
+    c = list(c)
+    for k in reversed(range(n, len(c))):
+        for exponent, factor in power.items():
+            c[k - n + exponent] += factor * c[k]
+    return c[:n] + [0] * (n - len(c))
+
+
+def product(a: list[int], b: list[int], q: int, power: dict[int, int]) -> list[int]:
+    """Return a * b mod X^n - power, mod q. Multiply each pair of coefficients once."""
+    c = [0] * (2 * len(a))
     for i, x in enumerate(a):
         if x:
             for j, y in enumerate(b):
-                if i + j < n:
-                    c[i + j] += x * y
-                else:
-                    c[i + j - n] += x * y * constant
-    return [x % q for x in c]
-
-
-_SIGNS = {"negacyclic": -1, "cyclic": 1}  # what X^n is in a ring of each kind
+                c[i + j] += x * y
+    return [x % q for x in remainder(c, len(a), power)]
 
 
 def big_product(a: list[int], b: list[int], q: int, kind: str = "negacyclic") -> list[int]:
     """Return a product in a ring of this kind, by one product of big integers (Kronecker substitution)."""
-    n, sign = len(a), _SIGNS[kind]
+    n = len(a)
     size = (2 * q.bit_length() + n.bit_length()) // 8 + 1  # bytes that hold a coefficient of the product
     packed = (b"".join(v.to_bytes(size, "little") for v in x) for x in (a, b))
     x, y = (int.from_bytes(p, "little") for p in packed)
     flat = (x * y).to_bytes(2 * n * size, "little")
     c = [int.from_bytes(flat[i : i + size], "little") for i in range(0, 2 * n * size, size)]
-    return [(c[j] + sign * c[j + n]) % q for j in range(n)]
+    return [v % q for v in remainder(c, n, power_of_x(kind, n))]
 
 
 def reverse_bits(k: int, points: int) -> int:
@@ -79,41 +86,38 @@ def reverse_bits(k: int, points: int) -> int:
     return int(f"{k:0{bits}b}"[::-1], 2) if bits else 0
 
 
-def sign_of(quotient: Any) -> int:
-    """Return what X^n is in a ring: -1 or 1."""
-    return _SIGNS[quotient.kind]
+def power_of(quotient: Any) -> dict[int, int]:
+    """Return X^n in a ring: the coefficient of each power of X."""
+    return power_of_x(quotient.kind, quotient.degree)
 
 
-def mul_monomial_row(row: list[int], e: int, sign: int, q: int) -> list[int]:
-    """X^e times a row, with X^n = sign."""
-    n, placed = len(row), [0] * len(row)
-    for i, v in enumerate(row):
-        placed[(i + e) % n] = v * sign ** ((i + e) // n) % q
-    return placed
+def leaf_exponents(kind: str, points: int) -> list[int]:
+    """Return the exponents of the leaves' constants, powers of the root of unity, in their order.
+
+    They are 2 br(k) + 1 or br(k); for a trinomial 1 + 6 br(k) in the first half, br of one bit less, and
+    -1 + 6 br(k - points/2) in the second half.
+    """
+    if kind == "trinomial":
+        half = [6 * reverse_bits(k, points // 2) for k in range(points // 2)]
+        return [e + 1 for e in half] + [(e - 1) % (3 * points) for e in half]
+    reversed_bits = [reverse_bits(k, points) for k in range(points)]
+    return [2 * e + 1 for e in reversed_bits] if kind == "negacyclic" else reversed_bits
 
 
-def moved_index(n: int, multiplier: int, sign: int, evaluated: bool) -> list[tuple[int, int]]:
-    """Which entry each entry of a row after an automorphism is, and its sign, with X^n = sign."""
-    index = []
+def substituted(row: list[int], multiplier: int, power: dict[int, int]) -> list[int]:
+    """Return a(X^g) in a ring where X^n is a sign; multiplier: the inverse of g modulo the order of X."""
+    n, (sign,) = len(row), power.values()
+    moved = []
     for j in range(n):
-        if not evaluated:
-            turns, k = divmod(j * multiplier, n)
-            index.append((k, sign**turns))
-        elif sign == 1:
-            index.append((reverse_bits(reverse_bits(j, n) * multiplier % n, n), 1))
-        else:
-            exponent = (2 * reverse_bits(j, n) + 1) * multiplier % (2 * n)
-            index.append((reverse_bits(exponent // 2, n), 1))
-    return index
+        turns, k = divmod(j * multiplier, n)
+        moved.append(row[k] * sign**turns)
+    return moved
 
 
 def leaf_constants(plan: Any, limb: int) -> list[int]:
-    """c_k of the leaves X^leaf_size - c_k, in their order: psi^(2 br(k) + 1) or omega^br(k)."""
+    """c_k of the leaves X^leaf_size - c_k, in their order."""
     q, root, points = plan.basis.moduli[limb], plan.tables[limb].root, plan.degree // plan.leaf_size
-    exponents = (reverse_bits(k, points) for k in range(points))
-    if plan.quotient.kind == "negacyclic":
-        exponents = (2 * e + 1 for e in exponents)
-    return [pow(root, e, q) for e in exponents]
+    return [pow(root, e, q) for e in leaf_exponents(plan.quotient.kind, points)]
 
 
 def evaluate(coefficients: Sequence[int], x: int, q: int) -> int:
@@ -124,8 +128,8 @@ def evaluate(coefficients: Sequence[int], x: int, q: int) -> int:
     return value
 
 
-def inverse(a: list[int], q: int, constant: int) -> list[int] | int:
-    """Return 1 / a mod X^n - constant, q prime, by the extended Euclidean algorithm.
+def inverse(a: list[int], q: int, power: dict[int, int]) -> list[int] | int:
+    """Return 1 / a mod X^n - power, q prime, by the extended Euclidean algorithm.
 
     If a does not have an inverse, return the degree of the common factor.
     """
@@ -136,8 +140,8 @@ def inverse(a: list[int], q: int, constant: int) -> list[int] | int:
         return x
 
     n = len(a)
-    # Invariant: x = s (X^n - constant) + u a with some s that is not kept; y and v likewise.
-    x, y = trimmed([-constant % q, *[0] * (n - 1), 1]), trimmed(list(a))
+    # Invariant: x = s (X^n - power) + u a with some s that is not kept; y and v likewise.
+    x, y = trimmed([*(-power.get(k, 0) % q for k in range(n)), 1]), trimmed(list(a))
     u, v = [0] * (n + 1), [1, *[0] * n]
     while len(y) > 1:
         lead = pow(y[-1], -1, q)
@@ -229,23 +233,26 @@ class ReferenceBackend(HostBackend):
         self, basis: Any, quotient: Any, x: Array, multipliers: Array, evaluated: bool, out: Array
     ) -> None:
         """Coefficients: by X^n = -1 or 1. Values: the power of a point is another point, by its exponent."""
-        sign, numbers = sign_of(quotient), np.broadcast_to(multipliers, x.shape[:-2]).ravel().tolist()
+        n, numbers = out.shape[-1], np.broadcast_to(multipliers, x.shape[:-2]).ravel().tolist()
+        exponents = leaf_exponents(quotient.kind, n) if evaluated else []
         values = []
         for item, multiplier in zip(to_ints(basis, x), numbers, strict=True):
-            index = moved_index(out.shape[-1], multiplier, sign, evaluated)
-            values.append(
-                [
-                    [row[k] if s > 0 else -row[k] % q for k, s in index]
-                    for q, row in zip(basis.moduli, item, strict=True)
-                ]
-            )
+            if evaluated:
+                index = [exponents.index(e * multiplier % quotient.order) for e in exponents]
+                rows = [[row[k] for k in index] for row in item]
+            else:
+                rows = [substituted(row, multiplier, power_of(quotient)) for row in item]
+            values.append([[v % q for v in row] for q, row in zip(basis.moduli, rows, strict=True)])
         write(basis, values, out)
 
     def mul_monomial(self, basis: Any, quotient: Any, x: Array, exponents: Array, out: Array) -> None:
-        """Coefficient i goes to place i + e, and changes its sign where it passes n and X^n = -1."""
-        sign, numbers = sign_of(quotient), np.broadcast_to(exponents, x.shape[:-2]).ravel().tolist()
+        """X^e times a polynomial, reduced."""
+        n, numbers = out.shape[-1], np.broadcast_to(exponents, x.shape[:-2]).ravel().tolist()
         values = [
-            [mul_monomial_row(row, e, sign, q) for q, row in zip(basis.moduli, item, strict=True)]
+            [
+                [v % q for v in remainder([0] * e + row, n, power_of(quotient))]
+                for q, row in zip(basis.moduli, item, strict=True)
+            ]
             for item, e in zip(to_ints(basis, x), numbers, strict=True)
         ]
         write(basis, values, out)
@@ -296,23 +303,27 @@ class ReferenceBackend(HostBackend):
         write(plan.basis, values, out)
 
     def intt(self, plan: Any, x: Array, out: Array, first: int = 0) -> None:
-        """a[i leaf_size + r] = 1/points times the sum over the leaves of residue r times c^-i."""
+        """Interpolate: the sum over the leaves of their values times P / (Y - c) / P'(c), Y = X^leaf_size."""
         x, out = part_of(plan.basis, x, first), part_of(plan.basis, out, first)
+        leaf_size, points = plan.leaf_size, plan.degree // plan.leaf_size
+        power = power_of_x(plan.quotient.kind, points)
+        polynomial = [-power.get(k, 0) for k in range(points)] + [1]
         values = []
         for item in to_ints(plan.basis, np.broadcast_to(x, out.shape)):
             rows = []
             for limb, row in enumerate(item):
-                q, leaf_size = plan.basis.moduli[limb], plan.leaf_size
-                points = plan.degree // leaf_size
-                inverses = [pow(c, -1, q) for c in leaf_constants(plan, limb)]
-                powers = [pow(points, -1, q)] * points
-                coefficients = [0] * plan.degree
-                for i in range(points):
+                q, coefficients = plan.basis.moduli[limb], [0] * plan.degree
+                for k, c in enumerate(leaf_constants(plan, limb)):
+                    others = [0] * points  # P / (Y - c), by Horner's rule
+                    carry = 0
+                    for i in reversed(range(points)):
+                        others[i] = carry = (carry * c + polynomial[i + 1]) % q
+                    scale = pow(evaluate(others, c, q), -1, q)  # its value at c is P'(c)
                     for r in range(leaf_size):
-                        total = sum(p * v for p, v in zip(powers, row[r::leaf_size], strict=True))
-                        coefficients[i * leaf_size + r] = total % q
-                    powers = [p * c % q for p, c in zip(powers, inverses, strict=True)]
-                rows.append(coefficients)
+                        factor = row[k * leaf_size + r] * scale
+                        for i in range(points):
+                            coefficients[i * leaf_size + r] += factor * others[i]
+                rows.append([v % q for v in coefficients])
             values.append(rows)
         write(plan.basis, values, out)
 
@@ -361,11 +372,11 @@ class ReferenceBackend(HostBackend):
         return out
 
     def multiply(self, plan: Any, a: Array, b: Array, out: Array) -> None:
-        """Schoolbook, mod X^n + 1 or X^n - 1."""
-        constant = sign_of(plan.quotient)
+        """Schoolbook, and long division."""
+        power = power_of(plan.quotient)
         x, y = (to_ints(plan.basis, np.broadcast_to(v, out.shape)) for v in (a, b))
         values = [
-            [product(u, v, q, constant) for u, v, q in zip(left, right, plan.basis.moduli, strict=True)]
+            [product(u, v, q, power) for u, v, q in zip(left, right, plan.basis.moduli, strict=True)]
             for left, right in zip(x, y, strict=True)
         ]
         write(plan.basis, values, out)
@@ -382,7 +393,7 @@ class ReferenceBackend(HostBackend):
                 row: list[int] = []
                 for k, c in enumerate(leaf_constants(plan, limb)):
                     at = slice(k * leaf_size, (k + 1) * leaf_size)
-                    row += product(u[at], v[at], q, c)
+                    row += product(u[at], v[at], q, {0: c})
                 rows.append(row)
             values.append(rows)
         write(plan.basis, values, out)
@@ -415,7 +426,7 @@ class ReferenceBackend(HostBackend):
         """By the extended Euclidean algorithm, on lists of Python integers."""
         q, n, values, degrees = basis.moduli[0], out.shape[-1], [], []
         for item in to_ints(basis, x):
-            found = inverse(item[0], q, sign_of(quotient))
+            found = inverse(item[0], q, power_of(quotient))
             degrees.append(found if isinstance(found, int) else 0)
             values.append([[0] * n if isinstance(found, int) else found])
         write(basis, values, out)
@@ -424,8 +435,8 @@ class ReferenceBackend(HostBackend):
     def find_wrong_product(
         self, basis: Any, a: Array, b: Array, c: Array, points: Array, quotient: Any
     ) -> int:
-        """Values of X^j a at each point, added up with the coefficients of b."""
-        at, row, sign = to_ints(basis, points)[0], 0, sign_of(quotient)
+        """Values of X^j a at each point, X^n = sign, added up with the coefficients of b."""
+        at, row, (sign,) = to_ints(basis, points)[0], 0, power_of(quotient).values()
         operands = (to_ints(basis, np.broadcast_to(x, c.shape)) for x in (a, b, c))
         for left, right, claimed in zip(*operands, strict=True):
             for u, v, w, q, some in zip(left, right, claimed, basis.moduli, at, strict=True):

@@ -114,8 +114,10 @@ def _forward(plan: NttPlan, x: Array) -> Array:
     nodes = 1
     while nodes < plan.points:
         halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
-        u, t = halves[..., 0, :], halves[..., 1, :] * w[nodes : 2 * nodes, None]
-        x = np.stack([u + t, u - t], axis=-2) % q
+        u, v = halves[..., 0, :], halves[..., 1, :]
+        t = v * w[nodes : 2 * nodes, None]
+        right = u - t if nodes > 1 or plan.quotient.is_binomial else u + v - t
+        x = np.stack([u + t, right], axis=-2) % q
         nodes *= 2
     return x.reshape(*batch, n)
 
@@ -127,7 +129,10 @@ def _inverse(plan: NttPlan, x: Array) -> Array:
         halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
         u, v = halves[..., 0, :], halves[..., 1, :]
         scale = w[0] if nodes == 1 else 1  # 1/points; the twiddle of node 1 contains it already
-        x = np.stack([(u + v) * scale, (u - v) * w[nodes : 2 * nodes, None]], axis=-2) % q
+        s, d = (u + v) * scale, (u - v) * w[nodes : 2 * nodes, None]
+        if nodes == 1 and not plan.quotient.is_binomial:
+            s, d = s - d, 2 * d
+        x = np.stack([s, d], axis=-2) % q
         nodes //= 2
     return x.reshape(*batch, n)
 

@@ -80,7 +80,7 @@ def checked_degree(n: object) -> int:
     degree = integer(n, "n")
     if not 1 <= degree <= MAX_DEGREE:
         raise ParameterError(
-            f"n: {shown(degree)} must be at least 1, the degree of X^n ± 1, and at most 2**62"
+            f"n: {shown(degree)} must be at least 1, the degree of the ring, and at most 2**62"
         )
     return degree
 

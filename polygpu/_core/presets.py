@@ -1,4 +1,4 @@
-"""Named rings: those of lattice standards, and those over the fields of proof systems."""
+"""Named rings: those of lattice schemes, and those over the fields of proof systems."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from ..errors import ParameterError
 from .checks import checked_degree, shown
 from .exact.primes import GOLDILOCKS
 
-_SCHEMES = {  # FIPS 203, FIPS 204, Falcon specification 1.2
-    "ml-kem": (256, 3329),
-    "ml-dsa": (256, 8380417),
-    "falcon-512": (512, 12289),
-    "falcon-1024": (1024, 12289),
+_SCHEMES: dict[str, dict[str, Any]] = {  # FIPS 203, FIPS 204, Falcon specification 1.2, eprint 2019/040
+    "ml-kem": {"n": 256, "moduli": 3329},
+    "ml-dsa": {"n": 256, "moduli": 8380417},
+    "falcon-512": {"n": 512, "moduli": 12289},
+    "falcon-1024": {"n": 1024, "moduli": 12289},
+    "nttru": {"n": 768, "moduli": 7681, "kind": "trinomial"},
 }
 _FIELDS = {
     "babybear": 15 * 2**27 + 1,
@@ -39,10 +40,10 @@ _ALIASES = {  # older and other common names, for which messages suggest the pre
 
 
 def parameters(name: object, n: int | None) -> dict[str, Any]:
-    """Return the arguments of Ring for a preset: degree and moduli, and for fields the kind and the root too.
+    """Return the arguments of Ring for a preset; kind and root where they are not those by default.
 
     Raises:
-        ParameterError: no such preset, or a degree other than the standard's.
+        ParameterError: no such preset, or a degree other than the scheme's.
 
     >>> parameters("ml-kem", None)
     {'n': 256, 'moduli': 3329}
@@ -52,10 +53,10 @@ def parameters(name: object, n: int | None) -> dict[str, Any]:
             f"name: {shown(name)} must be one of {', '.join([*_SCHEMES, *_FIELDS])}{_closest(name)}"
         )
     if name in _SCHEMES:
-        degree, q = _SCHEMES[name]
-        if n is not None and checked_degree(n) != degree:
-            raise ParameterError(f"n: {shown(n)} does not fit {name!r}, whose degree is {degree}")
-        return {"n": degree, "moduli": q}
+        found = _SCHEMES[name]
+        if n is not None and checked_degree(n) != found["n"]:
+            raise ParameterError(f"n: {shown(n)} does not fit {name!r}, whose degree is {found['n']}")
+        return dict(found)
     degree = 1 << 16 if n is None else n
     return {"n": degree, "moduli": _FIELDS[name], "kind": "cyclic", "root": "generator"}
 

@@ -1,4 +1,4 @@
-"""The polynomials by which rings are reduced: X^n + 1 and X^n - 1."""
+"""The polynomials by which rings are reduced: X^n + 1, X^n - 1 and X^n - X^(n/2) + 1."""
 
 from __future__ import annotations
 
@@ -12,19 +12,30 @@ from ..errors import ParameterError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Kind = Literal["negacyclic", "cyclic"]
+Kind = Literal["negacyclic", "cyclic", "trinomial"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
+MAX_SKIPPED_LAYERS = 3  # leaves of an incomplete transform have at most 2^3 coefficients
+
 
 def check_kind(kind: object) -> None:
-    """Raise ParameterError unless kind is "negacyclic" or "cyclic"."""
+    """Raise ParameterError unless kind is one of KINDS."""
     if kind not in KINDS:
-        raise ParameterError(f"kind: {kind!r} must be 'negacyclic' (mod X^n + 1) or 'cyclic' (mod X^n - 1)")
+        raise ParameterError(
+            f"kind: {kind!r} must be 'negacyclic' (mod X^n + 1), 'cyclic' (mod X^n - 1) or 'trinomial' "
+            "(mod X^n - X^(n/2) + 1)"
+        )
+
+
+def check_degree(kind: Kind, n: int) -> None:
+    """Raise ParameterError if no polynomial of this kind has the degree n."""
+    if kind == "trinomial" and n % 2:
+        raise ParameterError(f"n: {n} is odd; X^n - X^(n/2) + 1 needs an even degree")
 
 
 class Quotient(NamedTuple):
-    """The polynomial by which a ring is reduced: X^degree + 1 or X^degree - 1.
+    """The polynomial by which a ring is reduced: X^degree + 1, X^degree - 1 or X^degree - X^(degree/2) + 1.
 
     Whatever depends on which polynomial it is asks this class, and in the core and the kernels its twins
     (cpu/quotient.hpp, cuda/quotient.cuh). Source: docs/math.md, "The tree of factors".
@@ -39,6 +50,8 @@ class Quotient(NamedTuple):
     @property
     def terms(self) -> tuple[tuple[int, int], ...]:
         """The exponent and the coefficient of each term, the highest first; coefficients are 1 and -1."""
+        if self.kind == "trinomial":
+            return (self.degree, 1), (self.degree // 2, -1), (0, 1)
         return (self.degree, 1), (0, 1 if self.kind == "negacyclic" else -1)
 
     @property
@@ -48,8 +61,8 @@ class Quotient(NamedTuple):
 
     @property
     def wrap(self) -> int:
-        """The number that X^degree is, of a binomial: -1 or 1."""
-        return -self.terms[-1][1]
+        """The number that X^degree is: -1 or 1; 0 if the polynomial is no binomial."""
+        return -self.terms[-1][1] if self.is_binomial else 0
 
     @property
     def native(self) -> _cpu.Quotient:
@@ -65,45 +78,54 @@ class Quotient(NamedTuple):
     def order(self) -> int:
         """The order of X, the least e > 0 with X^e = 1.
 
-        The roots of the polynomial are the powers of one root of unity of this order.
+        The roots of the polynomial are powers of one root of unity of this order.
         """
-        return self.degree if self.wrap == 1 else 2 * self.degree
+        return self.degree * {"cyclic": 1, "negacyclic": 2, "trinomial": 3}[self.kind]
+
+    # ---- the tree of factors (docs/math.md), whose leaves are X^m - c for the same m ----
 
     @property
-    def points_apart(self) -> int:
-        """The difference of the exponents of neighbouring points.
+    def leaf_sizes(self) -> tuple[int, ...]:
+        """The numbers of coefficients to which the tree may go down, the least first; () without a tree."""
+        odd = self.degree // (self.degree & -self.degree)
+        if self.kind == "trinomial":
+            return (odd,) if odd in (1, 3) and self.degree % 2 == 0 else ()
+        sizes = (1 << layers for layers in range(MAX_SKIPPED_LAYERS + 1))
+        return tuple(size for size in sizes if size <= self.degree) if odd == 1 else ()
 
-        In natural order, point k is the root of unity to the power first_point + k * points_apart.
+    @property
+    def why_no_tree(self) -> str:
+        """What the degree is if there is no tree: the end of a message."""
+        return "neither 2**a nor 3 * 2**a, a > 0" if self.kind == "trinomial" else "no power of two"
+
+    def has_points(self, q: int) -> bool:
+        """Whether the polynomial has `degree` different roots modulo the prime q."""
+        return (q - 1) % self.order == 0
+
+    def exponents(self, reversed_nodes: Any) -> Any:
+        """Return exponents of the constants c of nodes X^m - c of one level, as multiples of m.
+
+        reversed_nodes: the numbers of nodes in their level with their bits reversed, ints or arrays of them.
+        c is the root of unity to the power of m times the result, which may be negative.
         """
-        return self.order // self.degree
-
-    @property
-    def first_point(self) -> int:
-        """The exponent of point 0."""
-        return self.points_apart - 1
-
-    # Nodes of the tree of factors, whose leaves are the points: node i has the twiddle x^(br(p)), p =
-    # power_of_node(i), br the reversal of node_bits bits, x the root of unity.
-
-    @property
-    def node_bits(self) -> int:
-        """The number of bits of power_of_node."""
-        return max(0, self.degree.bit_length() - 1 - (self.wrap == 1))
-
-    def power_of_node(self, node: int) -> int:
-        """Return the number p of a node: all its bits, or in a cyclic tree all but the top one."""
-        return node if self.wrap == -1 else node - (1 << (node.bit_length() - 1))
+        if self.kind == "trinomial":  # 1, -1, 7, 5, 13, 11, ...
+            return 1 + 3 * reversed_nodes - 5 * (reversed_nodes & 1)
+        return 2 * reversed_nodes + 1 if self.kind == "negacyclic" else reversed_nodes
 
     def exponent_of_node(self, node: int) -> int:
-        """Return the exponent of a node's twiddle."""
-        power = self.power_of_node(node)
-        return sum(1 << (self.node_bits - 1 - bit) for bit in range(self.node_bits) if power >> bit & 1)
+        """Return the exponent of the twiddle of a node, which is the constant of the first node below it."""
+        position = f"{node:b}"[1:]
+        level = len(position)
+        exponent: int = self.exponents(int("0" + position[::-1], 2))
+        return exponent * (self.degree >> (level + 1)) % self.order
 
     def inverse_root_twiddle(self, w: int, q: int) -> int:
         """Return the twiddle of node 1 in the inverse, without the factor 1/degree.
 
-        w: its twiddle, modulo q.
+        w: its twiddle, modulo q. It is 1 / (2w - 1) for the trinomial, else 1 / w.
         """
+        if self.kind == "trinomial":  # (2w - 1)^2 = 4 (w^2 - w + 1) - 3 = -3
+            return (1 - 2 * w) * pow(3, -1, q) % q
         return w * self.wrap % q  # w^2 is X^degree
 
     def leaf_constants(self, twiddles: NDArray[Any], q: int) -> NDArray[Any]:
@@ -114,38 +136,52 @@ class Quotient(NamedTuple):
         else:
             constants[::2] = w = twiddles[self.degree // 2 :]
             constants[1::2] = w.dtype.type(q) - w  # two leaves below w have the constants w and -w
+            if self.kind == "trinomial" and self.degree == 2:
+                constants[1] = (1 - int(w[0])) % q  # but 1 - w below the root
         return constants
 
     def with_degree(self, degree: int) -> Quotient:
         """Return the polynomial of the same kind and another degree."""
         return Quotient(self.kind, degree)
 
+    # ---- reduction ----
+
     def power_of_x(self, k: int) -> tuple[tuple[int, int], ...]:
         """X^k, reduced, for any int k: the exponent and the sign of each term."""
-        turns, exponent = divmod(k, self.degree)
-        return ((exponent, self.wrap ** (turns % 2)),)
-
-    def has_points(self, q: int) -> bool:
-        """Whether the polynomial has `degree` different roots modulo the prime q."""
-        return (q - 1) % self.order == 0
+        period, half = self.cover.degree, self.degree // 2
+        turns, exponent = divmod(k, period)
+        sign = self.cover.wrap ** (turns % 2)
+        if exponent < self.degree:
+            return ((exponent, sign),)
+        return (exponent - half, sign), (exponent - self.degree, -sign)
 
     @property
     def cover(self) -> Quotient:
         """The binomial of least degree that is a multiple of the polynomial."""
+        if self.kind == "trinomial":  # times X^(degree/2) + 1
+            return Quotient("negacyclic", self.degree // 2 * 3)
         return self
 
     @property
     def multiple(self) -> int:
         """A degree m, at least twice that of the polynomial, for which X^m - 1 is a multiple of it."""
-        return 2 * self.degree
+        return 2 * self.cover.degree
 
     def folding(self, length: int) -> list[tuple[int, int, int, int]]:
-        """Say how a polynomial of up to 2 * degree coefficients is reduced.
+        """Say how a polynomial of up to `multiple` coefficients is reduced.
 
         Returns runs of coefficients above the degree: the first one, the one that it is added to, how many
         there are, and the sign.
         """
-        return [(self.degree, 0, length - self.degree, self.wrap)] if length > self.degree else []
+        n, half = self.degree, self.degree // 2
+        if self.is_binomial:
+            runs = [(n, 0, n, self.wrap)]
+        else:
+            runs = [(n, half, half, 1), (n, 0, half, -1), (n + half, 0, n, -1)]
+            runs += [(2 * n + half, half, half, -1), (2 * n + half, 0, half, 1)]
+        return [
+            (first, to, min(count, length - first), sign) for first, to, count, sign in runs if length > first
+        ]
 
     # ---- how it is shown ----
 

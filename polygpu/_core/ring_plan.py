@@ -19,7 +19,7 @@ from .plans.basis import Basis, basis_of
 from .plans.cache import Calls, keep, keep_ring, known_ring
 from .plans.ntt import NttPlan, least_leaf_size, plan_ntt, table_bytes
 from .plans.product import Plan
-from .quotient import Kind, Quotient, check_kind
+from .quotient import Kind, Quotient, check_degree, check_kind
 
 RootRule = Literal["minimal", "generator"]
 
@@ -94,6 +94,11 @@ class RingPlan:
         """Whether there is an evaluation domain."""
         return self.leaf_size is not None
 
+    @property
+    def has_four_steps(self) -> bool:
+        """Whether a transform may be computed in four steps, whose parts lie on several devices."""
+        return self.leaf_size == 1 and not self.basis.wide and self.quotient.is_binomial
+
     def constant_step(self, domain: Domain) -> int:
         """Return the distance between the entries that hold a constant: n, or the leaf size if evaluated."""
         return self.n if domain == "coef" or self.leaf_size is None else self.leaf_size
@@ -131,6 +136,14 @@ class RingPlan:
         assert self.leaf_size is not None and self.roots is not None
         return plan_ntt(self.quotient, self.moduli, self.leaf_size, self.roots)
 
+    def check_binomial(self, name: str) -> None:
+        """Raise ParameterError unless X^n is a number; name: of the argument or verb that needs it."""
+        if not self.quotient.is_binomial:
+            raise ParameterError(
+                f"{name}: of {self!r}; it needs X^n + 1 or X^n - 1, by which X^n is a number: "
+                "kind='negacyclic' or 'cyclic'"
+            )
+
     def check_eval(self) -> None:
         """Raise NotNTTFriendly if the ring has no evaluation domain."""
         if self.leaf_size is None:
@@ -138,9 +151,12 @@ class RingPlan:
 
     def why_no_transform(self) -> str:
         """Say which condition of a complete transform fails, and what would meet it."""
-        n, order = self.n, self.quotient.order
-        if n & (n - 1):
-            return f"n = {n} is no power of two, so there is no evaluation domain; products work without"
+        n = self.n
+        if not self.quotient.leaf_sizes:
+            why = self.quotient.why_no_tree
+            return f"n = {n} is {why}, so there is no evaluation domain; products work without"
+        least = self.quotient.leaf_sizes[0]
+        order = self.quotient.with_degree(n // least).order
         for q in self.moduli:
             if not is_prime(q):
                 return f"{shown(q)} is not prime, so there is no evaluation domain; products work without"
@@ -303,6 +319,7 @@ def ring_plan(
     check_kind(kind)
     check_product(product)
     quotient, checked = Quotient(str(kind), checked_degree(n)), checked_moduli(moduli)  # type: ignore[arg-type]
+    check_degree(quotient.kind, quotient.degree)
     if product == "fft" and basis_of(checked).wide:
         raise ParameterError(
             f"product: 'fft' takes moduli up to 2**64, and q = {shown(checked[0])}; leave it out"

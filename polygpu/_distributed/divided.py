@@ -681,10 +681,10 @@ def check_transform(ring: object) -> None:
     """Raise NotNTTFriendly where a ring has no complete transform modulo primes below 2^64."""
     if not isinstance(ring, Ring):
         raise ParameterError(f"ring: {type(ring).__name__}, must be a Ring")
-    if ring.leaf_size != 1 or ring._plan.basis.wide:
+    if not ring._plan.has_four_steps:
         raise NotNTTFriendly(
-            f"{ring!r} has no complete transform modulo primes below 2**64, which divided coefficients need; "
-            "divide a batch by devices.spread instead"
+            f"{ring!r} has no complete transform modulo X^n + 1 or X^n - 1 and primes below 2**64, which "
+            "divided coefficients need; divide a batch by devices.spread instead"
         )
 
 

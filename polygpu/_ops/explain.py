@@ -36,10 +36,11 @@ def explain(ring: RingPlan) -> str:
         tables, needed = 4 * 8 * length * count, auxiliary_bytes(ring.quotient, moduli)
     if leaf_size is not None:
         points, layers = n // leaf_size, leaf_size.bit_length() - 1
-        early = (
-            f", stopped {layers} layer{'s' * (layers > 1)} early: {points} leaves of {leaf_size} coefficients"
-        )
-        transform = f"transform of {points} points" + (early if layers else "")
+        transform = f"transform of {points} points"
+        if layers and ring.quotient.is_binomial:
+            transform += f", stopped {layers} layer{'s' * (layers > 1)} early"
+        if layers:
+            transform += f": {points} leaves of {leaf_size} coefficients"
         lines["eval" if "product" in lines else "product"] = transform
     lines["because"] = reason
     try:

@@ -359,6 +359,7 @@ def cmux(ggsw: Matrices, c0: V, c1: V, way: object, *, out: None = None) -> V:
 
 def blind_rotate(c: V, ggsws: Matrices, exponents: object, way: object, out: Array | None = None) -> V:
     """Return c X^(e_0 + sum e_i s_i) in coefficients, by a cmux for each i, or one product for each group."""
+    c._plan.check_binomial("blind_rotate: acc")
     has_sets = len(ggsws.shape) == 5
     group = _group_of(ggsws.shape) if has_sets else 1
     by_groups, is_ternary = group > 1, has_sets and group == 1

@@ -51,7 +51,7 @@ def from_integers(basis: Basis, n: int, x: Any, compute: Memory) -> Array:
     if integers.shape[-1] > n:
         raise ParameterError(
             f"x: {integers.shape[-1]} coefficients, at most n = {n} fit; "
-            "reduce it mod X^n ± 1 first, or reshape it to (*batch, n)"
+            "reduce it mod the ring's polynomial first, or reshape it to (*batch, n)"
         )
     shape = (*integers.shape[:-1], basis.rows, n)
     if integers.dtype == object:

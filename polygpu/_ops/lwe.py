@@ -28,6 +28,7 @@ def extract(c: Value, index: object, *, out: None = None) -> Array:
     ring, i = c._plan, integer(index, "i")
     if not 0 <= i < ring.n:
         raise ParameterError(f"i: {shown(i)} must be in [0, {ring.n}), the number of a coefficient")
+    ring.check_binomial("extract: c")
     if len(ring.moduli) != 1 or ring.basis.wide:
         raise ParameterError(f"{ring!r}: LWE vectors are of one modulus of at most 2**64")
     if not c._batch or c._batch[-1] < 2:

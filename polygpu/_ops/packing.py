@@ -146,6 +146,7 @@ def embed(x: Value, ring: RingPlan, *, out: None = None) -> Value:
     x: vectors as coefficients of a ring of their length, modulo q or modulo the moduli of `ring`. In the
     first case entries are multiplied by Q / q and rounded.
     """
+    ring.check_binomial("embed: ring")
     home, n, compute = x._plan, ring.n, backend_of(x._data)
     m = home.n - 1
     count = max(1, -(-m // n))

@@ -40,7 +40,6 @@ from .tiles import Pass, table_offsets
 from .transform import MAX_GRID_Y, intt, ntt, prime_tables, rows_of, transform_recipe
 from .words import (
     BY_SHIFTS,
-    FLOAT64,
     STRICT64,
     Card,
     Word,
@@ -173,7 +172,7 @@ def gadget_tile(points: int, components: int, items: int, word: Word, card: Card
     if log_points < 8 or components > _MOST_COMPONENTS:
         return None
     few = items < card.multiprocessors and log_points <= 11
-    integers = word.bytes == 8 and word != FLOAT64
+    integers = word.bytes == 8 and not word.needs_doubles
     tile = Pass(0, log_points, 0, 0, 2 if few or integers else 3)
     held = (tile.shared_values + components * points) * word.bytes
     return tile if tile.threads <= 512 and held <= card.shared_bytes else None
@@ -345,7 +344,7 @@ def rotated_sums(
     given = [more if x is None else x for x in (digits, weights)]
     operands = [given[0], more, given[1], multipliers, out, *(more if key is None else key for key in keys)]
     totals = tuple(0 if key is None else key.shape[-2] for key in keys)
-    wide = out.shape[-1] >= 4 and gpu.aligned(*operands[:3], *operands[4:])
+    wide = out.shape[-1] >= 8 and gpu.aligned(*operands[:3], *operands[4:])
 
     def recipe() -> Recipe:
         made = Recipe(len(operands))

@@ -38,8 +38,10 @@ from .transform import (
     PASS,
     TABLES,
     blocks_ahead,
+    intt,
     leaf_constants,
     leaves_room,
+    ntt,
     order_of,
     packed_pass,
     packed_tables,
@@ -183,7 +185,7 @@ def fft_product_launch(plan: FftProductPlan, tile: Pass, units: int, **values: i
     """Return the launch of a product by FFT in one kernel."""
     digits = kernel_digits(plan)
     width, sums = plan.split(digits)
-    fold = plan.length != plan.degree or plan.quotient.wrap == 1
+    fold = plan.length != plan.degree or plan.quotient.wrap != -1
     sizes = {"limbs": plan.basis.rows, "degree": plan.degree, "width": width, "sums": sums}
     parameters = FFT_PRODUCT(units=units, quotient=plan.quotient.number, **sizes, **values)
     kernel = f"fft_product<{ctype(plan.basis)}, {tile.shape}, {digits}, {cbool(fold)}>"
@@ -282,6 +284,13 @@ def prefers_matrix(gpu: Context, plan: Plan, count: int) -> bool:
 def multiply(gpu: Context, plan: Plan, a: Array, b: Array, out: Array) -> None:
     if isinstance(plan, NttPlan) and plan.points == 1:
         multiply_eval(gpu, plan, a, b, out)
+        return
+    if isinstance(plan, NttPlan) and plan.leaf_size == 3:
+        evaluated = [copied(gpu, x) for x in ((a,) if b is a else (a, b))]
+        for x in evaluated:
+            ntt(gpu, plan, x, x)
+        multiply_eval(gpu, plan, evaluated[0], evaluated[-1], out)
+        intt(gpu, plan, out, out)
         return
     shape = out.shape
     x, y = _product_operands(gpu, plan, a, b, shape)

@@ -35,7 +35,7 @@ from .launch import (
 from .sources import constant, enumeration
 from .tiles import Pass, table_offsets
 from .transform import leaves_room, prime_tables, recipe_of
-from .words import BY_SHIFTS, Card, Sum, Word, limbs_by_word, sum_of_conversion
+from .words import BY_SHIFTS, Card, Sum, Word, limbs_by_word, sum_of_conversion, word_of_tree
 
 _FILE, _ROWS_FILE = "rns.cu", "ntt_rows.cu"
 _WAYS = enumeration("rns.cu", "Way")
@@ -210,7 +210,10 @@ def listed(plans: Sequence[NttPlan], n: int, count: int, card: Card) -> ListedGr
     sizes = {plan.basis.dtype.itemsize for plan in plans}
     if len(sizes) > 1 or any(plan.points < n for plan in plans):
         return ()
-    return _listed(tuple(q for plan in plans for q in plan.basis.moduli), sizes.pop(), n, count, card)
+    moduli = tuple(q for plan in plans for q in plan.basis.moduli)
+    groups = _listed(moduli, sizes.pop(), n, count, card)
+    tree = plans[0].tables[0]
+    return tuple((made._replace(word=word_of_tree(made.word, tree)), limbs) for made, limbs in groups)
 
 
 @lru_cache(maxsize=256)

@@ -249,6 +249,9 @@ def _transform(gpu: Context, plan: NttPlan, x: Array, out: Array, direction: str
     if plan.points == 1:
         copy(gpu, x[..., rows, :], out[..., rows, :])
         return
+    if plan.leaf_size == 3:
+        _transform_thirds(gpu, plan, x[..., rows, :], out[..., rows, :], direction)
+        return
     pitch = 0 if out.shape == x.shape else out.strides[0] // out.itemsize
     unaligned = (gpu.address(x) | gpu.address(out) | pitch * out.itemsize) % ALIGNMENT
     if unaligned or (pitch and plan.leaf_size == 1):
@@ -262,6 +265,16 @@ def _transform(gpu: Context, plan: NttPlan, x: Array, out: Array, direction: str
     shape = x.shape
     key = direction, first, shape, pitch
     gpu.run(plan.handles, key, lambda: recipe_of(gpu, plan, direction, shape, first, pitch), x, out)
+
+
+def _transform_thirds(gpu: Context, plan: NttPlan, x: Array, out: Array, direction: str) -> None:
+    """Transform down to leaves of 3 coefficients: by three complete transforms in X^3, of every third one."""
+    shape = *x.shape[:-1], plan.points, 3
+    with gpu.scope:
+        given, result = (gpu.xp.moveaxis(of.reshape(shape), -1, 0) for of in (x, out))
+    thirds = copied(gpu, given)
+    _transform(gpu, plan.thirds, thirds, thirds, direction, 0)
+    copy(gpu, thirds, result)
 
 
 def recipe_of(
@@ -349,7 +362,7 @@ def _make_tables(
 ) -> tuple[list[Array], Shared]:
     """Memory for the tables of primes, and the part that fills it at its first use."""
     tree, node = primes[0].quotient, primes[0].node
-    bits, exponent = tree.node_bits, tree.exponent_of_node(node)
+    bits, exponent = tree.degree.bit_length() - 1, tree.exponent_of_node(node)
     offsets = table_offsets(passes, word)
     moduli = gpu.from_host(modulus_constants([p.modulus for p in primes]))
     size = offsets[directions * len(passes)]
@@ -357,13 +370,13 @@ def _make_tables(
     pointers = gpu.from_host(np.array([gpu.address(x) for x in tables], np.uint64))
     launches, kept = list[Launch](), [moduli, pointers, *tables]
     for direction, sign in enumerate((1, -1)[:directions]):
-        factors = np.ones((len(primes), max(bits, 1)), np.uint64)
+        factors = np.ones((len(primes), bits + 2), np.uint64)
         first = np.ones((len(primes), 2), np.uint64)
         for i, prime in enumerate(primes):
             q = prime.modulus
             x = pow(prime.root, sign, q)
             first[i, 1] = pow(x, exponent, q)
-            for d in reversed(range(bits)):
+            for d in range(bits + 2):
                 factors[i, d], x = x, x * x % q
             if sign < 0 and node == 1:
                 w, scale = pow(prime.root, exponent, q), pow(prime.divisor, -1, q)

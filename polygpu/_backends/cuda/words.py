@@ -135,11 +135,18 @@ def transform_groups(plan: NttPlan, card: Card, apart: bool = False) -> tuple[Gr
     """Return the groups of a plan's limbs, by the words of their transforms."""
     groups = []
     for group in groups_of(plan.basis, card, apart):
-        if group.word.alone == BY_SHIFTS:
-            word = goldilocks_word(plan.tables[group.limbs[0]])
-            group = group._replace(word=replace(word, among=group.word.among))
-        groups.append(group)
+        word = word_of_tree(group.word.alone, plan.tables[group.limbs[0]])
+        groups.append(group._replace(word=replace(word, among=group.word.among)))
     return tuple(groups)
+
+
+def word_of_tree(word: Word, tables: PrimeTables) -> Word:
+    """Return the word of the transform with these tables, of a modulus that `word` serves elsewhere."""
+    if word == BY_SHIFTS:
+        word = goldilocks_word(tables)
+    if not tables.quotient.is_binomial:
+        word = replace(word, name=f"Trinomial<{word.name}>")
+    return word
 
 
 def goldilocks_word(tables: PrimeTables) -> Word:

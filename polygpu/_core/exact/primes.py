@@ -111,13 +111,14 @@ def ntt_primes(
 ) -> list[int]:
     """Return the `count` largest primes below 2**bits with a complete transform of degree n, descending.
 
-    Such a prime is 1 mod 2n (negacyclic) or 1 mod n (cyclic).
+    Such a prime is 1 mod 2n (negacyclic), 1 mod n (cyclic) or 1 mod 3n (trinomial). For a trinomial of degree
+    n = 3 * 2**a it is 1 mod n, and its transform ends at leaves of 3 coefficients.
 
     Args:
-        n: degree of the ring, a power of two.
+        n: degree of the ring, a power of two; for a trinomial 2**a or 3 * 2**a with a > 0.
         bits: size of the primes, from 2 to 65536: each is in [2**(bits - 1), 2**bits).
         count: how many primes, 1 by default.
-        kind: "negacyclic" or "cyclic".
+        kind: "negacyclic", "cyclic" or "trinomial".
         exclude: moduli that are skipped: an int, a ring (all its moduli), or several of both.
         near: a number m in [2**(bits - 1), 2**bits], or True for 2**bits. The result is then the primes next
             to m, from both sides in turn: the least p >= m, the largest p < m, the second least above, the
@@ -126,10 +127,10 @@ def ntt_primes(
             bits + 1 bits.
 
     Raises:
-        ParameterError: n is not a power of two, bits, count or near is outside its range, there are fewer
-            such primes, or kind is another word.
+        ParameterError: n is no degree of such a transform, bits, count or near is outside its range, there
+            are fewer such primes, or kind is another word.
 
-    Cost: one is_prime for each number that is 1 mod 2n (1 mod n), until enough primes are found. About one in
+    Cost: one is_prime for each number that is 1 mod 2n, n or 3n, until enough primes are found. About one in
     0.35 bits of these numbers is prime, such as one in 18 of 50 bits.
 
     >>> ntt_primes(4096, bits=30, count=2)
@@ -140,15 +141,16 @@ def ntt_primes(
     [8193, -49151, 73729, -73727]
     """
     n, bits, count = checked_degree(n), integer(bits, "bits"), integer(count, "count")
-    if n & (n - 1):
-        raise ParameterError(f"n: {n} is no power of two; a full transform needs one")
+    check_kind(kind)
+    quotient = Quotient(kind, n)
+    if not quotient.leaf_sizes:
+        raise ParameterError(f"n: {n} is {quotient.why_no_tree}; a full transform needs one")
     if not 2 <= bits <= MAX_BITS or count < 0:
         raise ParameterError(
             f"bits: {shown(bits)} must be at least 2 and at most {MAX_BITS}, "
             f"and count: {shown(count)} at least 0"
         )
-    check_kind(kind)
-    skipped, order = _moduli(exclude), Quotient(kind, n).order
+    skipped, order = _moduli(exclude), quotient.with_degree(n // quotient.leaf_sizes[0]).order
     if near is False:
         found = _primes((1 << bits) - 1, order, -1, (1 << (bits - 1)) - 1, skipped)
         where = f"primes of {bits} bits"

@@ -121,18 +121,20 @@ class FourStepPlan:
             return known  # type: ignore[no-any-return]
         q, tree = self.basis.moduli[i], self.quotient.with_degree(self.height)
         x, bits = pow(self.roots[i], power, q), self.height.bit_length() - 1
+        start = tree.exponents(0)
+        apart = tree.exponents(1) - start  # exponents of neighbouring points
 
         def products(first: int, of: range) -> NDArray[Any]:
             found = [first]
             for bit in of:
-                factor = pow(x, tree.points_apart * (self.height >> (bit + 1)), q)
+                factor = pow(x, apart * (self.height >> (bit + 1)), q)
                 found += [value * factor % q for value in found]
             made = np.array(found, self.basis.dtype)
             made.setflags(write=False)
             return made
 
         low = bits // 2
-        both = products(pow(x, tree.first_point, q), range(low, bits)), products(1, range(low))
+        both = products(pow(x, start, q), range(low, bits)), products(1, range(low))
         return keep(self.handles, key, both, _KEPT)  # type: ignore[no-any-return]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..quotient import Quotient
 from ..reporting import Work
 from .basis import Basis, Handles, basis_of
 from .cache import cached, keep
+from .permutation import bit_reversal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,17 +27,13 @@ CACHE_BLOCK_BYTES = 1 << 15
 
 _LONG_WIDE = 1 << 13  # points; a table of this many Python ints takes about 10 ms, and shows its progress
 _PARTS = 64  # transforms of some of its limbs that a plan keeps
-MAX_SKIPPED_LAYERS = 3  # leaves of an incomplete transform have at most 2^3 coefficients
 
 
 def least_leaf_size(quotient: Quotient, moduli: tuple[int, ...]) -> int | None:
-    """Return the coefficients of a leaf of the most complete transform: 1, 2, 4 or 8, or None without one."""
-    n = quotient.degree
-    if n & (n - 1):
-        return None
-    for layers in range(min(MAX_SKIPPED_LAYERS, n.bit_length() - 1) + 1):
-        if all(map(quotient.with_degree(n >> layers).has_points, moduli)):
-            return 1 << layers if all(is_prime(q) for q in moduli) else None
+    """Return the coefficients of a leaf of the most complete transform, or None without one."""
+    for size in quotient.leaf_sizes:
+        if all(map(quotient.with_degree(quotient.degree // size).has_points, moduli)):
+            return size if all(is_prime(q) for q in moduli) else None
     return None
 
 
@@ -135,6 +133,11 @@ class NttPlan:
         """The polynomial in X^leaf_size: its roots are the constants of the leaves."""
         return self.quotient.with_degree(self.points)
 
+    @cached_property
+    def thirds(self) -> NttPlan:
+        """Return the complete transform in X^3 of every third coefficient, where leaves have 3 of them."""
+        return NttPlan(self.basis, self.leaves, 1, self.tables)
+
     @property
     def block(self) -> int:
         """Coefficients that a core transforms together; it walks longer rows depth first."""
@@ -187,18 +190,27 @@ def prime_tables(
 
 def _wide_tables(q: int, root: int, quotient: Quotient) -> tuple[NDArray[Any], NDArray[Any]]:
     points = quotient.degree
+    levels = (1 << level for level in range(points.bit_length() - 1))
+    exponents = [
+        e * (points // (2 * nodes)) % quotient.order
+        for nodes in levels
+        for e in quotient.exponents(bit_reversal(nodes)).tolist()
+    ]
+    half = quotient.order.bit_length() // 2
+    mask = (1 << half) - 1
 
     def table(x: int, scale: int) -> NDArray[Any]:
-        powers = [1]
-        for level in reversed(range(quotient.node_bits)):
-            factor = pow(x, 1 << level, q)
-            powers += [p * factor % q for p in powers]
-        nodes = [powers[quotient.power_of_node(node)] for node in range(1, points)]
-        row = np.array([1, *nodes], dtype=object)
-        row[:2] = row[:2] * scale % q
-        return row.reshape(1, points)
+        low, high = [1], [1]  # powers of x and of x^(2^half)
+        for row, factor in (low, x), (high, pow(x, 1 << half, q)):
+            row += accumulate(repeat(factor, 2 << half), lambda a, b: a * b % q)
+        twiddles = (low[e & mask] * high[e >> half] % q for e in exponents)
+        return np.array([[scale, *twiddles]], dtype=object)
 
-    return table(root, 1), table(pow(root, -1, q), pow(points, -1, q))
+    forward, scale = table(root, 1), pow(points, -1, q)
+    inverse = table(pow(root, -1, q), scale)
+    if points > 1:
+        inverse[0, 1] = quotient.inverse_root_twiddle(int(forward[0, 1]), q) * scale % q
+    return forward, inverse
 
 
 def table_bytes(n: int, moduli: tuple[int, ...], leaf_size: int) -> int:

@@ -23,15 +23,30 @@ def bit_reversal(points: int) -> NDArray[np.int64]:
     return index
 
 
+def point_exponents(leaves: Quotient) -> NDArray[np.int64]:
+    """Return which power of the root of unity each point is, in the order of evaluated entries."""
+    exponents: NDArray[np.int64] = leaves.exponents(bit_reversal(leaves.degree)) % leaves.order
+    return exponents
+
+
 @lru_cache(maxsize=64)
 def natural_order(leaves: Quotient, leaf_size: int = 1) -> NDArray[np.int64]:
-    """Return where entry k in natural order is among the evaluated ones; leaves change places whole."""
-    points = bit_reversal(leaves.degree)
-    if leaf_size == 1:
-        return points
-    index = (points[:, None] * leaf_size + np.arange(leaf_size)).reshape(-1)
+    """Return where entry k in natural order is among the evaluated ones; leaves change places whole.
+
+    In natural order the exponents of the points ascend.
+    """
+    exponents = point_exponents(leaves)
+    points = _places(leaves, exponents)[np.sort(exponents)]
+    index: NDArray[np.int64] = (points[:, None] * leaf_size + np.arange(leaf_size)).reshape(-1)
     index.setflags(write=False)
     return index
+
+
+def _places(leaves: Quotient, exponents: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return by exponent the place of the point with it; entries of other exponents mean nothing."""
+    places = np.empty(leaves.order, np.int64)
+    places[exponents] = np.arange(leaves.degree)
+    return places
 
 
 @lru_cache(maxsize=64)
@@ -58,8 +73,7 @@ def order_of_slots(n: int) -> NDArray[np.int64]:
 
 # An automorphism X -> X^g moves entries by a multiplier: entry j of the result is entry k of the row. In
 # coefficients k = j * multiplier mod the order of X, where k >= n stands for the negative of entry k - n. In
-# the evaluation domain of a complete transform, whose order is bit-reversed, k = br(p), where point x_p is
-# x_br(j) to the power of the multiplier.
+# the evaluation domain of a complete transform point k is point j to the power of the multiplier.
 
 
 @lru_cache(maxsize=1024)
@@ -76,8 +90,8 @@ def automorphism_index(quotient: Quotient, multiplier: int, evaluated: bool) -> 
     if not evaluated:
         index = np.arange(n, dtype=np.int64) * multiplier % order
     else:
-        reversal, first, apart = bit_reversal(n), quotient.first_point, quotient.points_apart
-        index = reversal[((first + apart * reversal) * multiplier % order - first) // apart]
+        exponents = point_exponents(quotient)
+        index = _places(quotient, exponents)[exponents * multiplier % order]
     index.setflags(write=False)
     return index
 
