@@ -118,14 +118,15 @@ class QuotientKind:
             for n in sorted({n for _, _, n, _ in of})
         )
         header = "operation", "N", *(f"{bits} bits" for bits in BITS)
-        title = f"X^n - X^(n/2) + 1: ns a coefficient (times as long as modulo X^n + 1; must: {MUST})"
+        unit = "ns" if self.device == "cpu" else "ps"
+        title = f"X^n - X^(n/2) + 1: {unit} a coefficient (times as long as modulo X^n + 1; must: {MUST})"
         yield Table(title, header, body)
 
     def _cell(self, of: dict[tuple[str, Kind, int, int], Row], op: str, n: int, bits: int) -> str:
         base, row = (of.get((op, kind, n, bits)) for kind in RINGS)
         if base is None or row is None:
             return ""
-        each = row.median / (int(row.params["batch"]) * n)
+        each = row.median / (int(row.params["batch"]) * n) * (1 if self.device == "cpu" else 1000)
         return f"{figure(each)} ({figure(row.median / base.median)})"
 
 
