@@ -31,6 +31,7 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -280,6 +281,23 @@ class PeerSummaryKind:
                 ("bits", "polygpu", *families),
                 tuple(body),
             )
+
+
+def speedups(rows: Iterable[Row]) -> dict[str, tuple[float, float]]:
+    """Return the least and the largest ratio of each library's time to the kernel's, of its fastest build."""
+    found: dict[str, list[float]] = {}
+    by_machine: dict[Any, list[Row]] = {}
+    for row in PeerSummaryKind().rows(rows):
+        by_machine.setdefault(row.machine["name"], []).append(row)
+    for shapes in (shapes for own in by_machine.values() for shapes in times(own).values()):
+        for shape, op in product(shapes.values(), OPS):
+            builds: dict[str, list[float]] = {}
+            for peer in {library for library, _ in shape} - {KERNEL, CALL}:
+                if (ratio := _ratio(shape, op, peer, KERNEL)) is not None:
+                    builds.setdefault(peer.partition(":")[0], []).append(ratio)
+            for family, ratios in builds.items():
+                found.setdefault(family, []).append(min(ratios))
+    return {family: (min(ratios), max(ratios)) for family, ratios in sorted(found.items())}
 
 
 def _setting(row: Row) -> tuple[Any, Any]:

@@ -223,6 +223,7 @@ PEERS: Mapping[str, Mapping[int | str, Mapping[int, tuple[float, str]]]] = {
         },
     },
 }
+SUMMARY_DEGREES = (2**12, 2**14, 2**16, 2**20)
 PRIMES = {30: "30-bit prime", 50: "50-bit prime", 60: "60-bit prime"}
 PRIMES |= {31: PRIMES[30]}  # BabyBear, if there is no prime of 30 bits
 
@@ -326,7 +327,7 @@ def gpu_summary(cells: Cells) -> Iterator[Table]:
     """Forward transforms of some sizes in one table."""
     primes = sorted({name for name, _, op in cells if op == "forward"})
     body = []
-    for n in (2**12, 2**14, 2**16, 2**20):
+    for n in SUMMARY_DEGREES:
         texts = []
         for name in primes:
             row, peer = cells.get((name, n, "forward")), best_peer(cells, name, n)
@@ -366,8 +367,50 @@ def per_butterfly(row: Row, _: Row | None) -> str:
     return f"{us(row)} ({figure(row.median / (n / 2 * math.log2(n)))})"
 
 
+class SpeedupKind:
+    """The shortest of all tables: how many times as fast polygpu is as each other library."""
+
+    def rows(self, rows: Iterable[Row]) -> list[Row]:
+        """Those of the tables that it sums up."""
+        found = list(rows)
+        kinds = peers.PeerSummaryKind(), GpuKind(gpu_summary, last=True), bootstrap.BesideKind()
+        return [row for kind in kinds for row in kind.rows(found)]
+
+    def markdown(self, rows: Iterable[Row]) -> str:
+        """Return the table; machines stand in its lines."""
+        found, body = list(rows), []
+        cores = unique(row.machine["name"] for row in peers.PeerSummaryKind().rows(found))
+        for library, (least, most) in peers.speedups(found).items():
+            body.append((CORE_WORK, library, f"{least:.1f} to {most:.1f}", cores))
+        gpu = GpuKind(gpu_summary, last=True)
+        cells = gpu.cells(found)
+        ratios: dict[str, list[float]] = {}
+        for (name, n, op), row in cells.items():
+            if op == "forward" and n in SUMMARY_DEGREES and (peer := best_peer(cells, name, n)):
+                ratios.setdefault(peer[1], []).append(peer[0] / ps_per_coefficient(row))
+        if ratios:
+            every = [x for own in ratios.values() for x in own]
+            fastest = f"the fastest of {', '.join(sorted(ratios))}"
+            cards = unique(row.machine["name"] for row in gpu.rows(found))
+            body.append((CARD_WORK, fastest, f"{min(every):.1f} to {max(every):.1f}", cards))
+        own_ms = [row.median / 1e6 for row in bootstrap.BesideKind().rows(found)]
+        if own_ms:
+            beside_ms = min(ms for _, _, ms, _, _ in bootstrap.BESIDE)
+            speed = f"{beside_ms / max(own_ms):.1f} to {beside_ms / min(own_ms):.1f}"
+            cards = unique(row.machine["name"] for row in bootstrap.BesideKind().rows(found))
+            body.append((BOOTSTRAP_WORK, "Cheddar", speed, cards))
+        header = "work", "compared with", "times as fast", "measured on"
+        return Table("How many times as fast polygpu is", header, tuple(body)).markdown()
+
+
+CORE_WORK = "NTT, inverse and product on one core, primes of 30 to 60 bits, N = 2^12 to 2^16"
+CARD_WORK = "NTT of many polynomials on a GPU, N = 2^12 to 2^20"
+BOOTSTRAP_WORK = "CKKS bootstrap on a GPU, N = 2^16; Cheddar leaves more levels"
+
+
 AnyKind = (
     Kind
+    | SpeedupKind
     | BatchKind
     | ExactKind
     | GpuKind
@@ -384,6 +427,7 @@ AnyKind = (
 )
 
 KINDS: dict[str, AnyKind] = {
+    "speedups": SpeedupKind(),
     "cpu-product": Kind(
         title="product, us (times as fast as python-flint)",
         device="cpu",
@@ -435,6 +479,8 @@ def us(row: Row) -> str:
 
 def markdown(kind: AnyKind, rows: Iterable[Row]) -> str:
     """Return what stands between the markers of a table: a part for each machine."""
+    if isinstance(kind, SpeedupKind):
+        return kind.markdown(rows)
     machines: dict[str, list[Row]] = {}
     for row in kind.rows(rows):
         machines.setdefault(str(row.machine["name"]), []).append(row)

@@ -10,13 +10,23 @@ if int(_numpy.__version__.partition(".")[0]) < 2:  # the core would fail to load
         f"{_numpy.__file__}. Run: pip install 'numpy>=2'"
     )
 
+__version__ = "0.2.0"
+
 try:
     _importlib.import_module("polygpu._cpu")
 except ImportError as error:
-    raise ImportError(
-        f"polygpu at {__path__[0]} has no native core ({error}). In a source folder without an editable "
-        "install, leave the folder or run: pip install -e ."
-    ) from None
+    # A folder of sources has no compiled core. It takes the core of an installed package of this version.
+    from importlib.metadata import distributions as _distributions
+
+    _installed = (d for d in _distributions(name="polygpu") if d.version == __version__)
+    __path__ += [folder for d in _installed if (folder := str(d.locate_file("polygpu"))) not in __path__]
+    try:
+        _importlib.import_module("polygpu._cpu")
+    except ImportError:
+        raise ImportError(
+            f"polygpu at {__path__[0]} has no compiled core ({error}), and no polygpu {__version__} is "
+            "installed. Type in the folder of the sources: pip install ."
+        ) from None
 
 from . import errors as errors
 from . import fft as fft
@@ -42,8 +52,6 @@ from .files import Seeded, load, save
 from .functions import capture, combine, concatenate, dot, einsum, equal, fma, matmul, stack
 from .poly import Poly
 from .ring import Ring
-
-__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> object:

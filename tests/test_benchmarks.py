@@ -1330,6 +1330,12 @@ def test_the_summary_of_peers() -> None:
         ("50", "kernel", "1.25 to 2.00, -, -", "0.50 to 0.50, -, -"),
         ("50", "call", "0.62 to 0.62, -, -", "0.25 to 0.25, -, -"),
     )
+    assert peers.speedups(rows) == {"A": (1.25, 2.0), "B": (0.5, 0.5)}
+    card = gpu_row("forward", 2**20, 64, 9.0, params={"batch": 4})
+    card = dataclasses.replace(card, machine={**card.machine, "name": "NVIDIA H200"})
+    text = report.rewrite("<!-- table: speedups -->\n<!-- end: speedups -->\n", [*rows, card])
+    assert "| A | 1.2 to 2.0 | " in text and "| B | 0.5 to 0.5 | " in text
+    assert "| the fastest of sppark | " in text and "Cheddar |" not in text
 
 
 @pytest.mark.parametrize(

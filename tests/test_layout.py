@@ -7,6 +7,8 @@ import os
 import pkgutil
 import re
 import runpy
+import shutil
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import polygpu as pg
+from polygpu import _cpu
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "polygpu"
@@ -221,6 +224,38 @@ def test_readme_set_up_is_two_commands():
     assert 'pip install ".[test]" && pytest' in text
     script = (ROOT / ".ci" / "run").read_text()
     assert "pip install --quiet .\npolygpu demo" in script
+
+
+def test_a_folder_of_sources_takes_the_installed_core(tmp_path):
+    """In a clone Python finds the sources first. They use the core of an installed package of their version."""
+    sources, site = tmp_path / "src", tmp_path / "site"
+    ignored = shutil.ignore_patterns("*.so", "__pycache__", "cuda")
+    shutil.copytree(Path(pg.__file__).parent, sources / "polygpu", ignore=ignored)
+    (site / "polygpu").mkdir(parents=True)
+    core = Path(_cpu.__file__)
+    (site / "polygpu" / core.name).symlink_to(core)
+    (site / "polygpu-9.dist-info").mkdir()
+    metadata = site / "polygpu-9.dist-info" / "METADATA"
+    program = (
+        "import importlib.metadata as m; found = m.distributions\n"
+        f"m.distributions = lambda name: found(name=name, path={[str(site)]})\n"
+        "import polygpu; print(polygpu.Ring(4, 17))"
+    )
+    for version, words in (
+        (pg.__version__, "Ring(4, 17)"),
+        ("0.0.1", "Type in the folder of the sources: pip"),
+    ):
+        metadata.write_text(f"Metadata-Version: 2.1\nName: polygpu\nVersion: {version}\n")
+        command = [sys.executable, "-c", program]
+        ran = subprocess.run(
+            command,
+            cwd=sources,
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(sources)},
+        )
+        assert words in ran.stdout + ran.stderr, ran.stderr
+        assert (ran.returncode == 0) == (version == pg.__version__)
 
 
 def test_versions_agree():
