@@ -227,7 +227,7 @@ def test_readme_set_up_is_two_commands():
 
 
 def test_a_folder_of_sources_takes_the_installed_core(tmp_path):
-    """In a clone Python finds the sources first. They use the core of an installed package of their version."""
+    """In a clone Python finds the sources first. They use the core of an installed package."""
     sources, site = tmp_path / "src", tmp_path / "site"
     ignored = shutil.ignore_patterns("*.so", "__pycache__", "cuda")
     shutil.copytree(Path(pg.__file__).parent, sources / "polygpu", ignore=ignored)

@@ -28,7 +28,7 @@ def has_tree(n: int) -> bool:
 def moduli(n: int) -> Iterator[int | list[int]]:
     """At the limits of the words: primes with a transform and moduli without one; and several together."""
     if has_tree(n):
-        least = n.bit_length() + 8  # primes of so many bits exist
+        least = n.bit_length() + 8  # bits; primes of this size exist
         primes = [
             ntt_primes(n, bits=b, kind="trinomial")[0] for b in (20, *WORD_LIMITS, 65, 100) if b >= least
         ]

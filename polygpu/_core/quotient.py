@@ -61,7 +61,7 @@ class Quotient(NamedTuple):
 
     @property
     def wrap(self) -> int:
-        """The number that X^degree is: -1 or 1; 0 if the polynomial is no binomial."""
+        """The number that X^degree is: -1 or 1, or 0 if the polynomial has three terms."""
         return -self.terms[-1][1] if self.is_binomial else 0
 
     @property
@@ -95,7 +95,7 @@ class Quotient(NamedTuple):
 
     @property
     def why_no_tree(self) -> str:
-        """What the degree is if there is no tree: the end of a message."""
+        """What is wrong with the degree if the polynomial has no tree, for messages."""
         return "neither 2**a nor 3 * 2**a, a > 0" if self.kind == "trinomial" else "no power of two"
 
     def has_points(self, q: int) -> bool:

@@ -132,7 +132,7 @@ class NotAnArray:
     _forwarded: ClassVar[tuple[Any, ...]] = (np.shape, np.ndim)
 
     def _exits(self) -> str:
-        """Return a sentence that names the methods and functions to use in place of NumPy's."""
+        """Return a sentence, without its period, that names what to use in place of NumPy's functions."""
         raise NotImplementedError
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
@@ -140,13 +140,13 @@ class NotAnArray:
             return function._implementation(*args, **options)
         name = f"{function.__module__}.{function.__name__}"
         raise CoefficientError(
-            f"{name}: NumPy does not compute with a {type(self).__name__}. {self._exits()}"
+            f"{name} does not compute with a {type(self).__name__}. {self._exits()}."
         )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         """Raise CoefficientError: neither residues nor coefficients are taken without being asked for."""
         raise CoefficientError(
-            f"numpy.asarray: a {type(self).__name__} does not become an array by itself. {self._exits()}"
+            f"numpy.asarray does not make an array of a {type(self).__name__}. {self._exits()}."
         )
 
 
@@ -157,8 +157,8 @@ def refuse_array(other: object) -> None:
     kinds = ("__array__", "__dlpack__", "__cuda_array_interface__")
     if isinstance(other, Sequence) or any(hasattr(type(other), kind) for kind in kinds):
         raise CoefficientError(
-            f"operand: a {type(other).__name__} is not a constant. Use ring(values) to make a polynomial of "
-            "it, or ring(array[..., None]) for a batch of constants"
+            f"The operand must be a Poly or an int, not {type(other).__name__}. Use ring(values) to make a "
+            "polynomial of it, or ring(array[..., None]) for a batch of constants."
         )
 
 
@@ -184,13 +184,14 @@ def shared(x: Any, name: str, error: type[PolyGPUError] = CoefficientError) -> A
     """
     if isinstance(x, np.ndarray) or not hasattr(type(x), "__dlpack__") or is_device_array(x) or holds_poly(x):
         return x
-    described = f"{name}: {type(x).__module__.partition('.')[0]}.{type(x).__name__}"
+    described = f"{name} is a {type(x).__module__.partition('.')[0]}.{type(x).__name__}"
     ways: list[Callable[[Any], Any]]
     try:
         kind, index = (int(number) for number in x.__dlpack_device__())
     except Exception as reason:
         raise DeviceError(
-            f"{described} says no device ({_first_line(reason)}); give an array whose values lie in memory"
+            f"{described} that does not say on which device it is ({_first_line(reason)}). Give an array "
+            "whose values lie in memory."
         ) from reason
     ways = [np.from_dlpack, np.asarray] if hasattr(type(x), "__array__") else [np.from_dlpack]
     if kind in _GPU_KINDS:
@@ -200,8 +201,8 @@ def shared(x: Any, name: str, error: type[PolyGPUError] = CoefficientError) -> A
         compute = get_backend("cpu")
     else:
         raise DeviceError(
-            f"{described} on a device of {_OTHER_KINDS.get(kind, f'DLPack kind {kind}')}; values are "
-            "computed on the host and on NVIDIA GPUs: copy it there first"
+            f"{described} on a device of {_OTHER_KINDS.get(kind, f'DLPack kind {kind}')}. polygpu computes "
+            "on the host and on NVIDIA GPUs. Copy the array to one of these first."
         )
     refusals: list[Exception] = []
     for way in ways:
@@ -211,8 +212,8 @@ def shared(x: Any, name: str, error: type[PolyGPUError] = CoefficientError) -> A
         except Exception as reason:
             refusals.append(reason)
     raise error(
-        f"{described} of {getattr(x, 'dtype', 'no dtype')} gives no array ({_first_line(refusals[-1])}); "
-        "convert it to an array of plain numbers that lie in memory"
+        f"{described} of {getattr(x, 'dtype', 'no dtype')} that polygpu cannot read "
+        f"({_first_line(refusals[-1])}). Convert it to an array of plain numbers that lie in memory."
     ) from refusals[-1]
 
 
@@ -228,9 +229,9 @@ def check_uncut(x: Any, dtype: np.dtype[Any], name: str) -> None:
         return
     if x.dtype.itemsize < dtype.itemsize:
         raise CoefficientError(
-            f"{name}: an array of JAX of {x.dtype}, residues are {dtype}, and jax_enable_x64 is off, so that "
-            "JAX cuts integers to 32 bits; jax.config.update('jax_enable_x64', True) before it is made, or "
-            "numpy.asarray(x) if none was cut"
+            f"{name} is a JAX array of {x.dtype}, and residues are {dtype}. JAX cuts integers to 32 bits "
+            "because jax_enable_x64 is off. Call jax.config.update('jax_enable_x64', True) before you make "
+            f"the array, or give numpy.asarray({name}) if no integer was cut."
         )
 
 
@@ -246,7 +247,7 @@ def _value_in(x: Any) -> NotAnArray:
     return x if isinstance(x, NotAnArray) else _value_in(next(filter(holds_poly, x)))
 
 
-_EXACT = "Nothing is rounded or guessed:"
+_EXACT = "Nothing is rounded or guessed."
 
 
 def array_from(x: Any, name: str) -> str:
@@ -260,19 +261,19 @@ def array_from(x: Any, name: str) -> str:
 def _wrong_dtype(name: str, x: Any, dtype: np.dtype[Any], are_coefficients: bool) -> CoefficientError:
     """Return the error for an array x of another dtype than integers; its advice fits the array's library."""
     array, module = array_from(x, name), "cupy" if hasattr(x, "__cuda_array_interface__") else "np"
-    way = f"use {array}.astype({module}.int64)"
+    way = f"Use {array}.astype({module}.int64)"
     if dtype.kind in "fc":
         real = array if dtype.kind == "f" else f"{array}.real"
         if dtype.itemsize > (8 if dtype.kind == "f" else 16):
             real = f"{real}.astype({module}.float64)"
-        way = f"round {real} to integers"
+        way = f"Round {real} to integers"
         if are_coefficients:
-            way = f"use ring.from_floats({real}), which rounds exactly"
+            way = f"Use ring.from_floats({real}), which rounds exactly"
         if dtype.kind == "c":
-            way += ", if the imaginary parts do not count"
+            way += ", if you do not need the imaginary parts"
     elif dtype.kind == "V":
-        way = f"use the field {array}[{dtype.names[0]!r}]" if dtype.names else f"use {array}.view(np.uint8)"
-    return CoefficientError(f"{name}: dtype {dtype} is given, and values must be ints. {_EXACT} {way}")
+        way = f"Use the field {array}[{dtype.names[0]!r}]" if dtype.names else f"Use {array}.view(np.uint8)"
+    return CoefficientError(f"{name} has dtype {dtype}, and its values must be ints. {_EXACT} {way}.")
 
 
 def _no_integer(name: str, x: Any, value: Any, are_coefficients: bool) -> CoefficientError:
@@ -281,16 +282,20 @@ def _no_integer(name: str, x: Any, value: Any, are_coefficients: bool) -> Coeffi
     if value is not x:
         flat = isinstance(x, Sequence) and not any(isinstance(v, (list, tuple, np.ndarray)) for v in x)
         way = f"[{conversion} for v in {name}]" if flat else f"{conversion} for each entry v"
-        way = f"use {way}" if conversion else _way_around(value, "v")
+        way = f"Use {way}" if conversion else _way_around(value, "v")
         if are_coefficients and isinstance(value, float) and conversion:
             way += ", or ring.from_floats(x) for the elements with the nearest integers"
     elif isinstance(x, (bytes, bytearray, memoryview)):
-        way = f"use list({name}) for one integer a byte, or int.from_bytes({name}, 'little') for a single one"
+        way = f"Use list({name}) for one int per byte, or int.from_bytes({name}, 'little') for a single int"
     else:
-        way = f"use {conversion.replace('v', name, 1)}" if conversion else _way_around(value, name)
+        way = f"Use {conversion.replace('v', name, 1)}" if conversion else _way_around(value, name)
     kind, text = type(value).__name__, shown(value)
-    what = text if len(text) <= 100 and "\n" not in text else "a value"
-    return CoefficientError(f"{name}: {what} is of type {kind}, and values must be ints. {_EXACT} {way}")
+    is_short = len(text) <= 100 and "\n" not in text
+    if value is x:
+        what = f"{name}={text}" if is_short else name
+    else:
+        what = f"The entry {text} of {name}" if is_short else f"An entry of {name}"
+    return CoefficientError(f"{what} is of type {kind}, and values must be ints. {_EXACT} {way}.")
 
 
 def _conversion(value: Any) -> str:
@@ -307,20 +312,20 @@ def _conversion(value: Any) -> str:
 
 
 def _way_around(value: Any, name: str) -> str:
-    """Return what to do with a value of which no int can be made."""
+    """Return what to do with a value of which no int can be made: a sentence without its period."""
     if value is None:
-        return "replace None with an int, such as 0"
+        return "Replace None with an int, such as 0"
     if isinstance(value, (float, np.floating)):
-        return "replace it, as NaN and infinity have no nearest integer"
+        return "Replace it, as NaN and infinity have no nearest integer"
     if isinstance(value, NotAnArray):
         return value._exits()
     if isinstance(value, Mapping):
-        return f"use a list of coefficients, such as [{name}.get(i, 0) for i in range(n)]"
+        return f"Use a list of coefficients, such as [{name}.get(i, 0) for i in range(n)]"
     if isinstance(value, Set):
-        return f"use a list, such as sorted({name}), as a set has no order"
+        return f"Use a list, such as sorted({name}), as a set has no order"
     if isinstance(value, Iterable):
-        return f"use list({name})"
-    return "give an int, a list of ints, or an array of an integer dtype"
+        return f"Use list({name})"
+    return "Give an int, a list of ints, or an array of an integer dtype"
 
 
 def check_unmasked(x: object, name: str) -> None:
@@ -328,8 +333,8 @@ def check_unmasked(x: object, name: str) -> None:
     masked = sys.modules.get("numpy.ma")  # None before the first masked array can exist
     if masked and isinstance(x, masked.MaskedArray):
         raise CoefficientError(
-            f"{name}: a masked array, and there are no masked entries here; {name}.filled(0) or {name}.data "
-            "is an array"
+            f"{name} is a masked array, and polygpu does not have masked entries. Use {name}.filled(0) or "
+            f"{name}.data."
         )
 
 
@@ -345,7 +350,7 @@ def as_integers(x: object, name: str = "x", *, are_coefficients: bool = False) -
             return small
     if holds_poly(x):
         value = _value_in(x)
-        raise CoefficientError(f"{name}: a {type(value).__name__} is not an integer. {value._exits()}")
+        raise CoefficientError(f"{name} must hold integers, not a {type(value).__name__}. {value._exits()}.")
     if isinstance(x, (bytes, bytearray, memoryview)):
         raise _no_integer(name, x, x, are_coefficients)
     check_unmasked(x, name)
@@ -357,7 +362,8 @@ def as_integers(x: object, name: str = "x", *, are_coefficients: bool = False) -
         return contiguous(device_array)
     if hasattr(x, "__cuda_array_interface__"):
         raise DeviceError(
-            f"{name}: a GPU array of {type(x).__module__}; cupy.asarray(x) makes it one of CuPy"
+            f"{name} is a GPU array of {type(x).__module__}, and must be one of CuPy. Use "
+            f"cupy.asarray({name})."
         )
     if not isinstance(x, np.ndarray) and not isinstance(x, np.generic) and hasattr(x, "__array__"):
         x = np.asarray(x)
@@ -369,7 +375,7 @@ def as_integers(x: object, name: str = "x", *, are_coefficients: bool = False) -
             array = np.array(x, dtype=object)
         except ValueError:
             raise CoefficientError(
-                f"{name}: ragged nested lists; pad them with zeros to one length"
+                f"{name} is a ragged nested list. Pad its lists with zeros to one length."
             ) from None
     if array.dtype.kind in "iu":
         return np.require(array, array.dtype.newbyteorder("="), ["C", "A"])
@@ -380,7 +386,9 @@ def as_integers(x: object, name: str = "x", *, are_coefficients: bool = False) -
     if set(map(type, array.flat)) != {int}:
         for value in array.flat:
             if isinstance(value, (list, tuple, np.ndarray)):
-                raise CoefficientError(f"{name}: ragged nested lists; pad them with zeros to one length")
+                raise CoefficientError(
+                    f"{name} is a ragged nested list. Pad its lists with zeros to one length."
+                )
             if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
                 raise _no_integer(name, given, value, are_coefficients)
         array = np.array([int(value) for value in array.flat], dtype=object).reshape(array.shape)

@@ -51,7 +51,7 @@ def checked_axis(axis: object, ndim: int) -> int:
     """Return the batch axis, counted from the left."""
     a = integer(axis, "axis")
     if not -ndim <= a < ndim:
-        raise ParameterError(f"axis: {shown(a)} is outside the {ndim} batch axes")
+        raise ParameterError(f"axis={shown(a)} is not one of the {ndim} batch axes. Count them from 0, or from the last with -1.")
     return a % ndim
 
 
@@ -101,7 +101,7 @@ def _no_such_entry(error: IndexError, keys: tuple[Any, ...], x: Array) -> IndexE
         reason = f"{used} {'index is' if used == 1 else 'indices are'} given, for {len(batch)} axes"
     return IndexError(
         f"a[...] indexes batch axes only, and the batch shape is {batch}: {reason}. Coefficients are in "
-        "poly.data[..., limb, i] as residues, in poly.tolist() and poly.to_bigints() as ints"
+        "poly.data[..., limb, i] as residues, and in poly.tolist() and poly.to_bigints() as ints."
     )
 
 
@@ -130,7 +130,7 @@ def assign(x: Array, key: Any, value: Array) -> None:
     """
     keys, compute, rest = _batch_keys(key), backend_of(x), x.shape[-2:]
     if isinstance(x, np.ndarray) and not x.flags.writeable:
-        raise OutputError("value: is read-only and takes no assignment; value.copy() can be written")
+        raise OutputError("The Poly is read-only, so nothing can be assigned to it. Use its copy(), which can be written.")
     at = (*keys, slice(None), slice(None))
     if overlap(compute, x, value):
         value = copied(value)
@@ -148,8 +148,8 @@ def assign(x: Array, key: Any, value: Array) -> None:
         raise _no_such_entry(error, keys, x) from None
     if not broadcasts(value.shape[:-2], place):
         raise ParameterError(
-            f"value: batch shape {value.shape[:-2]} does not broadcast to {place}, that of the place; "
-            "reshape or index its batch axes"
+            f"value has batch shape {value.shape[:-2]}, which does not broadcast to {place}, the shape of "
+            "the assigned entries. Reshape value, or index its batch axes."
         )
     if view:
         compute.copy(value, x[at])
@@ -173,7 +173,10 @@ def reshape(x: Array, sizes: Any) -> Array:
     try:
         new = np.empty(batch, np.bool_).reshape(sizes).shape
     except (ValueError, TypeError, OverflowError):
-        raise ParameterError(f"shape: the batch shape {batch} does not reshape to {shown(sizes)}") from None
+        raise ParameterError(
+            f"shape={shown(sizes)} does not fit the batch shape {batch}. Give ints whose product is the number "
+            "of its entries. One of them may be -1."
+        ) from None
     return x.reshape(*new, *x.shape[-2:])
 
 
@@ -183,7 +186,10 @@ def stack(arrays: Sequence[Array], axis: object) -> Array:
     shape = arrays[0].shape
     for x in arrays:
         if x.shape != shape:
-            raise ParameterError(f"polys: batch shapes {batch_shapes(arrays)} must be equal to be stacked")
+            raise ParameterError(
+                f"polys have the batch shapes {batch_shapes(arrays)}, which must be equal for stack. Reshape or "
+                "index their batch axes."
+            )
     return _stacked(at, *arrays)
 
 
@@ -194,7 +200,8 @@ def concatenate(arrays: Sequence[Array], axis: object) -> Array:
     for x in arrays:
         if x.shape[:at] != before or x.shape[at + 1 :] != after:
             raise ParameterError(
-                f"polys: batch shapes {batch_shapes(arrays)} must be equal but for axis {at}"
+                f"polys have the batch shapes {batch_shapes(arrays)}, which must be equal except in axis {at}. "
+                "Reshape or index their batch axes."
             )
     return _joined(at, *arrays)
 

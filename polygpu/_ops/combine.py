@@ -25,11 +25,11 @@ def combine(values: Sequence[V], ints: Any, constant: Any, step: int, out: Array
     compute = backend_for(basis, arrays[0])
     integers = as_integers(ints, "ints")
     if not integers.ndim:
-        raise ParameterError("ints: a single integer. Give a list of integers, one for each of polys.")
+        raise ParameterError("ints is a single integer. Give a list of integers, one for each of polys.")
     if integers.shape[-1] != len(values):
         raise ParameterError(
-            f"ints: shape {integers.shape} does not end in {len(values)}, the number of polys. Give one "
-            "integer for each of them along the last axis."
+            f"ints has shape {integers.shape}, which does not end in {len(values)}, the number of polys. Give "
+            "one integer for each of them along the last axis."
         )
     batch = (*integers.shape[:-1], *result_shape(*arrays)[:-2])
     residues = None
@@ -44,8 +44,8 @@ def _constants(basis: Basis, constant: Any, batch: tuple[int, ...], compute: Mem
     added = as_integers(constant, "constant")
     if not broadcasts(added.shape, batch):
         raise ParameterError(
-            f"constant: shape {added.shape} does not broadcast to {batch}, the batch shape of the result. "
-            "Give one integer, or one for each combination and batch element."
+            f"constant has shape {added.shape}, which does not broadcast to {batch}, the batch shape of the "
+            "result. Give one integer, or one for each combination and batch element."
         )
     return constants(basis, added, compute)
 

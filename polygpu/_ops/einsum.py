@@ -46,12 +46,12 @@ def matmul_labels(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[list[list[Lab
     """Return the labels of both operands' axes, and the result's, for a product of these batch shapes."""
     for name, batch in (("a", a), ("b", b)):
         if not batch:
-            raise ParameterError(f"{name}: a single polynomial is no matrix; use a * b")
+            raise ParameterError(f"{name} is a single polynomial, which is not a matrix. Use a * b.")
     k = b[-2] if len(b) > 1 else b[-1]
     if a[-1] != k:
         raise ParameterError(
-            f"a, b: batch shapes {a} and {b}; the last axis of a, {a[-1]}, must be as long "
-            f"as the {'second last' if len(b) > 1 else 'only'} one of b, {k}"
+            f"a has batch shape {a} and b has batch shape {b}. The last axis of a, {a[-1]}, must be as long as "
+            f"the {'second last' if len(b) > 1 else 'only'} axis of b, {k}. Reshape or index one of them."
         )
     batches: list[list[Label]] = [list(range(2 - len(batch), 0)) for batch in (a, b)]
     rows: list[Label] = ["m"] if len(a) > 1 else []
@@ -68,7 +68,7 @@ def dot(a: V, b: V, axis: object, strides: Layouts = None, *, out: Array | None 
     """
     ndim = len(result_shape(a._data, b._data)) - 2
     if not ndim:
-        raise ParameterError("dot: single polynomials have no batch axis to sum over; use a * b")
+        raise ParameterError("a and b are single polynomials, so dot has no batch axis to sum over. Use a * b.")
     summed = checked_axis(axis, ndim) - ndim
     output: list[Label] = [label for label in range(-ndim, 0) if label != summed]
     labels: list[list[Label]] = [list(range(-len(x._batch), 0)) for x in (a, b)]
@@ -93,19 +93,19 @@ def _einsum(*values_and_subscripts: Any, out: Array | None = None) -> Any:
 def parsed_subscripts(subscripts: object, ndims: Sequence[int]) -> tuple[list[list[Label]], list[Label]]:
     """Return the labels of each operand's axes, and the result's."""
     if not isinstance(subscripts, str):
-        raise ParameterError(f"subscripts: {subscripts!r} must be a text such as 'ij,jk->ik'")
+        raise ParameterError(f"subscripts={subscripts!r} must be a str, such as 'ij,jk->ik'.")
     inputs, arrow, result = subscripts.replace(" ", "").partition("->")
     terms = inputs.split(",")
     for term in [*terms, result]:
         if not re.fullmatch(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*", term):
             raise ParameterError(
-                f"subscripts: {term!r} in {subscripts!r} must be letters, with '...' at most once; "
-                "write 'ij,jk->ik'"
+                f"The term {term!r} of subscripts={subscripts!r} must consist of letters, with '...' at most "
+                "once. An example is 'ij,jk->ik'."
             )
     if len(terms) != len(ndims):
         raise ParameterError(
-            f"subscripts: {subscripts!r} has terms for {len(terms)} operands, there are {len(ndims)}; "
-            "give one term an operand, between commas"
+            f"subscripts={subscripts!r} has terms for {len(terms)} operands, and there are {len(ndims)}. "
+            "Give one term for each operand, separated by commas."
         )
     labels = [_labels(term, ndim, i) for i, (term, ndim) in enumerate(zip(terms, ndims, strict=True))]
     widest = max((-x for names in labels for x in names if isinstance(x, int)), default=0)
@@ -115,14 +115,17 @@ def parsed_subscripts(subscripts: object, ndims: Sequence[int]) -> tuple[list[li
         return labels, [*range(-widest, 0), *once]
     for x in result.replace("...", ""):
         if x not in letters:
-            raise ParameterError(f"subscripts: label {x!r} of the result in {subscripts!r} is of no operand")
+            raise ParameterError(
+                f"subscripts={subscripts!r} has the label {x!r} in the result, which is not a label of an "
+                "operand. Remove it, or label an axis with it."
+            )
         if result.count(x) > 1:
             raise ParameterError(
-                f"subscripts: label {x!r} occurs twice in the result {result!r}; name it once"
+                f"The label {x!r} occurs twice in the result {result!r} of subscripts. Name it once."
             )
     if widest and "..." not in result:
         raise ParameterError(
-            f"subscripts: the result {result!r} must have '...' too; label the axes that shall be summed over"
+            f"The result {result!r} of subscripts must have '...' too. Use letters for the axes to sum over."
         )
     return labels, _split(result, widest)
 
@@ -132,8 +135,8 @@ def _labels(term: str, ndim: int, operand: int) -> list[Label]:
     letters = len(term.replace("...", ""))
     if letters > ndim or (letters < ndim and "..." not in term):
         raise ParameterError(
-            f"subscripts: {term!r} has {letters} labels, operand {operand} has {ndim} batch axes; "
-            "give one label an axis; coefficients and limbs are no axes"
+            f"In subscripts, {term!r} has {letters} labels, and operand {operand} has {ndim} batch axes. Give "
+            "one label for each axis. Coefficients and limbs are not batch axes."
         )
     return _split(term, ndim - letters)
 
@@ -216,8 +219,9 @@ def label_sizes(batches: Sequence[tuple[int, ...]], labels: list[list[Label]]) -
             diagonal = [x for name, x in zip(names, batch, strict=True) if name == label]
             if min(diagonal) != max(diagonal):
                 raise ParameterError(
-                    f"subscripts: label {label!r} occurs twice in an operand of batch shape {batch}; "
-                    f"a diagonal needs axes of one length, not {diagonal[0]} and {diagonal[1]}"
+                    f"The label {label!r} of subscripts occurs twice in an operand of batch shape {batch}. A "
+                    f"diagonal needs axes of one length, not {diagonal[0]} and {diagonal[1]}. Index one of "
+                    "these axes."
                 )
             known = sizes.setdefault(label, size)
             if known == 1:
@@ -227,8 +231,8 @@ def label_sizes(batches: Sequence[tuple[int, ...]], labels: list[list[Label]]) -
                     f"axis {label!r}" if isinstance(label, str) else f"axis {label} of those that broadcast"
                 )
                 raise ParameterError(
-                    f"operand {i}: {name}, of batch shape {batch}, has length {size}, and {known} in an "
-                    "operand before; lengths must be equal, or 1: index or reshape one"
+                    f"Operand {i} has batch shape {batch}, with length {size} in {name}, and an operand before "
+                    f"it has length {known}. These lengths must be equal or 1. Index or reshape an operand."
                 )
     return sizes
 
