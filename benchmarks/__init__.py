@@ -1,4 +1,4 @@
-"""Benchmarks of polygpu and its peers. Each writes JSON lines into results/; report.py makes the tables."""
+"""Benchmarks of polygpu and other libraries, which write JSON lines into results/. report.py makes tables."""
 
 import sys
 from pathlib import Path

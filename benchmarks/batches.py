@@ -1,4 +1,4 @@
-"""Batches of operands on a GPU, and how results computed from them are verified."""
+"""Batches of operands on a GPU, and the verification of results that are computed from them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from polygpu._core.exact.primes import GOLDILOCKS
 from .harness import Case
 
 DEVICE = "cuda:0"
-COMPARED = 2**17  # greatest degree whose rows are compared with the CPU backend
+COMPARED = 2**17  # largest degree for which rows are compared with the CPU backend
 BABYBEAR = 15 * 2**27 + 1  # no 30-bit prime has a negacyclic transform of 2^24 points
 
 Run = Callable[[], pg.Poly]
 
 
 def turns(runs: Sequence[Run]) -> Run:
-    """Return a function whose calls make these runs in turn, over and over."""
+    """Return a function that calls the next one of these runs each time, over and over."""
     if len(runs) == 1:
         return runs[0]
     cycle = itertools.cycle(runs)
@@ -36,7 +36,10 @@ def turns(runs: Sequence[Run]) -> Run:
 
 
 def fill(array: Any, moduli: Sequence[int], seed: int) -> None:
-    """Fill (batch, limbs, n) with residues of a counter's hash (splitmix64), the same on every card."""
+    """Fill an array (batch, limbs, n) with hashes of a counter (splitmix64), reduced modulo each limb.
+
+    The residues are the same on every card.
+    """
     import cupy
 
     kernel = cupy.ElementwiseKernel(
@@ -56,7 +59,7 @@ def fill(array: Any, moduli: Sequence[int], seed: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Buffers:
-    """Two polynomials, or batches of them, and where their transform and their product go."""
+    """Two operands, each a polynomial or a batch, and memory for the transform of one and for the result."""
 
     a: pg.Poly
     b: pg.Poly
@@ -66,18 +69,21 @@ class Buffers:
 
 @dataclass(frozen=True)
 class Point:
-    """A place that is verified: entry k of a transformed row is the row's value at x."""
+    """An entry of a transform that is verified: entry k of a transformed row is the row's value at x."""
 
     row: int
     limb: int
     k: int
     x: int
-    value: int  # of `a`
+    value: int  # value of operand `a` at x
 
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """A batch of operands, in enough copies that no cache holds them, and how its results are verified."""
+    """A batch of operands, with the verification of its results.
+
+    The operands are copied so often that all copies together do not fit in a cache.
+    """
 
     ring: pg.Ring
     batch: int
@@ -106,7 +112,7 @@ class Workload:
 
     @cached_property
     def picked(self) -> list[int]:
-        """The polynomials of the batch that are verified one by one."""
+        """Indices of the polynomials of the batch that are verified one by one."""
         return sorted({0, self.batch // 2, self.batch - 1})
 
     def rows(self, poly: pg.Poly) -> NDArray[Any]:
@@ -123,7 +129,7 @@ class Workload:
 
     @cached_property
     def points(self) -> list[Point]:
-        """Random places that are verified, fewer in longer rows."""
+        """Random entries of transforms that are verified, fewer if rows are longer."""
         n, rng = self.ring.n, random.Random(self.ring.n)
         rows = range(len(self.picked)) if n <= 2**20 else [len(self.picked) - 1]
         limbs = rng.sample(range(self.ring.rows), min(self.ring.rows, 3))
@@ -169,7 +175,7 @@ class Workload:
 
     @property
     def word(self) -> str:
-        """The arithmetic: of 32-bit integers, of doubles, of 64-bit integers or of Goldilocks."""
+        """Name of the arithmetic: for 32-bit integers, doubles, 64-bit integers or Goldilocks."""
         if self.ring.moduli == (GOLDILOCKS,):
             return f"Goldilocks, X^N {'+' if self.ring.kind == 'negacyclic' else '-'} 1"
         if self.ring.dtype == np.uint32:
@@ -177,8 +183,8 @@ class Workload:
         groups = groups_of(self.ring._plan.basis, get_backend(DEVICE).card)  # type: ignore[attr-defined]
         return "f64" if {group.word.name for group in groups} == {"Float64"} else "u64"
 
-    # How a result is verified; values are `rows` of it. Results are poisoned beforehand, so that an entry
-    # which was not written is not a residue.
+    # The following methods verify a result. `values` are the result's `rows`. Before a run, results are
+    # filled with numbers that are not residues, so that entries which are not written are found.
 
     def poison(self, *polys: pg.Poly) -> None:
         for poly in polys:
@@ -197,7 +203,7 @@ class Workload:
         )
 
     def is_inverse(self, values: NDArray[Any]) -> bool:
-        """Whether it is the inverse of a transform that was verified before."""
+        """Return whether a result is the inverse of the transform that was verified before."""
         return np.array_equal(values, self.host_a.data) and self.first.result == self.first.a
 
     def is_product(self, values: NDArray[Any]) -> bool:

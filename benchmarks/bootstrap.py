@@ -1,15 +1,17 @@
-"""A bootstrap of CKKS and its stages, beside the transforms and the bytes that it cannot avoid.
+"""A bootstrap of CKKS and its stages, compared with the transforms and the memory traffic that it needs.
 
     python -m benchmarks.bootstrap [--device cuda] [--quick] [--preset NAME] [--results DIR]
 
-Transforms are counted while a bootstrap runs: those of each verb, by the costs that its docstring gives. As
-many rows of the same primes are transformed in the same run. The bytes are those of all keys and diagonals as
-each verb reads them, once; a copy moves as many, half of them read and half written: estimates, not bounds.
+Two figures are compared with the bootstrap; they are estimates, not bounds. The first is the time of its
+transforms alone. They are counted while a bootstrap runs, by the costs that the docstrings of the functions
+give, and then as many rows modulo the same primes are transformed. The second is the time of a copy that
+moves as many bytes as all keys and diagonals have that the functions read. Half of these bytes are read and
+half written.
 
-On the CPU two cores work. On a GPU the bootstrap is one CUDA graph, and so is each stage; a row of plain
-calls stands beside it. Results are decrypted before they are timed. On a GPU they are also compared with the
-CPU's. What another library printed in the same run is kept in BESIDE, not among the rows: it was not measured
-by this program.
+On the CPU two cores work. On a GPU the bootstrap is one CUDA graph, and so is each stage; another row shows
+the bootstrap in plain calls. Results are decrypted before they are timed. On a GPU they are also compared
+with the results of the CPU. BESIDE holds what another library printed in the same run. It is not among the
+rows, because this program did not measure it.
 """
 
 from __future__ import annotations
@@ -38,14 +40,15 @@ from .harness import RESULTS, Case, CudaEvents, Row, Timer, Unverified, measure,
 from .tables import Line, LineKind, Table, figure
 
 CORES = 2
-LEAST_BITS = {"precise": 21.0, "wide": 17.0}  # of the worst slot, which is more exact in smaller rings
+# Least precision of the worst slot in bits, by preset. Smaller rings are more precise.
+LEAST_BITS = {"precise": 21.0, "wide": 17.0}
 STAGES = ("ModRaise", "CoeffToSlot", "EvalMod", "SlotToCoeff")
 WHOLE, PLAIN = "CKKS bootstrap", "CKKS bootstrap, plain calls"
 
 
 @dataclass
 class Work:
-    """Rows that a bootstrap transforms, inverse (back) and forward (forth), and bytes that it must read."""
+    """Rows of inverse (back) and forward (forth) transforms in a bootstrap, and the bytes it must read."""
 
     back: int = 0
     forth: int = 0
@@ -65,7 +68,7 @@ class Work:
         self.nbytes += 2 * digits * (ring.rows + key.special.rows) * row
 
     def matrix(self, c: pg.Poly, M: lattice.LinearTransform, keys: Any, rescale: int) -> None:
-        """Add a matrix times slots."""
+        """Add the product of a matrix and the slots of a ciphertext."""
         limbs, special, count = M.ring.rows, M.special.rows, prod(c.shape[:-1])
         digits = -(-limbs // keys[M.galois_elements[0]].limbs_per_digit)
         giants = sum(g != 0 for g in M._giants)
@@ -78,7 +81,7 @@ class Work:
 
 @contextmanager
 def counting() -> Iterator[Work]:
-    """Count the work of verbs that are called inside, of the example's modules."""
+    """Count the work of the functions that the example's modules call inside the `with`."""
     work = Work()
 
     def watched(owner: Any, name: str, note: Callable[..., None]) -> Any:
@@ -128,7 +131,7 @@ def counting() -> Iterator[Work]:
 
 
 def cases(name: str, log_n: int, device: str) -> Iterator[Case]:
-    """Yield the cases of a preset: the bootstrap, its stages, and its floors."""
+    """Yield the cases of a preset: the bootstrap, its stages, and its transforms and bytes alone."""
     p = replace(PRESETS[name], log_n=log_n)
     own = Bootstrapper(p)
     secret, own_keys = own.keygen(b"benchmark")
@@ -185,12 +188,12 @@ def _case(op: str, params: Params, run: Callable[[], pg.Poly], right: NDArray[An
 
 
 def _recorded(f: Callable[[pg.Poly], pg.Poly], x: pg.Poly) -> Callable[[], pg.Poly]:
-    """Return the function as one call without arguments, on a GPU a CUDA graph."""
+    """Return f(x) as a function without arguments. On a GPU it replays a CUDA graph."""
     return (lambda: f(x)) if x.device == "cpu" else pg.capture(f, x)
 
 
 def _transforms(p: Parameters, device: str, work: Work, params: Params) -> Case:
-    """As many rows transformed as a bootstrap needs."""
+    """Return the case of transforms of as many rows as a bootstrap transforms."""
     T = p.ring.join(p.special)
     rows = T.random(4, seed=3)
     evaluated = rows.ntt()
@@ -230,7 +233,7 @@ def _bytes(p: Parameters, device: str, work: Work, params: Params) -> Case:
 # ---- the tables ----
 
 
-# In ms: the time of a whole bootstrap at most, by device, degree, and bits of the primes of EvalMod.
+# Greatest allowed time of a bootstrap in ms, by device, degree, and bit length of the primes of EvalMod.
 MUSTS = {
     "cpu": {(2**16, 58): 3000, (2**15, 58): 1300},
     "gpu": {(2**16, 58): 20, (2**16, 50): 18},
@@ -259,9 +262,10 @@ def lines(device: str) -> tuple[Line, ...]:
     )
 
 
-# Another library, and the commit whose rows are of the same run: name, primes, ms, bits of the worst slot,
-# bits of log2 Q left. The times are medians of 21 calls, which its own test printed by the clock of the host.
-# Quartiles were not kept. The bits left are the levels times the bits of its parameter files.
+# Results of another library: name, primes, ms, precision of the worst slot in bits, and bits of log2 Q that
+# are left. Our rows of the same run have the commit BESIDE_COMMIT. The times are medians of 21 calls by the
+# host's clock, as the library's own test printed them; quartiles were not kept. The bits left are the number
+# of levels times the bits of a level in its parameter files.
 BESIDE_COMMIT = "0261c375aeb39efa62be44f4490319285e8fb3f1"
 BESIDE = (
     ("Cheddar 8df8b26, 40", "47 + 12 of at most 31 bits", 23.5849, "20.0", "520"),
@@ -271,15 +275,15 @@ BESIDE = (
 
 @dataclass(frozen=True)
 class BesideKind:
-    """Whole bootstraps on a GPU beside those of another library in the same run."""
+    """A table of whole bootstraps on a GPU beside those of another library in the same run."""
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of `rows` that the table shows."""
+        """Return the rows that the table shows."""
         own = [row for row in rows if row.op == WHOLE and row.machine["kind"] == "gpu"]
         return [row for row in own if row.commit == BESIDE_COMMIT]
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """Yield the table of that run, the fastest first."""
+        """Yield the table of this run. The fastest bootstrap is on its first line."""
         lines = list(BESIDE)
         for row in self.rows(rows):
             p = row.params

@@ -1,8 +1,8 @@
-"""Single calls on a GPU: the host's time, products of matrices back to back, and tables of calls.
+"""Single calls on a GPU: the host's time for a call, products of matrices back to back, and tables of calls.
 
-The tables also show calls in graphs and first products. `python -m benchmarks.gpu --only calls` measures the
-calls. While the host's time is taken, a kernel that only waits keeps the stream busy. So the time of a call
-is the time to queue it, and no call waits for the work of an earlier one.
+`python -m benchmarks.gpu --only calls` measures these calls. The tables also show calls in CUDA graphs and
+first products. While the host's time is measured, a kernel that only waits keeps the stream busy. So the time
+of a call is the time that the host needs to queue it, and no call waits for the work of an earlier one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from .harness import Case, Machine, Row, Unverified
 from .matrices import Product, multiply_integers
 from .tables import Table, figure, power
 
-HOST, BACK_TO_BACK = "host", "back to back"  # param "launch" of a row: the host's time, the card's time
-GRAPH_CALLS = 20  # in one graph
-BUSY_NS = 5_000_000  # for which the stream is kept busy: more than ten samples
+# The param "launch" of a row: HOST for the host's time, BACK_TO_BACK for the card's time.
+HOST, BACK_TO_BACK = "host", "back to back"
+GRAPH_CALLS = 20  # number of calls in one graph
+BUSY_NS = 5_000_000  # time for which a kernel keeps the stream busy, longer than ten samples of calls
 ATTEMPTS = 5
 SUMS = 4096, 50, 4, 8, 4  # degree, bits and limbs of a ring; terms of a sum, rows of a matrix
 SQUARES = 512, 2048  # sizes of matrices of integers
@@ -42,7 +43,7 @@ extern "C" __global__ void benchmark_wait(unsigned long long ns) {
 
 
 class HostTime:
-    """A timer of the host: it queues work behind a kernel that waits."""
+    """A timer of the host, which measures how long it takes to queue work behind a kernel that waits."""
 
     warm_up_ns, total_ns = 1e6, 1e7
 
@@ -79,7 +80,7 @@ class HostTime:
 
 
 def host_cases(w: Workload) -> Iterator[Case]:
-    """Plain calls on one polynomial, each with a new result, and replays of a recording."""
+    """Yield the cases of plain calls on one polynomial, which make new results, and of a graph's replay."""
     s, (x, y) = w.first, (poly.data.astype(object) for poly in (w.host_a, w.host_b))
     q = np.array(w.ring.moduli, dtype=object)[:, None]
     evaluated = s.a.ntt()
@@ -132,7 +133,7 @@ def sum_cases(device: str) -> Iterator[Case]:
 
 
 def square_cases(size: int) -> Iterator[Case]:
-    """Products of matrices of integers: the host's time, and the card's for calls back to back."""
+    """Yield the cases of products of integer matrices: the host's time, and the card's time back to back."""
     import cupy
 
     q = SQUARES_MODULUS
@@ -158,18 +159,18 @@ def square_cases(size: int) -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class CallKind:
-    """One table: a line for each shape, a column for each kind of call."""
+    """A table with a line for each shape and a column for each kind of call."""
 
     title: str
     heads: tuple[str, ...]
     line: Callable[[Row], tuple[Any, ...]]
-    """The first cells of a row's line, in the order of the lines; the last is N."""
+    """A function that returns the first cells of a line, by which lines are sorted. The last one is N."""
     columns: Mapping[str, Mapping[str, str]]
-    """For each heading of a column, the op and the params that its rows have, as text."""
-    unit: float = 1e3  # ns
+    """A dict from the heading of each column to the op and the params of its rows, as text."""
+    unit: float = 1e3  # length in ns of the unit that the table shows
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of `rows` that the table shows; of two the newer row."""
+        """Return the rows that the table shows, only the newest one for each cell."""
         shown: dict[object, Row] = {}
         for row in rows:
             own = (row.machine["kind"], row.library) == ("gpu", "polygpu")

@@ -1,12 +1,13 @@
-"""Between bases of moduli, integers in and out, samplers: beside what they need, another library or a target.
+"""Conversions between bases of moduli, conversions of integers, and samplers.
 
     python -m benchmarks.cpu --only conversions
     python -m benchmarks.gpu --only conversions
 
-A verb on evaluated values needs some transforms. These transforms alone are a row of the same run: one
-batched inverse transform, then one batched forward transform. On a GPU verbs and transforms run in a CUDA
-graph of some calls. Whole results are compared with Python integers before they are timed, samples with the
-reference.
+Each is compared with the transforms that it needs, with another library or with a target. For an operation on
+evaluated values, its transforms alone are another row of the same run: one batched inverse transform, then
+one batched forward transform. On a GPU, operations and transforms run in a CUDA graph of several calls.
+Before results are timed, they are compared with Python integers, and samples with those of the reference
+backend.
 """
 
 from __future__ import annotations
@@ -31,20 +32,24 @@ from .harness import Case, Row, in_passes
 from .polynomials import bit_reversal, from_flint, to_flint
 from .tables import Line, LineKind
 
-Ints = NDArray[np.object_]  # Python ints (*batch, n)
+Ints = NDArray[np.object_]  # an array (*batch, n) of Python ints
 Params = dict[str, int | str]
-Verb = Callable[[pg.Poly, pg.Poly | None], pg.Poly]  # takes a value and where the result goes
+Verb = Callable[[pg.Poly, pg.Poly | None], pg.Poly]  # an operation, called with a value and `out` or None
 
-BITS = 50  # of primes on the CPU, and of samples
-GRAPH_CALLS = 5  # in one graph
-WORDS = {30: "u32", 31: "u32", 50: "f64"}  # of a GPU's arithmetic, else u64
-T = 65537  # of BFV's plaintexts
-ETA, B, SIGMAS = 21, 17, {"3.2": 3.2, "2^20": 2**20}  # of samplers
+BITS = 50  # bit length of the primes on the CPU, and of the modulus of samples
+GRAPH_CALLS = 5  # number of calls in one graph
+WORDS = {30: "u32", 31: "u32", 50: "f64"}  # a GPU's arithmetic by bit length; u64 for all others
+T = 65537  # modulus of BFV's plaintexts
+ETA, B, SIGMAS = 21, 17, {"3.2": 3.2, "2^20": 2**20}  # parameters of samplers
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Degrees, and limbs: of values; `special` that fall away or of a digit; `sources` of conversions."""
+    """Degrees and numbers of limbs that are measured on a device.
+
+    limbs: limbs of a value. special: limbs of a digit, or limbs that are divided away. sources: limbs of a
+    value that is converted to other moduli.
+    """
 
     degree: int = 2**15
     limbs: int = 12
@@ -56,7 +61,7 @@ class Sizes:
     point: int = 2**20
     inverted: int = 701
     bfv: int = 2**13
-    passes: int = 3  # on the CPU
+    passes: int = 3  # number of passes on the CPU
 
 
 FULL = Sizes()
@@ -76,13 +81,13 @@ def integers(a: pg.Poly) -> Ints:
 
 
 def centred(x: Ints, m: int) -> Ints:
-    """In [-m/2, m/2)."""
+    """Return the representatives of x modulo m in [-m/2, m/2)."""
     x = x % m
     return np.where(2 * x >= m, x - m, x)
 
 
 def fast(x: Ints, moduli: Sequence[int]) -> Ints:
-    """Compute the sum of y_i Q/q_i, where y_i = x (Q/q_i)^-1 mod q_i, centred."""
+    """Compute the sum of y_i Q/q_i, with centred y_i = x (Q/q_i)^-1 mod q_i and Q the product of all q_i."""
     Q = prod(moduli)
     parts = [centred(x * pow(Q // q, -1, q), q) * (Q // q) for q in moduli]
     total: Ints = np.sum(parts, axis=0)
@@ -90,17 +95,17 @@ def fast(x: Ints, moduli: Sequence[int]) -> Ints:
 
 
 def nearest(x: Ints, P: int) -> Ints:
-    """x / P rounded to the nearest, halves up."""
+    """Compute x / P, rounded to the nearest integer. Halves are rounded up."""
     return (2 * x + P) // (2 * P)
 
 
 def words(x: Iterable[int], count: int) -> NDArray[np.uint64]:
-    """Non-negative numbers as little-endian words, a row for each."""
+    """Return non-negative ints as rows of 64-bit words, the lowest word first."""
     return np.frombuffer(b"".join(int(v).to_bytes(8 * count, "little") for v in x), "<u8").reshape(-1, count)
 
 
 def is_of(S: pg.Ring, expected: Callable[[], Ints], values: NDArray[Any]) -> bool:
-    """Whether residues (*batch, limbs, n) are those of the numbers."""
+    """Return whether the residues `values` (*batch, limbs, n) are those of the integers expected()."""
     numbers = expected()
     return values.shape == (*numbers.shape[:-1], len(S.moduli), S.n) and all(
         np.array_equal(values[..., i, :].astype(object), numbers % q) for i, q in enumerate(S.moduli)
@@ -108,7 +113,10 @@ def is_of(S: pg.Ring, expected: Callable[[], Ints], values: NDArray[Any]) -> boo
 
 
 def is_transform(values: NDArray[Any], a: pg.Poly) -> bool:
-    """Whether evaluated residues are the transform of a: one random entry of each row, then all by intt."""
+    """Return whether evaluated residues are the transform of a.
+
+    One random entry of each row is compared with the value of the polynomial, then all entries by intt().
+    """
     ring, order = a.ring, bit_reversal(a.ring.n)
     source, n = random.Random(ring.n), ring.n
     assert ring.roots is not None
@@ -127,7 +135,7 @@ def ring_of(n: int, bits: int, limbs: int) -> pg.Ring:
 
 
 def params_of(R: pg.Ring, S: pg.Ring, device: str, batch: int = 1) -> Params:
-    """Return the params of a row whose values go from R to S."""
+    """Return the params of a row for an operation that takes values from the ring R to the ring S."""
     bits = R.moduli[0].bit_length()
     params: Params = {"n": R.n, "bits": bits, "limbs": R.rows, "to": S.rows, "batch": batch}
     return params | gpu_params(R, f"CUDA graph of {GRAPH_CALLS}") if device != "cpu" else params
@@ -139,13 +147,13 @@ def gpu_params(R: pg.Ring, launch: str) -> Params:
 
 
 def recorded(work: Callable[[], Any], x: pg.Poly, device: str) -> tuple[Callable[[], Any], int]:
-    """Work on x as a function, on a GPU a CUDA graph; and the calls that one run of it makes."""
+    """Return a function that does the work, on a GPU by a CUDA graph, and how often a call does it."""
     calls = 1 if device == "cpu" else GRAPH_CALLS
     return pg.capture(lambda _: [work() for _ in range(calls)][-1], x), calls
 
 
 def poison(*polys: pg.Poly) -> None:
-    """Fill polynomials, so that an entry that was not written afterwards is not a residue."""
+    """Fill polynomials with a number that is not a residue, to find entries that are never written."""
     for poly in polys:
         poly.data.fill(poly.data.dtype.type(np.iinfo(poly.data.dtype).max))
 
@@ -158,9 +166,9 @@ def residues(poly: pg.Poly) -> NDArray[Any]:
 def verb_case(
     op: str, params: Params, device: str, a: pg.Poly, verb: Verb, expected: Callable[[], Ints]
 ) -> Case:
-    """Return the case of a verb on a value.
+    """Return the case of an operation on a value `a`, which lies on the host.
 
-    The value is given on the host. The memory of the result is made before.
+    The memory for the result is allocated before the operation is timed.
     """
     x = a.to(device)
     out = verb(x, None)
@@ -171,13 +179,14 @@ def verb_case(
 
 
 def transforms_case(op: str, params: Params, device: str, down: pg.Poly, up: pg.Poly) -> Case:
-    """Return the case of the transforms that a verb needs.
+    """Return the case of the transforms that an operation needs.
 
-    The transforms are inverse ones to `down` and forward ones of `up`. Both are given on the host.
+    `down` holds the results of the inverse transforms, and `up` the operands of the forward transforms. Both
+    are given on the host, in coefficients.
     """
     evaluated = down.ntt()
     x, y = evaluated.to(device), up.to(device)
-    back, forth = x.intt(), y.ntt()  # memory that this library made, as for results
+    back, forth = x.intt(), y.ntt()  # memory for the results, which this library allocates as for any result
 
     def work() -> tuple[pg.Poly, pg.Poly]:
         return x.intt(out=back), y.ntt(out=forth)
@@ -200,7 +209,7 @@ def transforms_case(op: str, params: Params, device: str, down: pg.Poly, up: pg.
 
 
 def rescale_cases(device: str, Q: pg.Ring) -> Iterator[Case]:
-    """Yield the cases of a ciphertext of two evaluated polynomials that is rescaled by its last limb."""
+    """Yield the cases of rescaling a ciphertext, two evaluated polynomials, by its last limb."""
     a, S = Q.random(2, seed=1), Q[:-1]
     where = ("rescale", params_of(Q, S, device, 2), device)
 
@@ -212,7 +221,7 @@ def rescale_cases(device: str, Q: pg.Ring) -> Iterator[Case]:
 
 
 def mod_up_cases(device: str, R: pg.Ring, S: pg.Ring) -> Iterator[Case]:
-    """Yield the cases of an evaluated value that is taken to a ring whose first limbs are its own."""
+    """Yield the cases of extending an evaluated value from R to S, whose first limbs are those of R."""
     a, new = R.random(seed=1), S[R.rows :]
     where = ("mod_up", params_of(R, S, device), device)
 
@@ -224,7 +233,7 @@ def mod_up_cases(device: str, R: pg.Ring, S: pg.Ring) -> Iterator[Case]:
 
 
 def mod_down_cases(device: str, R: pg.Ring, Q: pg.Ring) -> Iterator[Case]:
-    """Yield the cases of an evaluated value that is taken down to its first limbs."""
+    """Yield the cases of dividing an evaluated value by its last limbs, so that the first ones remain."""
     a, dropped = R.random(seed=1), R[Q.rows :]
     where = ("mod_down", params_of(R, Q, device), device)
 
@@ -236,11 +245,11 @@ def mod_down_cases(device: str, R: pg.Ring, Q: pg.Ring) -> Iterator[Case]:
 
 
 def digits_cases(device: str, Q: pg.Ring, R: pg.Ring, size: int) -> Iterator[Case]:
-    """Yield the cases of the digits of an evaluated value.
+    """Yield the cases of splitting an evaluated value of Q into digits of `size` limbs each.
 
-    The digits have `size` limbs each. They are in a ring whose first limbs are the value's own.
+    The digits are values of R, a ring whose first limbs are those of Q.
     """
-    a, new = Q.random(seed=1), R[size:]  # as many limbs as are new to each digit
+    a, new = Q.random(seed=1), R[size:]  # `new` has as many limbs as each digit lacks
     moduli = [prod(Q.moduli[i : i + size]) for i in range(0, Q.rows, size)]
     where = ("digits", params_of(Q, R, device) | {"size": size}, device)
 
@@ -253,11 +262,11 @@ def digits_cases(device: str, Q: pg.Ring, R: pg.Ring, size: int) -> Iterator[Cas
 
 
 def convert_cases(device: str, R: pg.Ring, S: pg.Ring, transforms: bool) -> Iterator[Case]:
-    """Coefficients to other moduli; and the transforms that evaluated values would need."""
+    """Yield the cases of converting coefficients, and of the transforms that evaluated values also need."""
     a, params = R.random(seed=1), params_of(R, S, device)
     halves = random.Random(1).choices(
         (R.modulus // 2, R.modulus // 2 + 1), k=R.n
-    )  # Q is odd: both are 1/2 from Q/2
+    )  # since Q is odd, both differ from Q/2 by 1/2
     near = R.from_residues(np.array([[x % q for x in halves] for q in R.moduli], R.dtype))
 
     def exact(x: pg.Poly, out: pg.Poly | None) -> pg.Poly:
@@ -280,7 +289,7 @@ def convert_cases(device: str, R: pg.Ring, S: pg.Ring, transforms: bool) -> Iter
 
 
 def integer_cases(sizes: Sizes) -> Iterator[Case]:
-    """Machine integers to residues; residues to machine integers, to their norm, to Python ints."""
+    """Yield the cases of making values of machine integers, and of to_int64, norm and to_bigints."""
     rng = np.random.default_rng(1)
     R = ring_of(sizes.read, BITS, sizes.limbs)
     q = min(R.moduli)
@@ -312,9 +321,9 @@ def integer_cases(sizes: Sizes) -> Iterator[Case]:
 
 
 def sampler_cases(device: str, sizes: Sizes, few: bool = False) -> Iterator[Case]:
-    """Yield the cases of samples of one limb from a seed.
+    """Yield the cases of samplers with one limb and a given seed.
 
-    few: only some samplers. A GPU draws the same samples as the CPU.
+    If `few` is True, only some samplers are measured. A GPU must draw the same samples as the CPU.
     """
     n, batch = sizes.samples
     R = ring_of(n, BITS, 1)
@@ -344,7 +353,7 @@ def sampler_cases(device: str, sizes: Sizes, few: bool = False) -> Iterator[Case
 
 
 def by_definition(draw: Callable[..., pg.Poly], numbers: Iterable[int]) -> Iterator[NDArray[Any]]:
-    """Polynomials of the stream of seed 1, by their numbers, drawn by the reference."""
+    """Yield the polynomials with the indices `numbers` in the stream of seed 1, by the reference backend."""
     with pg.device("reference"):
         yield from [draw(seed=1, start=i).data for i in numbers]
 
@@ -353,7 +362,7 @@ def by_definition(draw: Callable[..., pg.Poly], numbers: Iterable[int]) -> Itera
 
 
 def point_case(n: int) -> Case:
-    """One polynomial at one point."""
+    """Return the case of evaluating one polynomial at one point."""
     R = ring_of(n, BITS, 1)
     a, x = R.random(seed=1), R.modulus // 3
 
@@ -367,7 +376,7 @@ def point_case(n: int) -> Case:
 def inverse_cases(n: int) -> Iterator[Case]:
     """Yield the cases of an inverse modulo X^n - 1 and 3, as in NTRU.
 
-    FLINT's extended Euclid on FLINT's objects is measured beside it.
+    FLINT's extended Euclidean algorithm, on objects of FLINT, is measured too.
     """
     q = 3
     R = pg.Ring(n, q, kind="cyclic")
@@ -386,7 +395,7 @@ def inverse_cases(n: int) -> Iterator[Case]:
 
 
 def bfv_case(n: int) -> Case:
-    """Return the case of the product of two ciphertexts by the BFV example: three components."""
+    """Return the case of the BFV example's product of two ciphertexts, whose result has three components."""
     scheme = BFV(n, T, BITS, 4)
     Q, M = scheme.ring, scheme.wide.modulus
     x, y = (Q.random(2, seed=seed) for seed in (1, 2))
@@ -409,7 +418,7 @@ def bfv_case(n: int) -> Case:
 
 
 def cpu_cases(sizes: Sizes) -> Iterator[Case]:
-    """Yield the cases of one core. Values are made on the current device, which must be the CPU."""
+    """Yield the cases for one core. Values are made on the current device, which must be the CPU."""
     R = ring_of(sizes.degree, BITS, sizes.limbs + max(sizes.sources))
     Q, special = R[: sizes.limbs], sizes.special
     yield from rescale_cases("cpu", Q)
@@ -426,7 +435,7 @@ def cpu_cases(sizes: Sizes) -> Iterator[Case]:
 
 
 def gpu_cases(device: str, bits: int, sizes: Sizes = GPU) -> Iterator[Case]:
-    """Yield the cases of the verbs with primes of one size, in graphs.
+    """Yield the cases of operations in CUDA graphs, with primes of one bit length.
 
     Values are made and compared on the host.
     """
@@ -439,7 +448,7 @@ def gpu_cases(device: str, bits: int, sizes: Sizes = GPU) -> Iterator[Case]:
 
 
 def measured(sizes: Sizes, packages: Sequence[str]) -> Iterator[Row]:
-    """Return the rows of one core."""
+    """Return the rows that are measured on one core."""
     return in_passes(cpu_cases(sizes), sizes.passes, packages)
 
 

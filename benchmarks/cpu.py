@@ -2,13 +2,14 @@
 
     python -m benchmarks.cpu [--quick] [--only SECTION] [--peer NAME=PATH] [--out DIR]
 
-Every library works on the same two polynomials of Z_q[X]/(X^N + 1), with coefficients drawn uniformly from
-[0, q), q prime. Complex transforms take the same batch of rows, products of matrices the same random
-residues. docs/performance.md says which conversions a row includes.
+For products and transforms of polynomials, every library works on the same two polynomials of
+Z_q[X]/(X^N + 1), with coefficients drawn uniformly from [0, q) for a prime q. For complex transforms it works
+on the same batch of rows, and for products of matrices on the same random residues. docs/performance.md says
+which conversions the time of a row includes.
 
-Sections: libraries; conversions (between bases of moduli, integers and samplers: conversions.py); ways-in
-(lists, large ints, rings made again: ways_in.py); peers (C libraries that --peer names, beside polygpu:
-peers.py).
+SECTION is one of: libraries (other Python libraries); conversions (bases of moduli, integers and samplers,
+see conversions.py); ways-in (values from lists and large ints, rings made again, see ways_in.py); peers (C
+libraries that --peer names, see peers.py).
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ DEGREES = (2**10, 2**12, 2**14, 2**16)
 QUICK = DEGREES[:-1]
 PRIME_BITS = (30, 46, 50, 60)
 PRECISIONS = ("complex64", "complex128")
-ROWS, POINTS = 1024, 64  # of a batch of complex transforms
-MATRICES = (128, 512, 1024)  # rows and columns
+ROWS, POINTS = 1024, 64  # numbers of rows and points in a batch of complex transforms
+MATRICES = (128, 512, 1024)  # numbers of rows and columns of the square matrices
 QUICK_MATRICES = MATRICES[:-1]
 MATRIX_PRIMES = {30: 2**30 - 35, 60: 2**60 - 93}
 PACKAGES = ("python-flint", "galois", "numba", "scipy")
@@ -59,7 +60,7 @@ def polygpu_cases(w: Workload) -> Iterator[Case]:
 
 
 def flint_cases(w: Workload) -> Iterator[Case]:
-    """Yield the cases of FLINT's linear product, folded by two copies and a subtraction."""
+    """Yield the cases of FLINT's polynomial product, reduced mod X^N + 1 by two copies and a subtraction."""
     n, q = w.n, w.q
 
     def to_numpy(c: Any) -> Residues:
@@ -75,10 +76,10 @@ def flint_cases(w: Workload) -> Iterator[Case]:
 
 
 def galois_cases(w: Workload) -> Iterator[Case]:
-    """Cyclic transforms of field arrays, made negacyclic by powers of psi before and after."""
+    """Yield the cases of galois: its cyclic transforms, made negacyclic by multiplying by powers of psi."""
     import galois
 
-    if w.q >= 2**31:  # beyond it galois computes in Python ints
+    if w.q >= 2**31:  # galois would compute in Python ints
         return
     field = galois.GF(w.q, verify=False)
     n, psi = w.n, field(w.psi)
@@ -108,23 +109,21 @@ def galois_cases(w: Workload) -> Iterator[Case]:
 
 
 def numba_cases(w: Workload) -> Iterator[Case]:
-    """Yield the cases of what a user would write with numba.
-
-    These are compiled transforms of radix 2 with Shoup's products.
-    """
+    """Yield the cases of code that a user would write with numba: radix 2 and Shoup's products."""
     word = np.uint32 if w.q < 2**31 else np.uint64
     forward, inverse, pointwise = compiled_transforms(word)
     n, q, radix = w.n, w.q, 2 ** (8 * word().itemsize)
 
     def table(factors: list[int]) -> NDArray[Any]:
-        """Factors and the quotients by which Shoup's products estimate theirs."""
+        """Return rows of the factors x and of floor(x radix / q), which Shoup's products need."""
         return np.array([factors, [x * radix // q for x in factors]], dtype=word)
 
     def powers(x: int) -> NDArray[Any]:
         return table([pow(x, e, q) for e in bit_reversal(n).tolist()])
 
     down, up = powers(w.psi), powers(pow(w.psi, -1, q))
-    by_n = table([pow(n, -1, q), radix * pow(n, -1, q) % q])  # pointwise products lack `radix`
+    # 1/n, and for products radix/n, because `pointwise` divides by the radix (Montgomery).
+    by_n = table([pow(n, -1, q), radix * pow(n, -1, q) % q])
     negative = word(pow(-q, -1, radix))
     a, b = w.a.astype(word), w.b.astype(word)
     evaluated = w.a_evaluated.astype(word)
@@ -152,9 +151,10 @@ def numba_cases(w: Workload) -> Iterator[Case]:
 
 @functools.cache
 def compiled_transforms(word: Any) -> tuple[Callable[..., None], Callable[..., None], Callable[..., None]]:
-    """Forward transform, inverse transform and pointwise product, all in place, of arrays of one type.
+    """Return functions for the forward transform, the inverse transform and the pointwise product, in place.
 
-    uint32 takes q < 2^31, uint64 q < 2^63. Pointwise products are divided by 2^32 or 2^64 modulo q.
+    `word` is the dtype of the arrays: uint32 for q < 2^31, or uint64 for q < 2^63. Pointwise products are
+    divided by 2^32 or 2^64 modulo q, as in Montgomery's method.
     """
     from numba import njit
 
@@ -213,7 +213,7 @@ def compiled_transforms(word: Any) -> tuple[Callable[..., None], Callable[..., N
         q, negative = np.uint64(q), np.uint64(negative)
         for j in range(len(x)):
             s, t = np.uint64(x[j]), np.uint64(y[j])
-            # Montgomery: with a multiple of q added, the low word of the product is zero.
+            # Montgomery's reduction: a multiple of q is added that makes the low word of the product zero.
             lower = s * t & least
             multiple = lower * negative & least
             x[j] = reduced(high(s, t) + high(multiple, q) + np.uint64(lower != 0), q)
@@ -226,10 +226,11 @@ def fft_cases(w: Workload) -> Iterator[Case]:
 
 
 def fft_product(a: Residues, b: Residues, q: int) -> Residues:
-    """Compute the product mod X^N + 1 and q by complex FFTs of N/2 points over pieces of at most 15 bits.
+    """Compute the product modulo X^N + 1 and q by complex FFTs of N/2 points.
 
-    A sum of products of pieces is below 4 N 2^30, which is 2^48 at N = 2^16. The rounding errors of the
-    transforms are then far below 1/2, and the nearest integers are exact.
+    Coefficients are cut into pieces of at most 15 bits. Sums of products of pieces are below 4 N 2^30, which
+    is 2^48 for N = 2^16. So the rounding errors of the transforms are far below 1/2, and rounding to the
+    nearest integer gives the exact sums.
     """
     pieces = -(-q.bit_length() // 15)
     width = -(-q.bit_length() // pieces)
@@ -239,8 +240,8 @@ def fft_product(a: Residues, b: Residues, q: int) -> Residues:
     def transform(x: Residues) -> NDArray[np.complex128]:
         shifts = np.arange(pieces, dtype=np.uint64)[:, None] * np.uint64(width)
         digits = ((x >> shifts) & np.uint64(2**width - 1)).astype(np.float64)
-        # With X^(N/2) = i the real product mod X^N + 1 is a complex product mod X^(N/2) - i. The twist makes
-        # it cyclic.
+        # For X^(N/2) = i, the real product modulo X^N + 1 becomes a complex product modulo X^(N/2) - i. The
+        # twist makes this product cyclic, so that an FFT computes it.
         return np.fft.fft((digits[:, :half] + 1j * digits[:, half:]) * twist)
 
     x, y = transform(a), transform(b)
@@ -250,8 +251,8 @@ def fft_product(a: Residues, b: Residues, q: int) -> Residues:
     sums = np.fft.ifft(sums) * twist.conj()
     c = np.zeros(a.size, dtype=np.int64)
     for weight in reversed(np.rint(np.concatenate((sums.real, sums.imag), axis=1))):
-        # c 2^width + weight mod q, nearest to zero. Both products wrap modulo 2^64; the result is small, so
-        # it is right.
+        # c becomes c 2^width + weight modulo q, in about [-q/2, q/2]. Both products may overflow, but the
+        # result is right modulo 2^64, and it is small.
         quotient = np.rint((c * float(2**width) + weight) / q).astype(np.int64)
         c = (c << width) + weight.astype(np.int64) - quotient * q
     return np.where(c < 0, c + q, c).astype(np.uint64)
@@ -259,14 +260,14 @@ def fft_product(a: Residues, b: Residues, q: int) -> Residues:
 
 @functools.cache
 def powers_of_root_of_i(n: int) -> NDArray[np.complex128]:
-    """exp(i pi j / 2n) for j = 0..n-1: the n-th power of the root is i."""
+    """Return exp(i pi j / 2n) for j = 0, ..., n - 1, the powers of an n-th root of i."""
     powers: NDArray[np.complex128] = np.exp(0.5j * np.pi / n * np.arange(n))
     return powers
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Rows of normally distributed complex values, and their transforms by the definition, in long double."""
+    """Rows of normally distributed complex values, and their transforms by the definition in long double."""
 
     dtype: str
 
@@ -284,7 +285,7 @@ class Batch:
         return values
 
     def is_transform(self, values: NDArray[Any]) -> bool:
-        """Every row's relative L2 error is at most 2 epsilon, and the type is that of the input."""
+        """Return whether each row's relative L2 error is at most 2 epsilon, and the dtype is the input's."""
         error = np.linalg.norm(values - self.transformed, axis=1) / np.linalg.norm(self.transformed, axis=1)
         return values.dtype == self.dtype and bool((error <= 2 * np.finfo(self.dtype).eps).all())
 
@@ -350,7 +351,8 @@ def flint_square_cases(w: Square) -> Iterator[Case]:
     yield w.case("python-flint", lambda: a * b, to_numpy)
 
 
-# For each library the module without which it is skipped, and its cases.
+# Each library with the module that it needs and a function that yields its cases. Without the module the
+# library is skipped.
 LIBRARIES: tuple[tuple[str, Callable[[Workload], Iterator[Case]]], ...] = (
     ("polygpu", polygpu_cases),
     ("flint", flint_cases),
@@ -370,7 +372,7 @@ SQUARE_LIBRARIES: tuple[tuple[str, Callable[[Square], Iterator[Case]]], ...] = (
 
 
 def cases(degrees: Sequence[int], matrices: Sequence[int]) -> Iterator[Case]:
-    """All cases; a line for each library that is not installed."""
+    """Yield all cases. For each library that is not installed, print a line."""
     present = {}
     for module in dict.fromkeys(module for module, _ in (*LIBRARIES, *BATCH_LIBRARIES, *SQUARE_LIBRARIES)):
         present[module] = importlib.util.find_spec(module) is not None
@@ -393,7 +395,7 @@ def cases(degrees: Sequence[int], matrices: Sequence[int]) -> Iterator[Case]:
 def measured(
     quick: bool, sections: Sequence[str] = SECTIONS, others: Sequence[peers.Peer] = ()
 ) -> Iterator[Row]:
-    """Yield the rows of some sections, one after the other."""
+    """Yield the rows of the sections as they are measured."""
     if "libraries" in sections:
         for case in cases(*((QUICK, QUICK_MATRICES) if quick else (DEGREES, MATRICES))):
             with on_cores(1):
@@ -413,7 +415,7 @@ def describe(row: Row) -> str:
     return f"{row.op} {params} [{row.library}]: {median:.2f} us ({q1:.2f} - {q3:.2f}), digest {row.digest}"
 
 
-@pg.device("cpu")  # whatever device the environment names
+@pg.device("cpu")  # even if the environment names another device
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__)
     parser.add_argument(

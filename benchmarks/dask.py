@@ -1,11 +1,12 @@
-"""A product of 2^26 coefficients on processes of one machine, beside one: time, memory, a lost worker.
+"""A product of 2^26 coefficients by several processes of one machine, compared with one process.
 
     python -m benchmarks.dask [--log2n 26] [--parts 8] [--runs 5] [--kills 20] [--only times|kills]
 
-Operands and result lie where the printed line says: on the workers; in files (.npy, in the system's cache);
-in the process that asks. Memory is the most that a worker holds above what it held at rest, read every 20 ms,
-with operands and without pages of files. To lose a worker, its process gets SIGKILL at a random moment of a
-product; its nanny starts another. Every result is compared with that of one process.
+Each printed line says where operands and result are: on the workers, in .npy files (which the system's cache
+holds), or in the process that asks for the product. The memory figure is the most that a worker holds above
+what it holds at rest. It is read every 20 ms and includes operands, but not pages of files. The section
+`kills` sends SIGKILL to a worker at a random moment of a product; its nanny then starts another worker. Every
+result is compared with that of one process.
 """
 
 from __future__ import annotations
@@ -36,14 +37,17 @@ WORKERS = 2
 
 
 def held(pid: int) -> int:
-    """Bytes that a process holds, without pages of files."""
+    """Return the bytes of memory that a process holds, without pages of files."""
     with open(f"/proc/{pid}/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
 
 
 @contextmanager
 def peaks(pids: list[int], rest: list[int]) -> Iterator[list[int]]:
-    """Yield the most bytes that each process holds above what it held at rest, while the `with` runs."""
+    """Measure inside a `with` the most bytes that each process holds above `rest`.
+
+    The list that the `with` yields is updated every 20 ms. rest: bytes that each process holds at rest.
+    """
     most, stop = [0] * len(pids), threading.Event()
 
     def look() -> None:
@@ -61,7 +65,7 @@ def peaks(pids: list[int], rest: list[int]) -> Iterator[list[int]]:
 
 
 def timed(run: Callable[[], Any], runs: int) -> tuple[list[float], Any]:
-    """Seconds of each run, after one that is not counted, and the last result."""
+    """Call `run` once untimed, then `runs` times; return the seconds of each call, and the last result."""
     seconds, result = [], run()
     for _ in range(runs):
         del result
@@ -79,9 +83,9 @@ def show(name: str, seconds: list[float], reference: float | None = None, more: 
 
 @contextmanager
 def cluster_of(count: int) -> Iterator[Client]:
-    """So many workers of one thread each, in processes of their own."""
+    """Start `count` workers inside a `with`, each a process with one thread; yield a client of them."""
     with (
-        # Workers that come back are killed again and again: Dask must not give them up.
+        # Workers are killed again and again. Dask must not give up on one that starts again.
         dask.config.set(
             {
                 "distributed.deploy.lost-worker-timeout": "1h",
@@ -137,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def times(
     client: Client, folder: Path, values: tuple[pg.Poly, ...], chunks: Any, runs: int, one: float
 ) -> None:
-    """Products with operands and result in each place."""
+    """Time products with operands and result on the workers, in files, and in this process."""
     a, b, expected = values
     R = a.ring
     limit = 2 * 3 * R.n * 8 / WORKERS
@@ -182,7 +186,7 @@ def product_of_files(R: pg.Ring, folder: Path, chunks: Any) -> pd.BlockedPoly:
 
 
 def kills(client: Client, folder: Path, expected: pg.Poly, chunks: Any, count: int) -> None:
-    """Products during which the process of a worker is killed."""
+    """Compute products, and kill the process of a worker during each; print how many results are right."""
     right = 0
     for i in range(count):
         client.wait_for_workers(WORKERS, timeout=60)
@@ -200,7 +204,7 @@ def memory(most: list[int], limit: float) -> str:
 
 
 def worker_pids(client: Client) -> Iterator[int]:
-    """Process ids of the workers, found without a message to them."""
+    """Yield the process ids of the workers without sending them a message."""
     for nanny in client.cluster.workers.values():
         if nanny.process is not None and nanny.process.pid is not None:
             yield nanny.process.pid

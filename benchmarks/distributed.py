@@ -1,12 +1,13 @@
-"""Transforms and products on several GPUs of one host, beside one GPU, in one process.
+"""Transforms and products on several GPUs of one host, compared with one GPU, in one process.
 
     python -m benchmarks.distributed [--quick] [--only SECTION] ... [--results DIR] [--log-heights K ...]
 
-Calls are queued one after the other, and times are those of the host's clock, from idle devices to idle
-devices. Results are new arrays. A transform is right when it equals that of one GPU, which `benchmarks.gpu`
-verifies. The exchange stands beside an all-to-all by NCCL, where CuPy finds NCCL. Section huge, which --quick
-leaves out, has 2^33 points modulo a 60-bit prime, which no single GPU holds; they are verified at 45 random
-points by Horner's rule. --log-heights transforms by columns of 2^K points; times are printed and not kept.
+Calls are queued one after the other. Times are taken by the host's clock, from a moment when all devices are
+idle until they are idle again. Results are new arrays. A transform is verified by comparing it with that of
+one GPU, which `benchmarks.gpu` verifies. The exchange is compared with an all-to-all by NCCL if CuPy finds
+NCCL. Section huge, which --quick leaves out, transforms 2^33 points modulo a 60-bit prime. No single GPU can
+hold them, so 45 random values are verified by Horner's rule. With --log-heights, columns have 2^K points for
+each K given; these times are printed and not kept.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from polygpu._distributed.group import copy
 from .harness import RESULTS, Case, Machine, Unverified, gpu_machine, measure, record, release
 from .tables import Line, LineKind
 
-QUICK = (2**20,)  # where the host's calls bound several GPUs
+QUICK = (2**20,)  # so small that several GPUs wait for the calls of the host
 DEGREES = (*QUICK, 2**26, 2**28, 2**30)
-PRODUCT_DEGREE, PRODUCT_BYTES = 2**16, 2**31  # of a batch of products; bytes of each operand
+PRODUCT_DEGREE, PRODUCT_BYTES = 2**16, 2**31  # degree of a batch of products, and bytes of each operand
 HUGE, HUGE_POINTS, HUGE_ROW = 2**33, 45, 2**20
 REST_S = 0.5
 ONE = "forward on one GPU"
@@ -43,7 +44,7 @@ SECTIONS = "exchanges", "products", "transforms", "huge"
 
 
 class AllGpus:
-    """A timer: the host's clock around work on all GPUs."""
+    """A timer that reads the host's clock before and after work on all GPUs."""
 
     warm_up_ns, total_ns = 1e7, 1e8
 
@@ -73,9 +74,9 @@ class AllGpus:
 
 
 def ring_of(n: int, bits: int) -> pg.Ring:
-    """Return a ring modulo Goldilocks (64 bits, cyclic) or the largest prime of this size.
+    """Return a ring of degree n modulo the largest prime, or a cyclic one modulo Goldilocks for 64 bits.
 
-    No root is searched.
+    Its root comes from a generator, because the search for the smallest root would take long.
     """
     if bits == 64:
         return pg.Ring(n, GOLDILOCKS, kind="cyclic", root="generator")
@@ -96,7 +97,7 @@ def ends_of_runs(whole: pg.Poly, count: int) -> NDArray[Any]:
 
 
 def same(found: Divided, whole: pg.Poly) -> bool:
-    """Whether the parts, in natural order, are the runs of a value on the first GPU."""
+    """Return whether a divided value in natural order equals `whole`, a value on the first GPU."""
     size = whole.ring.n // len(found.devices)
     group = Devices(found.devices)
     return all(
@@ -111,9 +112,9 @@ def params(ring: pg.Ring, batch: int = 1) -> dict[str, int | str]:
 
 
 def transforms(gpus: Devices, n: int, bits: int) -> Iterator[Case]:
-    """Yield the cases of transforms on one GPU and on all.
+    """Yield the cases of transforms on one GPU and on all GPUs.
 
-    Whole results are compared once, then the ends of each result.
+    A whole result is compared once. After that only the ends of each part are compared.
     """
     ring, count = ring_of(n, bits), len(gpus)
     with pg.device("cuda:0"):
@@ -140,7 +141,7 @@ def transforms(gpus: Devices, n: int, bits: int) -> Iterator[Case]:
 
 
 def exchanges(gpus: Devices, n: int) -> Iterator[Case]:
-    """Each GPU has n / devices words of 8 bytes, and sends every other GPU an equal share."""
+    """Yield the cases of an exchange: each GPU has n / devices words and sends an equal share to each."""
     import cupy
 
     count = len(gpus)
@@ -236,7 +237,7 @@ def huge(gpus: Devices) -> Iterator[Case]:
     expected = [0] * HUGE_POINTS
 
     def values_of_rows(i: int) -> NDArray[Any]:
-        """Values (rows, points) of the rows of HUGE_ROW coefficients that a GPU's run consists of."""
+        """Cut the run of GPU i into rows of HUGE_ROW coefficients; return their values (rows, points)."""
         rows = part.from_residues(a.data[i].reshape(-1, 1, HUGE_ROW))
         return rows(np.array(points, dtype=object))  # type: ignore[no-any-return]
 
@@ -280,7 +281,11 @@ def by_height(gpus: Devices, n: int, bits: int, log_heights: Sequence[int]) -> N
 
 
 def lines(count: int) -> tuple[Line, ...]:
-    """Greatest ratios: to one GPU (1.7, 1.25 and 1.9 times as fast), to NCCL (0.7 of its rate)."""
+    """Return the lines of the table, with the greatest allowed ratios of times.
+
+    They mean that several GPUs are 1.7, 1.25 and 1.9 times as fast as one (transform in transposed order, in
+    natural order, products), and that the exchange reaches 0.7 of NCCL's rate.
+    """
     made = []
     for way, order, times in (
         ("forward", "transposed", 0.588),

@@ -1,11 +1,12 @@
 """The first product of a fresh process, with an empty cache of compiled kernels and with a full one.
 
-`python -m benchmarks.gpu --only first` measures it. One process is
+`python -m benchmarks.gpu --only first` measures it. It starts each process by
 
     python -m benchmarks.first N BITS FILE
 
-It prints the nanoseconds from operands on the GPU to the product in host memory, and writes the product's
-residues to the file. Before that, CuPy has run a kernel and the ring's root has been found.
+This process multiplies operands that are on the GPU. It prints the nanoseconds until the product is in host
+memory, and writes the residues of the product to FILE. Before the time starts, CuPy has already run a kernel,
+and the root of the ring has been found.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from polygpu._backends.reference import big_product
 
 from .harness import ROOT, Case, Machine
 
-SIZES = (4096, 50), (65536, 30), (4096, 60)  # degree, bits of the prime
-SAMPLES = 5  # processes
+SIZES = (4096, 50), (65536, 30), (4096, 60)  # pairs of a degree and the bit length of the prime
+SAMPLES = 5  # number of processes for each case
 
 
 class First(NamedTuple):
-    """What one process found."""
+    """The result of one process: its time in ns and the residues of its product."""
 
     ns: int
     values: NDArray[Any]
@@ -49,7 +50,7 @@ class Processes:
         self._machine = machine
 
     def rest(self) -> None:
-        """Nothing to wait for: each process begins anew."""
+        """Do nothing. There is no work to wait for, because each run is a new process."""
 
     def elapsed(self, run: Callable[[], First], loops: int) -> float:
         return float(sum(run().ns for _ in range(loops)))
@@ -68,7 +69,7 @@ def operands(n: int, bits: int) -> list[pg.Poly]:
 
 
 def process(n: int, bits: int, kernels: str | None) -> First:
-    """Run one process. It keeps compiled kernels in this folder; None: in an empty one."""
+    """Run one process with `kernels` as the folder of compiled kernels; None means a new, empty folder."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "product.npy"
         environment = {"CUPY_CACHE_DIR": kernels or f"{folder}/kernels", "PYTHONSAFEPATH": "1"}
@@ -81,7 +82,10 @@ def process(n: int, bits: int, kernels: str | None) -> First:
 
 
 def cases(run: Callable[[int, int, str | None], First] = process) -> Iterator[Case]:
-    """For each size with an empty cache, then with a full one, which the verified first run fills."""
+    """Yield two cases for each size: with an empty cache of kernels, then with a full one.
+
+    The full cache is filled by the first run of its case, which is only verified.
+    """
     for n, bits in SIZES:
         a, b = (x.to_bigints().tolist() for x in operands(n, bits))
         expected = np.array([big_product(a, b, ring(n, bits).modulus)], object)

@@ -1,22 +1,24 @@
-"""Transforms and products on the GPU, beside a copy and cuFFT, in one process.
+"""Transforms and products on the GPU, compared with a copy and with cuFFT, in one process.
 
     python -m benchmarks.gpu [--quick] [--only SECTION] [--out DIR]
 
-Batches of 512 MiB come from the card's memory and go back to it. Smaller batches take turns among buffers
-that together are four times as large as the card's L2 cache. Single polynomials stay in the cache: their rows
-show what a launch costs. `eff1` of a row is the share of the copy's bandwidth that one reading and one
-writing of its coefficients reach; `copy_gbps` counts both directions too.
+Batches of 512 MiB do not fit in the card's L2 cache, so each call reads and writes the card's memory. Calls
+on smaller batches use several buffers in turn, which together are four times as large as the L2 cache. Single
+polynomials stay in the cache, and their rows show what a launch costs. `eff1` of a row is the bandwidth of
+reading and writing its coefficients once, divided by the bandwidth of the copy, `copy_gbps`. Both bandwidths
+count the bytes read and the bytes written.
 
-Sections: batches; calls (host time of plain calls, single polynomials in graphs, matrices back to back:
-calls.py); verbs (the host's time of a repeated call of each verb: verbs.py); first (the first product of a
-process: first.py); conversions (between bases of moduli, and samplers: conversions.py); cufft.
+SECTION is one of: batches; calls (host time of plain calls, single polynomials in graphs, matrices back to
+back, see calls.py); verbs (the host's time for a repeated call of each function, see verbs.py); first (the
+first product of a process, see first.py); conversions (bases of moduli and samplers, see conversions.py);
+cufft.
 
-A card that works for long reaches its power limit and lowers its clock. So it rests before each row, and some
-rows are measured again after a load.
+A card that works for a long time reaches its power limit and lowers its clock. So it rests before each row,
+and some rows are measured again after a load.
 
 Before a result is timed, rows at the beginning, the middle and the end of the batch are compared with the CPU
-backend (up to n = 2^17), and with Horner's rule in Python ints at random points. The whole result is compared
-with one that the GPU computes in another way.
+backend (up to n = 2^17), and random entries are compared with Horner's rule in Python ints. The whole result
+is compared with one that the GPU computes in another way.
 """
 
 from __future__ import annotations
@@ -47,12 +49,12 @@ BATCH_BYTES = 2**29
 PRIME_BITS = (30, 50, 60)
 DEGREES = (*(2**k for k in range(10, 18)), 2**20, 2**24)
 QUICK = (2**12, 2**14, 2**16)
-SINGLE_DEGREES, SINGLE_LIMBS = (2**12, 2**16), (1, 32)  # one polynomial
+SINGLE_DEGREES, SINGLE_LIMBS = (2**12, 2**16), (1, 32)  # degrees and limbs of single polynomials
 RNS_DEGREE, RNS_LIMBS = 2**16, 32
-STRUCTURE_DEGREE = 2**16  # of automorphisms and pointwise products
+STRUCTURE_DEGREE = 2**16  # degree for automorphisms and pointwise products
 SECTIONS = ("batches", "calls", "verbs", "first", "conversions", "cufft")
-LOADED_DEGREES, LOAD_S = (2**12, 2**14, 2**16, 2**20), 1.5  # timed again after a load of LOAD_S
-GALOIS = 5  # X -> X^5
+LOADED_DEGREES, LOAD_S = (2**12, 2**14, 2**16, 2**20), 1.5  # degrees timed again after a load of LOAD_S s
+GALOIS = 5  # Galois element of the automorphism X -> X^5
 
 ORDERS = {
     "forward": "natural to bit-reversed",
@@ -65,9 +67,9 @@ ORDERS = {
 
 
 def modulus(n: int, bits: int) -> int:
-    """Return the largest prime of this size with a transform of degree n.
+    """Return the largest prime of this bit length with a transform of degree n.
 
-    If no prime of 30 bits has one, return BabyBear if that has one.
+    If no prime of 30 bits has such a transform, return the prime BabyBear, if it has one.
     """
     try:
         return pg.ntt_primes(n, bits=bits)[0]
@@ -96,7 +98,7 @@ def transform_cases(w: Workload) -> Iterator[Case]:
 
 
 def structure_cases(w: Workload) -> Iterator[Case]:
-    """Yield the cases of a permutation of coefficients or values, and of a product of values."""
+    """Yield the cases of automorphisms of coefficients and of evaluated values, and of pointwise products."""
     n, s = w.ring.n, w.first
     s.a.ntt(out=s.transform)
     back = pow(GALOIS, -1, 2 * n)
@@ -131,7 +133,10 @@ def structure_cases(w: Workload) -> Iterator[Case]:
 
 
 def single_cases(w: Workload) -> Iterator[Case]:
-    """One polynomial or two: transforms and products, as plain calls, then one or many in a CUDA graph."""
+    """Yield the cases of transforms and products of single polynomials.
+
+    They are measured as plain calls, and as one or many calls in a CUDA graph.
+    """
     s = w.first
     directions: tuple[tuple[str, pg.Poly, pg.Poly, Run, Callable[[NDArray[Any]], bool]], ...] = (
         ("forward", s.a, s.transform, partial(s.a.ntt, out=s.transform), w.is_forward),
@@ -228,9 +233,9 @@ def cufft_cases(n: int, word_bytes: int) -> Iterator[Case]:
 def programme(
     degrees: Sequence[int], l2_bytes: int
 ) -> Iterator[tuple[str, str, Callable[[], Iterator[Case]]]]:
-    """Yield groups of cases that share buffers, by section and name.
+    """Yield groups of cases, each with its section and name. The cases of a group share buffers.
 
-    The buffers of a group are freed after it.
+    The buffers of a group are freed after the group.
     """
 
     def batched(
@@ -297,9 +302,9 @@ def programme(
 
 
 def with_figures(row: Row, copy_gbps: float) -> Row:
-    """Return the row with figures for the tables.
+    """Return the row with further figures for the tables.
 
-    The figures are times in us and, if memory may bound the row, the share of the copy.
+    These are times in us and, if memory may bound the operation, the share of the copy's bandwidth.
     """
     word_bytes = int(row.params["word_bytes"])
     assert row.minimum is not None
@@ -324,7 +329,7 @@ def describe(row: Row) -> str:
     return f"{what}{how}: {f['us_median']:.2f} us (least {f['us_min']:.2f}), {share}digest {row.digest}"
 
 
-@pg.device("cpu")  # values that are made without naming a device are for the comparison
+@pg.device("cpu")  # for the values that results are compared with
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"N = {', '.join(map(str, QUICK))} alone")

@@ -1,6 +1,7 @@
-"""Verified times of the benchmarks: polygpu._bench.timing, and the files in which its rows are kept.
+"""Verification and timing of benchmark cases, and the files in which their rows are kept.
 
-`record` appends a row, as one line of JSON, to `<date>-<machine>.jsonl`. A row names the measured commit.
+polygpu._bench.timing verifies and times. `record` appends a row, as one line of JSON, to the file
+`<date>-<machine>.jsonl`. Each row names the commit that was measured.
 """
 
 from __future__ import annotations
@@ -56,12 +57,15 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def measure(case: Case, timer: Timer | None = None, packages: Sequence[str] = ()) -> Row:
-    """Verify and time a case; the row names the commit."""
+    """Verify and time a case, and return its row, which names the commit."""
     return timing.measure(case, timer, packages, checkout())
 
 
 def in_passes(cases: Iterable[Case], passes: int, packages: Sequence[str]) -> Iterator[Row]:
-    """Measure cases on one core, pass after pass: what disturbs the machine for a while falls on one pass."""
+    """Measure all cases on one core, several times over; yield a row for each case and pass.
+
+    So if something disturbs the machine for a while, it only affects one pass.
+    """
     own = list(cases)
     for run in range(1, passes + 1):
         for case in own:
@@ -71,7 +75,7 @@ def in_passes(cases: Iterable[Case], passes: int, packages: Sequence[str]) -> It
 
 
 def release() -> None:
-    """Give memory that nothing uses any more back to the GPU."""
+    """Free the GPU memory that is no longer used."""
     import cupy
 
     gc.collect()
@@ -79,7 +83,7 @@ def release() -> None:
 
 
 def record(row: Row, directory: Path = RESULTS) -> Path:
-    """Append `row` to the file of its day and machine, and return that file."""
+    """Append `row` to the file for its day and machine, and return the path of this file."""
     machine = re.sub(r"[^a-z0-9]+", "-", str(row.machine["name"]).lower()).strip("-")
     path = directory / f"{row.date[:10]}-{machine}.jsonl"
     directory.mkdir(parents=True, exist_ok=True)
@@ -89,7 +93,7 @@ def record(row: Row, directory: Path = RESULTS) -> Path:
 
 
 def rows(directory: Path = RESULTS) -> list[Row]:
-    """All rows of this schema under `directory`, in the order of their dates."""
+    """Return all rows of the current schema in the files under `directory`, in the order of their dates."""
     lines = (
         json.loads(line)
         for path in sorted(directory.glob("*.jsonl"))
@@ -100,9 +104,9 @@ def rows(directory: Path = RESULTS) -> list[Row]:
 
 @functools.cache
 def checkout() -> tuple[str, bool | None]:
-    """Return the commit, and whether anything but the results differs from it.
+    """Return the current commit, and whether files other than the results differ from it.
 
-    Outside git, return "unknown" and None.
+    Outside a git repository, return "unknown" and None.
     """
     try:
         commit = git("rev-parse", "HEAD")
@@ -113,7 +117,7 @@ def checkout() -> tuple[str, bool | None]:
 
 
 def git(*arguments: str) -> str:
-    # The ceiling keeps an unpacked release from being taken for part of a checkout around it.
+    # Without the ceiling, an unpacked release inside another git checkout would count as part of that one.
     environment = os.environ | {"GIT_CEILING_DIRECTORIES": str(ROOT.parent)}
     return subprocess.run(
         ["git", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=True

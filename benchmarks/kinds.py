@@ -1,9 +1,10 @@
-"""Transforms and products modulo X^n - X^(n/2) + 1, beside those modulo X^n + 1 of the same n and modulus.
+"""Transforms and products modulo X^n - X^(n/2) + 1, compared with those modulo X^n + 1.
 
     python -m benchmarks.kinds [--device cuda] [--quick] [--results DIR]
 
-A prime serves both rings. Operands have fixed places; on a GPU several calls are one CUDA graph. The two
-rings take turns, so that both meet the machine in the same state.
+Both rings have the same n and the same prime. Operands stay in the same memory; on a GPU several calls are
+one CUDA graph. The cases of the two rings are measured in turn, so that the state of the machine is the same
+for both.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from .tables import Table, figure
 OPS = {"forward": "forward transform", "inverse": "inverse transform", "product": "product"}
 RINGS: tuple[Kind, Kind] = ("negacyclic", "trinomial")
 BITS = (30, 31, 50, 60, 62, 64)  # one prime for each word of the transforms
-MUST = 1.15  # times as long as modulo X^n + 1, at most
+MUST = 1.15  # greatest allowed ratio to the time modulo X^n + 1
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Degrees that are measured on a device, and coefficients of a call."""
+    """The degrees that are measured on a device, and the number of coefficients in a call."""
 
     degrees: tuple[int, ...]
     coefficients: int
@@ -49,7 +50,7 @@ def cases(sizes: Sizes, device: str, cores: int) -> Iterator[Case]:
     """Yield the cases of both rings in turn."""
     for n in sizes.degrees:
         for bits in BITS:
-            # 1 modulo 6n: a prime of the trinomial ring of twice the degree
+            # A prime for the trinomial ring of degree 2n is 1 modulo 6n, so it serves both rings of degree n.
             (q,) = pg.ntt_primes(2 * n, bits=bits, kind="trinomial")
             params = {"n": n, "bits": bits, "batch": max(1, sizes.coefficients // n)}
             params |= {"cores": cores} if device == "cpu" else {"launch": "CUDA graph"}
@@ -97,12 +98,12 @@ def on_host(x: pg.Poly) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class QuotientKind:
-    """Operations of both rings on one device."""
+    """A table of the operations of both rings on one device."""
 
     device: str
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of `rows` that the table shows."""
+        """Return the rows that the table shows."""
         names = {f"{op}, {kind}" for op in OPS for kind in RINGS}
         return [row for row in rows if row.op in names and row.machine["kind"] == self.device]
 

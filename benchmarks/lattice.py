@@ -1,18 +1,20 @@
-"""Key switches, rotations, matrices times slots, external products, bootstraps, beside what they must take.
+"""Key switches, rotations, matrices times slots, external products and bootstraps.
 
     python -m benchmarks.lattice [--device cuda] [--quick] [--results DIR]
 
-The transforms alone are a row of the same run: one batched call for all inverse transforms, another for all
-forward ones. Beside a matrix times slots, rotations without division and a combination stands a copy that
-moves as many bytes as their keys, diagonals or operands have.
+Each is compared with the least that it must do. The transforms alone are another row of the same run: one
+batched call for all inverse transforms, another for all forward ones. Matrices times slots, rotations without
+division and combinations are compared with a copy that moves as many bytes as their keys, diagonals or
+operands have.
 
-On a GPU key switches run in a CUDA graph of some calls, each with a key of its own. So keys come from memory
-and not from a cache, except those of the smallest shape, which all fit it. External products run in a graph
-with one matrix, matrices times slots in one of a call. Bootstraps and encoding are plain calls.
+On a GPU key switches run in a CUDA graph of several calls, each with its own key. So keys are read from
+memory and not from a cache, except for the smallest shape, all keys of which fit in the cache. External
+products run in a graph of several calls with one matrix, and matrices times slots in a graph of one call.
+Bootstraps and encoding are plain calls.
 
 Results are verified before they are timed. On the CPU they are compared with Python integers; bootstraps are
-decrypted, and three slots of an encoding are evaluated. On a GPU transforms and the encoding are verified as
-on the CPU, and all else is compared with the CPU's results.
+decrypted, and three slots of an encoding are evaluated. On a GPU, transforms and the encoding are verified in
+the same way, and all other results are compared with those of the CPU.
 """
 
 from __future__ import annotations
@@ -55,16 +57,19 @@ from .plots import Bar, bars
 from .tables import Line, LineKind, Measured, figure
 from .tables import shape as shape_text
 
-KEY_BYTES = 2**27  # that the keys of one graph take together: twice the second cache of an H200
-MOST_CALLS = 24  # in a graph
-GALOIS = 5  # X -> X^5
+KEY_BYTES = 2**27  # bytes that the keys of one graph should take together: twice the L2 cache of an H200
+MOST_CALLS = 24  # largest number of calls in a graph
+GALOIS = 5  # the Galois element of rotations: X -> X^5
 BY_FFT, PRODUCT, RESCALE = "external product by FFT", "relinearised product", "rescaling"
 TRANSFORM, UNDIVIDED, COMBINED = "matrix times slots", "rotations without division", "combinations"
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A key switch: degree, limbs of a value, special limbs, limbs of a digit (size), bits of the primes."""
+    """Parameters of a key switch: degree, numbers of limbs, and bit length of the primes.
+
+    limbs: limbs of a value. special: special limbs. size: limbs of a digit.
+    """
 
     n: int
     limbs: int
@@ -75,7 +80,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured on a device."""
+    """The shapes and sizes that are measured on a device."""
 
     rotation: tuple[Shape, ...]
     """Shapes of key switches that are measured with their hoisted rotations."""
@@ -143,7 +148,7 @@ GPU = Sizes(
 def switched(a: pg.Poly, key: pg.Poly, special: pg.Ring, size: int, g: int = 1) -> Ints:
     """Compute the key switch of a(X^g), for an evaluated a on the host.
 
-    The result is coefficients (2, n) modulo a's Q.
+    The result is the coefficients (2, n) modulo Q, the modulus of a.
     """
     ring, T = a.ring, key.ring
     x = turned(integers(a), g)
@@ -165,7 +170,7 @@ def switched(a: pg.Poly, key: pg.Poly, special: pg.Ring, size: int, g: int = 1) 
 
 
 def turned(x: Ints, g: int) -> Ints:
-    """x(X^g) modulo X^n + 1."""
+    """Return the coefficients of x(X^g) modulo X^n + 1."""
     n = x.shape[-1]
     places = np.arange(n) * g % (2 * n)
     found = np.empty_like(x)
@@ -174,7 +179,7 @@ def turned(x: Ints, g: int) -> Ints:
 
 
 def digits_of(x: Ints, q: int, bits: int, levels: int) -> list[Ints]:
-    """Digits to the base B = 2^bits, in [-B/2, B/2), the most significant first."""
+    """Return the digits of x in base B = 2^bits, in [-B/2, B/2), the most significant digit first."""
     base = 1 << bits
     y = (2 * x * base**levels + q) // (2 * q)
     found = []
@@ -186,7 +191,11 @@ def digits_of(x: Ints, q: int, bits: int, levels: int) -> list[Ints]:
 
 
 def external(ggsw: pg.Poly, c: pg.Poly, bits: int) -> Ints:
-    """Compute the sum over components and levels of digit times row, of the first and last of a batch."""
+    """Compute the external products of the first and the last ciphertext of a batch c, by the definition.
+
+    An external product is the sum, over components and levels, of a digit of the ciphertext times a row of
+    ggsw.
+    """
     R = c.ring
     q, rows = R.modulus, integers(ggsw)
     found = []
@@ -227,7 +236,7 @@ def key_case(
     verb: Callable[[pg.Poly, Sequence[lattice.SwitchKey]], pg.Poly],
     expected: Callable[[], Ints],
 ) -> Case:
-    """Return the case of a verb on a value with keys; both are given on the host."""
+    """Return the case of an operation on a value with keys, which all are given on the host."""
     size = sum(key.nbytes for key in keys)
     copies = 1 if device == "cpu" else max(1, min(MOST_CALLS, -(-KEY_BYTES // size)))
     sets = [[key_of(key.value.to(device).copy(), key) for key in keys] for _ in range(copies)]
@@ -243,7 +252,7 @@ def key_case(
 
 
 def key_of(value: pg.Poly, like: lattice.SwitchKey, g: int | None = None) -> lattice.SwitchKey:
-    """Return a key of a value with the parameters of another key."""
+    """Return a switching key with the polynomials `value` and the parameters of the key `like`."""
     size, g = like.limbs_per_digit, like.galois_element if g is None else g
     return lattice.SwitchKey(
         value, ring=like.ring, special=like.special, limbs_per_digit=size, galois_element=g
@@ -251,9 +260,9 @@ def key_of(value: pg.Poly, like: lattice.SwitchKey, g: int | None = None) -> lat
 
 
 def switch_cases(device: str, shape: Shape, hoisted: bool) -> Iterator[Case]:
-    """Yield the cases of a relinearisation; if hoisted, also of a rotation and eight hoisted rotations.
+    """Yield the cases of a relinearisation and, if `hoisted`, of a rotation and of eight hoisted rotations.
 
-    The transforms of each are cases too.
+    For each operation there is also a case of its transforms alone.
     """
     primes = pg.ntt_primes(shape.n, bits=shape.bits, count=shape.limbs + shape.special)
     R = pg.Ring(shape.n, primes)
@@ -271,8 +280,8 @@ def switch_cases(device: str, shape: Shape, hoisted: bool) -> Iterator[Case]:
         return switched(c[2], value, special, shape.size) + integers(c[:2])
 
     yield key_case("relinearisation", *where, [key], relinearised, expected)
-    # Each digit is transformed to all limbs that are not its own. mod_down takes two components: their
-    # special limbs back, their other limbs forth.
+    # Each digit needs forward transforms for all limbs but its own. mod_down divides two components: it needs
+    # inverse transforms of their special limbs, and forward transforms for their other limbs.
     back, forth = shape.limbs + 2 * special.rows, digits * (R.rows - shape.size) + 2 * shape.limbs
     yield rows_case("relinearisation", shape, device, back, forth)
     if not hoisted:
@@ -303,9 +312,10 @@ def switch_cases(device: str, shape: Shape, hoisted: bool) -> Iterator[Case]:
 
 
 def product_of_ciphertexts(shape: Shape, device: str, key: lattice.SwitchKey) -> Iterator[Case]:
-    """Yield the cases of a product, relinearised and rescaled in one division, and of a rescaling alone.
+    """Yield the cases of a product of ciphertexts and of a rescaling.
 
-    The transforms of both are cases too.
+    The product is relinearised and rescaled with one division. For both operations there is also a case of
+    the transforms alone.
     """
     Q, special = key.ring, key.special
     x = Q.random((2, 2), seed=1).ntt()
@@ -328,7 +338,7 @@ def product_of_ciphertexts(shape: Shape, device: str, key: lattice.SwitchKey) ->
 
 
 def rows_case(op: str, shape: Shape, device: str, back: int, forth: int) -> Case:
-    """Return the case of the transforms of an op: `back` rows inverse and `forth` rows forward."""
+    """Return the case of an operation's transforms: `back` rows inverse, and `forth` rows forward."""
     R = ring_of(shape.n, shape.bits, 1)
     case = transforms_case(op, {}, device, R.random(back, seed=3), R.random(forth, seed=4))
     return replace(case, params=params_of(shape, device, case.calls))
@@ -337,7 +347,7 @@ def rows_case(op: str, shape: Shape, device: str, back: int, forth: int) -> Case
 def program_cases(device: str, shape: Shape, diagonals: int, baby: int) -> Iterator[Case]:
     """Yield the cases of a matrix times slots.
 
-    With few diagonals there are also cases of rotations without division, and of combinations.
+    If there are few diagonals, also yield cases of rotations without division and of combinations.
     """
     R = pg.Ring(shape.n, pg.ntt_primes(shape.n, bits=shape.bits, count=shape.limbs + shape.special))
     Q, special, half = R[: shape.limbs], R[shape.limbs :], shape.n // 2
@@ -405,7 +415,8 @@ def program_cases(device: str, shape: Shape, diagonals: int, baby: int) -> Itera
     )
 
 
-# Eight parameters: a case, its verification and its floor.
+# Eight parameters, because they describe two cases and the verification: an operation, and a copy of its
+# bytes.
 def memory_bound(
     op: str,
     shape: Shape,
@@ -416,7 +427,7 @@ def memory_bound(
     expected: Callable[[], pg.Poly],
     size: int,
 ) -> Iterator[Case]:
-    """Yield the cases of a verb, and of a copy that moves `size` bytes, half read and half written."""
+    """Yield the cases of an operation, and of a copy that moves `size` bytes, half read and half written."""
     params = params_of(shape, device, 1) | more
     x, host = operand.to(device), residues(expected())
     run = pg.capture(verb, x)
@@ -436,9 +447,9 @@ def memory_bound(
 
 
 def product_cases(device: str, batch: int) -> Iterator[Case]:
-    """Yield the cases of an external product with the gadget of the example, and its transforms.
+    """Yield the cases of an external product with the gadget of the example, and of its transforms.
 
-    There are also cases of the same product by FFT.
+    The same product is also measured by FFT.
     """
     scheme = TFHE()
     R, levels = scheme.ring, scheme.digits[1]
@@ -468,7 +479,7 @@ def product_case(op: str, device: str, batch: int, R: pg.Ring, log_q: int) -> Ca
     def work(x: pg.Poly) -> pg.Poly:
         return [lattice.external_product(matrix, x, bits=bits, out=out) for _ in range(calls)][-1]
 
-    def verify(values: NDArray[Any]) -> bool:  # on the CPU, the first and the last of a batch
+    def verify(values: NDArray[Any]) -> bool:  # on the CPU this checks the first and the last of a batch
         if device != "cpu":
             return np.array_equal(values, residues(lattice.external_product(own, c, bits=bits)))
         return is_of(R, partial(external, ggsw, c, bits), values[sorted({0, batch - 1})])
@@ -488,7 +499,7 @@ def bootstrapping_keys() -> Keys:
 
 
 def bootstrap_cases(device: str, batch: int) -> Iterator[Case]:
-    """Bootstraps that square messages by a table."""
+    """Yield the case of bootstraps, whose table squares the messages."""
     scheme, keys = TFHE(), bootstrapping_keys()
     messages = np.arange(batch) % scheme.p
     vectors = scheme.encrypt(keys, messages, b"messages")
@@ -517,7 +528,7 @@ def bootstrap_cases(device: str, batch: int) -> Iterator[Case]:
 
 
 def encode_cases(device: str, n: int) -> Iterator[Case]:
-    """Slots to a polynomial, scaled and rounded, modulo six limbs, evaluated."""
+    """Yield the cases of encoding slots as a scaled, rounded and evaluated polynomial modulo six limbs."""
     R, scale = ring_of(n, 50, 6), 2.0**40
     z = np.exp(1j * np.arange(n // 2))
     backend = pg._backends.get_backend(device)
@@ -562,13 +573,14 @@ def beside(
 
 
 def over_bytes(op: str, unit: str, must: float | None, only: Mapping[str, int]) -> Line:
-    """Return a line of program_cases, beside the copy of its bytes."""
+    """Return a line of the table: an operation of program_cases beside the copy of its bytes."""
     work = f"{op}, {only['diagonals']} diagonals" if "diagonals" in only else op
     return Line(work, op, unit, must, f"{op}: bytes", "its bytes copied", None, only)
 
 
 RELIN, EXTERNAL = "relinearisation", "external product"
-PROGRAM_MUSTS = {(24, 30, 16): 700, (24, 30, 64): 1800, (48, 30, 64): 3300}  # us, by limbs, bits, diagonals
+# Greatest allowed time in us, by limbs, bits and diagonals.
+PROGRAM_MUSTS = {(24, 30, 16): 700, (24, 30, 64): 1800, (48, 30, 64): 3300}
 CPU_LINES = (
     beside("rotation", "rotation", "ms", 10, 1.75, {"n": 2**15}),
     beside("8 rotations, hoisted", "8 rotations", "ms", None, None, {}),
@@ -581,7 +593,8 @@ CPU_LINES = (
     Line("encode", "encode", "ms"),
     *(over_bytes(op, "ms", None, {}) for op in (TRANSFORM, UNDIVIDED, COMBINED)),
 )
-GPU_MUSTS = {(2**16, 24, 50): 170, (2**16, 48, 30): 190, (2**16, 12, 50): 90}  # us, of a key switch
+# Greatest allowed time of a key switch in us, by degree, limbs and bits.
+GPU_MUSTS = {(2**16, 24, 50): 170, (2**16, 48, 30): 190, (2**16, 12, 50): 90}
 GPU_SHAPES = tuple((s.n, s.limbs, s.bits) for s in (*GPU.rotation, *GPU.switches))
 GPU_LINES = (
     beside("rotation", "rotation", "us", 185, 1.95, {"n": 2**16}),
@@ -649,7 +662,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for run in range(1, sizes.passes + 1):
         for group in cases(device, sizes):
             try:
-                with pg.device("cpu"):  # values that are made without naming a device are for the comparison
+                with pg.device("cpu"):  # for the values that results are compared with
                     for case in group():
                         case = replace(case, params={**case.params, "run": run})
                         if device == "cpu":

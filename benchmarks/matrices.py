@@ -1,4 +1,4 @@
-"""Random matrices of residues, and what is true of their product."""
+"""Random matrices of residues, and the verification of their products."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SAMPLED = 64  # entries of a product that are verified one by one, or all of a smaller one
+SAMPLED = 64  # number of entries of a product that are verified one by one (all entries if it has fewer)
 
 Words = NDArray[Any]
 
 
 def residues(rng: np.random.Generator, q: int, shape: tuple[int, ...]) -> Words:
-    """Random residues. Those below 2^k - q are twice as likely as others; 2^k is the power of two above q."""
+    """Draw residues modulo q.
+
+    With 2^k the power of two above q, residues below 2^k - q are twice as likely as others.
+    """
     dtype = np.dtype(np.uint32 if q <= 1 << 32 else np.uint64)
     words = rng.integers(np.iinfo(dtype).max, size=shape, dtype=dtype, endpoint=True)
     words >>= dtype.type(8 * dtype.itemsize - (q - 1).bit_length())
@@ -25,7 +28,7 @@ def residues(rng: np.random.Generator, q: int, shape: tuple[int, ...]) -> Words:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """A product of matrices (batch, m, k) by (batch, k, n) modulo q, in host memory."""
+    """A product of matrices (batch, m, k) and (batch, k, n) modulo q, in host memory."""
 
     q: int
     a: Words
@@ -47,7 +50,7 @@ class Product:
 
     @cached_property
     def places(self) -> tuple[NDArray[np.intp], ...]:
-        """The places of the entries that are verified one by one."""
+        """The indices of the entries that are verified one by one."""
         batch, m, n = self.shape
         count = batch * m * n
         flat = np.random.default_rng(1).choice(count, min(SAMPLED, count), replace=False)
@@ -55,12 +58,12 @@ class Product:
 
     @cached_property
     def column(self) -> Words:
-        """The random column x by which the whole product is multiplied."""
+        """The random vectors x by which the whole products are multiplied, as columns."""
         return residues(np.random.default_rng(2), self.q, (self.shape[2], 1))
 
     @cached_property
     def expected(self) -> Words:
-        """The entries at the places, by Python integers, then A (B x)."""
+        """The result of `values` for a right product: entries by Python integers, then A (B x)."""
         batch, i, j = self.places
         pairs = zip(self.a[batch, i].tolist(), self.b[batch, :, j].tolist(), strict=True)
         entries = [sum(map(int.__mul__, *pair)) % self.q for pair in pairs]
@@ -68,9 +71,9 @@ class Product:
         return np.concatenate((np.array(entries, np.uint64), image.ravel().astype(np.uint64)))
 
     def values(self, c: Words) -> Words:
-        """Return what is verified of a result: its largest entry, the entries at the places, C x.
+        """Return what is verified of a result C: its largest entry, the entries at `places`, and C x.
 
-        A wrong matrix has the right C x with probability at most 2/q if q is prime (Freivalds).
+        By Freivalds, a wrong C has the right C x with probability at most 2/q if q is prime.
         """
         c = c.reshape(self.shape)
         image = self.multiply(c, self.column).ravel()

@@ -1,9 +1,10 @@
-"""Packing of LWE vectors, expansion of queries, external products in several limbs, beside their transforms.
+"""Packing of LWE vectors, expansion of queries and external products, compared with their transforms alone.
 
     python -m benchmarks.packing [--device cuda] [--quick] [--results DIR]
 
-Ciphertexts are evaluated. On a GPU a call is one CUDA graph. Each result is decrypted before it is timed. The
-transforms of the same work, in one batched call for inverse and one for forward ones, are a row of their own.
+Ciphertexts are evaluated. On a GPU each call is one CUDA graph. Each result is decrypted before it is timed.
+The transforms of the same work are a separate row: one batched call for all inverse transforms and one for
+all forward transforms.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ PACKING, EXPANSION = "packing of LWE vectors", "expansion"
 BY_LIMBS, BY_BASE = "external product, groups of limbs", "external product, base 2^18"
 OPS = (PACKING, EXPANSION, BY_LIMBS, BY_BASE)
 SIGMA, LEVELS, BITS = 3.2, 3, 18
-# At most, on one core: milliseconds of a packing, and times an external product by groups of limbs takes its
-# transforms. On a GPU a packing of a batch of 64 must be 20 times as fast as on a core.
+# Greatest allowed time of a packing on one core, in ms, and greatest allowed ratio of an external product by
+# groups of limbs to its transforms. On a GPU, a packing in a batch of 64 must be 20 times as fast as on a
+# core.
 MUST_MS, MUST_RATIO = 20.0, 2.2
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Degree, limbs of Q, special limbs, bits of the primes, and ciphertexts of a call."""
+    """Degree, limbs of Q, number of special limbs, bit length of the primes, and ciphertexts per call."""
 
     n: int
     limbs: int
@@ -49,7 +51,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured on a device: of packing and expansion, with a count, and of external products."""
+    """The shapes that are measured on a device.
+
+    packed: shapes for packing and expansion, each with the number of messages. products: shapes for external
+    products.
+    """
 
     packed: tuple[tuple[Shape, int], ...]
     products: tuple[Shape, ...]
@@ -70,7 +76,7 @@ QUICK = Sizes(((Shape(64, 1, 1, 28, 2), 16),), (Shape(64, 2, 1, 28, 2),))
 def keys_of(
     n: int, limbs: int, special: int, bits: int
 ) -> tuple[pg.Ring, pg.Poly, Any, Any, dict[str, pg.Poly]]:
-    """Make the ring T, a secret, keys of packing and expansion, and GGSW ciphertexts of 1, on the CPU."""
+    """Make the ring T, a secret, keys for packing and expansion, and GGSW ciphertexts of 1, on the CPU."""
     with pg.device("cpu"):
         T = pg.Ring(n, pg.ntt_primes(n, bits=bits, count=limbs + special))
         Q, P, s = T[:limbs], T[limbs:], T.ternary(seed=1)
@@ -86,17 +92,17 @@ def keys_of(
 
 
 def phase(c: pg.Poly, s: pg.Poly) -> pg.Poly:
-    """Return the phases of ciphertexts on the CPU."""
+    """Return the phases (decryptions with noise) of ciphertexts c under the secret s, on the CPU."""
     return c[..., 0] + c[..., 1] * s.restrict(c.ring)
 
 
 def is_small(noise: pg.Poly, bound: float) -> bool:
-    """Whether all coefficients are within a bound."""
+    """Return whether all coefficients are at most `bound` in absolute value."""
     return float(np.max(noise.norm(float("inf")))) <= bound
 
 
 def packing_cases(shape: Shape, count: int, device: str, cores: int) -> Iterator[Case]:
-    """Packing and expansion of `count` messages, with their transforms."""
+    """Yield the cases of packing and expanding `count` messages, and of the transforms alone."""
     n, limbs, special, bits = shape.n, shape.limbs, shape.special, shape.bits
     T, s, packing, expansion, _ = keys_of(n, limbs, special, bits)
     Q, params = T[:limbs], params_of(shape, device, cores) | {"count": count}
@@ -126,7 +132,9 @@ def packing_cases(shape: Shape, count: int, device: str, cores: int) -> Iterator
         yield Case(op, "polygpu", params, work, verify, rotations, on_host, samples=5)
         if shape.batch > 1 and device != "cpu":
             continue
-        with pg.device("cpu"):  # l + 2 p inverse transforms and d (l + p) - l + 2 l forward ones a rotation
+        # Each rotation needs l + 2 p inverse and d (l + p) - l + 2 l forward transforms, for l limbs of Q, p
+        # special limbs and d digits.
+        with pg.device("cpu"):
             one = T[:1]
             down = one.random(rotations * (limbs + 2 * special), seed=5)
             up = one.random(rotations * (limbs * (limbs + special) + limbs), seed=6)
@@ -134,7 +142,10 @@ def packing_cases(shape: Shape, count: int, device: str, cores: int) -> Iterator
 
 
 def product_cases(shape: Shape, device: str, cores: int) -> Iterator[Case]:
-    """External products of ciphertexts in coefficients with both kinds of digits, with their transforms."""
+    """Yield the cases of external products with both kinds of digits, and of their transforms alone.
+
+    The ciphertexts are given in coefficients.
+    """
     T, s, _, _, ones = keys_of(shape.n, shape.limbs, shape.special, shape.bits)
     Q, P, params = T[: shape.limbs], T[shape.limbs :], params_of(shape, device, cores)
     for op, one in ones.items():
@@ -173,7 +184,7 @@ def params_of(shape: Shape, device: str, cores: int) -> dict[str, Any]:
 
 
 def recorded(f: Callable[..., pg.Poly], c: pg.Poly, *more: Any) -> Callable[[], Any]:
-    """Return the call, or on a GPU a graph of it."""
+    """Return f(c, *more) as a function without arguments. On a GPU it replays a CUDA graph."""
     if c.device == "cpu":
         return lambda: f(c, *more)
     return pg.capture(lambda c: f(c, *more), c)
@@ -185,7 +196,7 @@ def on_host(x: pg.Poly) -> Array:
 
 
 def cases(sizes: Sizes, device: str, cores: int) -> Iterator[Case]:
-    """All cases of a device."""
+    """Yield all cases for a device."""
     for shape, count in sizes.packed:
         yield from packing_cases(shape, count, device, cores)
     for shape in sizes.products:
@@ -197,12 +208,12 @@ def cases(sizes: Sizes, device: str, cores: int) -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class PackingKind:
-    """Operations of one device beside their transforms."""
+    """A table of the operations of one device beside their transforms."""
 
     device: str
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of `rows` that the table shows."""
+        """Return the rows that the table shows."""
         names = {*OPS, *(f"{op}: transforms" for op in OPS)}
         return [row for row in rows if row.op in names and row.machine["kind"] == self.device]
 

@@ -1,11 +1,11 @@
-"""Another library's transforms and products beside polygpu's, in one run on one core.
+"""Transforms and products of another library compared with those of polygpu, in one run on one core.
 
     python -m benchmarks.cpu --only peers --peer NAME=PATH [--peer NAME=PATH ...]
 
-NAME may be LIBRARY:BUILD, for example HEXL:gcc. Of several builds of a library the summary shows the fastest.
-
-For those who have another library installed and ask which of the two is faster on their machine. PATH is a
-shared library with these functions, a few lines of C around those of the library NAME:
+This is for users who have another C library installed and ask which of the two is faster on their machine.
+NAME is the name of the library, or LIBRARY:BUILD, for example HEXL:gcc. Of several builds of a library the
+summary shows the fastest. PATH is a shared library with the following functions, which need a few lines of C
+around the functions of the library:
 
     const char *peer_version(void);
     void *peer_plan(uint64_t n, uint64_t q, uint64_t psi, uint32_t word_bytes);
@@ -14,15 +14,16 @@ shared library with these functions, a few lines of C around those of the librar
     void peer_product(const void *plan, void *y, const void *a, const void *b, uint64_t count);
     void peer_free(void *plan);
 
-Each call takes `count` polynomials of Z_q[X]/(X^n + 1), one after the other, as residues in [0, q) of uint64
-(word_bytes 8) or uint32 (4). Arrays begin at multiples of 64 bytes; y is another array than the operands.
-peer_plan returns NULL where the library does not take n, q or the words; psi is the smallest primitive 2n-th
-root of unity. peer_forward gives the values at the odd powers of psi in the library's own order, which
-peer_inverse takes. peer_product takes and gives coefficients. Results are verified before they are timed.
+Each call works on `count` polynomials of Z_q[X]/(X^n + 1), one after the other in memory. Residues are in
+[0, q), as uint64 if word_bytes is 8, or as uint32 if it is 4. Arrays begin at multiples of 64 bytes, and y is
+not one of the operands. peer_plan returns NULL if the library does not support n, q or the word. psi is the
+smallest primitive 2n-th root of unity. peer_forward gives the values at the odd powers of psi in the
+library's own order, and peer_inverse takes them in this order. peer_product takes and gives coefficients.
+Results are verified before they are timed.
 
-polygpu's own rows are "kernel", the core on the same aligned arrays, and "call", `a.ntt()`, `a.intt()` and
-`a * b` of one polynomial. A pass measures all libraries one after the other. Ratios are taken within a pass,
-and the table shows their medians over the passes.
+polygpu has two rows for each operation. "kernel" is polygpu's compiled core on the same aligned arrays.
+"call" is `a.ntt()`, `a.intt()` or `a * b` for one polynomial. A pass measures all libraries one after the
+other. Ratios of times are taken within a pass, and the table shows their medians over all passes.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ DEGREES = (2**12, 2**13, 2**14, 2**16)
 QUICK = DEGREES[:1]
 PRIME_BITS = (30, 46, 50, 60)
 PASSES = 3
-COEFFICIENTS = 2**14  # that one call of a kernel takes, at least
+COEFFICIENTS = 2**14  # least number of coefficients in one call of a kernel
 OPS = ("peer ntt", "peer intt", "peer product")
 KERNEL, CALL = "polygpu, kernel", "polygpu, call"
 ALIGNMENT = 64
@@ -58,11 +59,11 @@ Run = Callable[[], Any]
 
 
 class PeerError(ValueError):
-    """A peer that cannot be loaded."""
+    """Raised if another library (a peer) cannot be loaded."""
 
 
 class _Plan:
-    """A peer's plan, which lives as long as a call that uses it."""
+    """A peer's plan. It is freed when no call uses it any more."""
 
     def __init__(self, address: int, free: Callable[[ctypes.c_void_p], None]) -> None:
         self.address, self._free = ctypes.c_void_p(address), free
@@ -72,7 +73,7 @@ class _Plan:
 
 
 class Peer:
-    """A shared library with the functions above."""
+    """A shared library with the functions that the module's docstring lists."""
 
     def __init__(self, named: str) -> None:
         self.name, given, path = named.partition("=")
@@ -115,7 +116,7 @@ class Peer:
 
 
 def check_names(others: Sequence[Peer]) -> None:
-    """Raise PeerError where two peers have one name."""
+    """Raise PeerError if two peers have the same name."""
     names = [peer.name for peer in others]
     for name in names:
         if names.count(name) > 1:
@@ -130,7 +131,7 @@ def count_of(w: Workload) -> int:
 
 
 def rows_of(x: NDArray[Any], count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """So many copies of a polynomial, one after the other, at an address that is a multiple of 64."""
+    """Return an array of `count` copies of a polynomial, at an address that is a multiple of 64."""
     room = np.empty(count * x.size * dtype.itemsize + ALIGNMENT, np.uint8)
     start = -room.ctypes.data % ALIGNMENT
     rows = room[start : start + count * x.size * dtype.itemsize].view(dtype).reshape(count, x.size)
@@ -141,7 +142,7 @@ def rows_of(x: NDArray[Any], count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 def case(w: Workload, op: str, library: str, run: Run, y: NDArray[Any]) -> Case:
     """Return the case of a call that fills all rows of y with the same result.
 
-    Values at powers of psi may be in any order.
+    Evaluated values may be in any order.
     """
 
     def verify(values: NDArray[Any]) -> bool:
@@ -156,7 +157,7 @@ def case(w: Workload, op: str, library: str, run: Run, y: NDArray[Any]) -> Case:
 
 
 def own_cases(w: Workload) -> Iterator[Case]:
-    """polygpu's cases: the core on aligned arrays, then calls on one polynomial."""
+    """Yield polygpu's cases: the core on aligned arrays, then calls on one polynomial."""
     compute, plan, dtype, count = (
         backends.get_backend("cpu"),
         w.ring._plan.transform,
@@ -182,7 +183,7 @@ def own_cases(w: Workload) -> Iterator[Case]:
 
 
 def measured(peers: Sequence[Peer], quick: bool, packages: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of all libraries, pass after pass; each row names its run."""
+    """Yield the rows of all libraries, pass after pass. Each row names its run and pass."""
     begun = datetime.now(timezone.utc).isoformat(timespec="seconds")
     versions = {f"version of {peer.name}": peer.version for peer in peers}
     for number in range(1, 1 + (1 if quick else PASSES)):
@@ -198,12 +199,13 @@ def measured(peers: Sequence[Peer], quick: bool, packages: Sequence[str]) -> Ite
 
 # ---- the tables ----
 
-Shape = tuple[int, int]  # bits, N
-Times = dict[Shape, dict[tuple[str, str], dict[str, float]]]  # by (library, op), by run: ns a coefficient
+Shape = tuple[int, int]  # bit length of the prime, and N
+# Times in ns per coefficient, by shape, then by library and op, then by run.
+Times = dict[Shape, dict[tuple[str, str], dict[str, float]]]
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows of the newest run with each instruction set of each machine."""
+    """Return the rows of the newest run for each instruction set of each machine."""
     own = [row for row in rows if row.op in OPS]
     last: dict[tuple[Any, Any], str] = {}
     for row in own:
@@ -222,10 +224,10 @@ def times(rows: Iterable[Row]) -> dict[str, Times]:
 
 
 class PeerKind:
-    """A line for each prime size and N: polygpu's times, and how many times as long each peer takes."""
+    """A table with a line for each prime size and N: polygpu's times, and the peers' times as multiples."""
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of the newest run with each instruction set."""
+        """Return the rows of the newest run for each instruction set."""
         return newest(rows)
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
@@ -250,10 +252,10 @@ class PeerKind:
 
 
 class PeerSummaryKind:
-    """Lines for each prime size: the time of a peer's fastest build over polygpu's, for all N."""
+    """A table with lines for each prime size: the ratio of a peer's fastest build to polygpu, for all N."""
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of the newest run with the best instruction set of each machine."""
+        """Return the rows of the newest run with the best instruction set of each machine."""
         own, best = newest(rows), dict[Any, Any]()
         for name, isa in map(_setting, own):
             best[name] = min(best.get(name, isa), isa, key=_cpu.all_isas().index)
@@ -284,7 +286,7 @@ class PeerSummaryKind:
 
 
 def speedups(rows: Iterable[Row]) -> dict[str, tuple[float, float]]:
-    """Return the least and the largest ratio of each library's time to the kernel's, of its fastest build."""
+    """Return for each library the least and the largest ratio of its fastest build's time to the kernel's."""
     found: dict[str, list[float]] = {}
     by_machine: dict[Any, list[Row]] = {}
     for row in PeerSummaryKind().rows(rows):
@@ -311,9 +313,9 @@ def _begun(row: Row) -> str:
 def _ratio(
     shape: dict[tuple[str, str], dict[str, float]], op: str, library: str, beside: str
 ) -> float | None:
-    """Return a library's time over the time of `beside`: the median of the passes.
+    """Return the median over the passes of a library's time divided by the time of `beside`.
 
-    Return None if no pass has both.
+    Return None if no pass has both times.
     """
     own, other = shape.get((library, op), {}), shape.get((beside, op), {})
     ratios = [own[run] / other[run] for run in own if run in other]
@@ -332,7 +334,7 @@ def _ranges(
 
 
 def _triple(shape: dict[tuple[str, str], dict[str, float]], library: str, beside: str | None) -> str:
-    """Return the figures of the three ops: the library's times, or their ratios to the times of `beside`."""
+    """Return the figures for the three ops: the library's times, or their ratios to the times of `beside`."""
     cells = []
     for op in OPS:
         own = list(shape.get((library, op), {}).values())

@@ -1,4 +1,4 @@
-"""Bar charts as SVG: a line for each variant, whose parts follow each other."""
+"""Bar charts as SVG, with one bar for each variant. A bar is divided into parts, one after the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .svg import COLOURS, WIDTH, document, text
 from .tables import figure
 
 LEFT, LINE, TOP = 270, 22, 52
-LETTER = 6.6  # greatest width of a letter
+LETTER = 6.6  # largest width of a letter
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Bar:
 
 
 def bars(title: str, lines: Sequence[Bar], mark: tuple[str, float] | None = None) -> str | None:
-    """Draw the figure, or return None if no bar has a part.
+    """Return the figure as SVG, or None if no bar has a part.
 
-    mark: a value that a dashed line shows, and what it is.
+    mark: a value that a dashed line marks, and the text that explains it.
     """
     if not any(bar.parts for bar in lines):
         return None
@@ -48,7 +48,7 @@ def bars(title: str, lines: Sequence[Bar], mark: tuple[str, float] | None = None
 
 
 def room(lines: Sequence[Bar]) -> float:
-    """Return the width that the longest text behind a bar takes."""
+    """Return the width that must stay free for the longest text behind a bar."""
     return 12 + LETTER * max(len(written(bar)) for bar in lines)
 
 
@@ -57,7 +57,7 @@ def written(bar: Bar) -> str:
 
 
 def legend(names: Sequence[str], colours: Mapping[str, str]) -> list[str]:
-    """Names of the parts beside their colours; none where there is one part."""
+    """Draw the names of the parts beside their colours. The result is empty if there is only one part."""
     found, x = [], 8.0
     for name in names if len(names) > 1 else ():
         found.append(f'<rect x="{x:.1f}" y="28" width="10" height="10" fill="{colours[name]}"/>')

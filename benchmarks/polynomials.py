@@ -1,4 +1,4 @@
-"""Polynomials to multiply and to transform, and the oracle that verifies the results."""
+"""Polynomials to multiply and to transform, and the definitions that verify the results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Workload:
 
     @cached_property
     def psi(self) -> int:
-        """The root of X^N + 1 at whose powers the transform evaluates."""
+        """The root of X^N + 1 at whose odd powers the transform evaluates."""
         assert self.ring.roots is not None
         (psi,) = self.ring.roots
         assert pow(psi, self.n, self.q) == self.q - 1
@@ -79,7 +79,7 @@ class Workload:
         return Case(op, library, self.params, run, verify, work=self.n, values=values)
 
     def is_product(self, c: NDArray[Any]) -> bool:
-        """X^N + 1 has N roots mod q: right values at all of them leave no other c < q."""
+        """Return whether c is the product, by its values at all N roots of X^N + 1, which determine c."""
         return (
             c.shape == (self.n,)
             and int(c.max()) < self.q
@@ -94,10 +94,11 @@ class Workload:
 
 
 def evaluations(a: NDArray[Any], psi: int, q: int) -> Evaluations:
-    """a(psi^(2 br(k) + 1)) mod q for k = 0..N-1, br = bit reversal, psi^N = -1; in Python ints.
+    """Compute a(psi^(2 br(k) + 1)) mod q for k = 0, ..., N - 1 in Python ints.
 
-    Remainders of a modulo X^m - psi^e, halving m: X^2m - psi^2e is the product of X^m - psi^e and
-    X^m - psi^(e+N), and the remainder modulo X - x is the value at x.
+    br is bit reversal, and psi^N = -1. The function computes remainders of a modulo polynomials X^m - psi^e
+    and halves m in each step: X^2m - psi^2e is the product of X^m - psi^e and X^m - psi^(e+N). At the end,
+    the remainder modulo X - x is the value at x.
     """
     n = a.size
     remainders, exponents = a.astype(object).reshape(1, n), [n]
@@ -111,7 +112,7 @@ def evaluations(a: NDArray[Any], psi: int, q: int) -> Evaluations:
 
 
 def bit_reversal(n: int) -> NDArray[np.intp]:
-    """br(k) for k = 0..n-1, n a power of two."""
+    """Return the bit reversal of k for k = 0, ..., n - 1. n is a power of two."""
     order = np.zeros(1, dtype=np.intp)
     while order.size < n:
         order = np.concatenate((2 * order, 2 * order + 1))
@@ -128,7 +129,7 @@ def to_flint(a: Residues, q: int) -> Any:
 
 
 def folded(c: Any, n: int) -> Any:
-    """Fold a linear product modulo X^n + 1: FLINT has no negacyclic product."""
+    """Reduce a product of FLINT's polynomials modulo X^n + 1. FLINT has no negacyclic product."""
     return c.truncate(n) - c.right_shift(n)
 
 

@@ -1,11 +1,11 @@
-"""Exact products for moduli of one word, by transforms modulo primes and by FFT, in one process.
+"""Exact products for moduli of one word by two methods: transforms modulo auxiliary primes, and FFT.
 
     python -m benchmarks.products [--device cpu | cuda] [--quick] [--out DIR]
 
-One polynomial on the CPU, batches of 256 MiB on a GPU. `auto` of a row says whether the ring takes this
-method by itself. Where its choice takes over 15 % longer than the other method, a line at the end says so
-and the exit status is 1. Results are compared with products of Python integers (Kronecker substitution); of a
-batch on a GPU, three rows are.
+The operands are single polynomials on the CPU, and batches of 256 MiB on a GPU. `auto` of a row says whether
+the ring chooses this method by itself. If the chosen method takes over 15 % longer than the other, a line at
+the end says so, and the exit status is 1. Results are compared with products of Python integers (Kronecker
+substitution). For a batch on a GPU, three rows are compared.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ MODULI = {
     "2^64": 2**64,
     "2^64 - 59": 2**64 - 59,
 }
-PRIMES = {"32-bit prime": 32, "63-bit prime": 63, "64-bit prime": 64}  # the largest with a transform
+# Names of moduli that are the largest prime of a bit length with a transform.
+PRIMES = {"32-bit prime": 32, "63-bit prime": 63, "64-bit prime": 64}
 NAMES = (*MODULI, *PRIMES)
 BATCH_BYTES = 1 << 28
-SLOWER = 1.15  # greatest time of the method that is taken, over the other method's
+SLOWER = 1.15  # greatest allowed ratio of the chosen method's time to the other method's
 
 
 def modulus(n: int, name: str) -> int:
-    """Of a column of the tables, for degree n."""
+    """Return the modulus for the column `name` of the tables, for degree n."""
     return MODULI[name] if name in MODULI else pg.ntt_primes(n, bits=PRIMES[name])[0]
 
 
 def cases(n: int, name: str, device: str) -> Iterator[Case]:
-    """Both products of one ring; only the one by primes where no FFT is exact."""
+    """Yield the cases of both methods for one ring, or only that by primes if an FFT would not be exact."""
     ring = pg.Ring(n, modulus(n, name))
     word_bytes = ring.dtype.itemsize
     batch = 1 if device == "cpu" else max(1, BATCH_BYTES // (word_bytes * n))
@@ -95,9 +96,9 @@ def cases(n: int, name: str, device: str) -> Iterator[Case]:
 
 
 def operand(ring: pg.Ring, few: pg.Poly, picked: Sequence[int], batch: int, device: str) -> pg.Poly:
-    """Return a batch on the device that holds `few` at the picked places.
+    """Return a batch on the device that holds the polynomials of `few` at the indices `picked`.
 
-    Elsewhere it holds copies of the first row of `few`.
+    At all other indices it holds copies of the first polynomial of `few`.
     """
     if batch == 1:
         return few[0].to(device)
@@ -108,7 +109,7 @@ def operand(ring: pg.Ring, few: pg.Poly, picked: Sequence[int], batch: int, devi
 
 
 def slower_choices(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield a line for each ring whose own choice is clearly slower than the other method."""
+    """Yield a line for each ring that chooses a method which is clearly slower than the other."""
     found: dict[tuple[object, object], list[Row]] = {}
     for row in rows:
         found.setdefault((row.params["n"], row.params["q"]), []).append(row)

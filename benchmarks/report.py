@@ -2,11 +2,12 @@
 
     python -m benchmarks.report [--check] [--prune] [--results DIR] [FILE ...]
 
-A table stands between `<!-- table: NAME -->` and `<!-- end: NAME -->`. Of all verified rows of one machine,
-op, params and library the newest counts, measured on a clean tree or not. The line under a table names every
-date and commit its rows come from, and says where a tree had uncommitted changes. recorded.json holds the
-figures that `polygpu bench` shows beside those of a user's machine. With `--check` nothing is written, and a
-file that differs is an error. With `--prune` rows that no table and no figure shows are removed.
+A table is written between the lines `<!-- table: NAME -->` and `<!-- end: NAME -->`. Of all verified rows
+with the same machine, op, params and library, the newest one counts, even if its source tree had uncommitted
+changes. The line under a table names all dates and commits of its rows, and says which trees had uncommitted
+changes. recorded.json holds the figures that `polygpu bench` shows beside those of a user's machine. With
+`--check` nothing is written, and it is an error if a file would change. With `--prune`, rows that no table
+and no figure shows are removed.
 """
 
 from __future__ import annotations
@@ -56,17 +57,17 @@ PAGES = (
 
 @dataclass(frozen=True)
 class Kind:
-    """One table for each prime size: a line for each N, a column for each library and op."""
+    """Tables, one for each prime size, with a line for each N and a column for each library and op."""
 
     title: str
     device: str
     ops: Mapping[str, str]
-    """The ops of its rows, and what the heading of a column says of them."""
+    """The ops of the rows in the table, each with its text in the heading of a column."""
     cell: Callable[[Row, Row | None], str]
-    """The text for a row, beside python-flint's row for the same op."""
+    """A function that makes a cell of a row and python-flint's row for the same op, or None."""
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of `rows` that the tables show: one limb, no batch; of two moduli the newer row."""
+        """Return the rows that the tables show: one limb, no batch, and the newest modulus of each size."""
         shown: dict[object, Row] = {}
         for row in rows:
             p, machine = row.params, row.machine
@@ -99,10 +100,10 @@ class Kind:
 
 
 class BatchKind:
-    """One table of batches of complex transforms: a line for each library, a column for each precision."""
+    """A table of batched complex transforms, with a line for each library and a column for each precision."""
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of `rows` that the table shows; of two batches the newer row."""
+        """Return the rows that the table shows. If two differ only in the batch, the newer one counts."""
         shown: dict[object, Row] = {}
         for row in rows:
             if row.op == "fft64" and row.machine["kind"] == "cpu":
@@ -135,12 +136,12 @@ class BatchKind:
 
 @dataclass(frozen=True)
 class ExactKind:
-    """One table of exact products by both methods: a line for each N, a column for each modulus."""
+    """A table of exact products by both methods, with a line for each N and a column for each modulus."""
 
     device: str
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of `rows` that the table shows; of two batches the newer row."""
+        """Return the rows that the table shows. If two differ only in the batch, the newer one counts."""
         shown: dict[object, Row] = {}
         for row in rows:
             if row.op == "exact product" and row.machine["kind"] == self.device:
@@ -169,10 +170,11 @@ class ExactKind:
         return " / ".join(ps(row) + "*" * int(row.params["auto"]) if row else "-" for row in methods)
 
 
-# ps per coefficient of a forward transform by card, bits of a word and k, at N = 2^k: the best of GPU-NTT
-# (merge and 4-step; 4-step is cyclic and without its transposes), Phantom, Cheddar, FIDESlib, Troy and
-# sppark. Each was built from source and run on one card, with the largest batch measured (2^26 coefficients;
-# Phantom and Cheddar 32 rows; sppark one). Medians of at least 20.
+# The fastest other library for a forward transform, and its ps per coefficient, by card, bits of a word and
+# log2 N. The libraries are GPU-NTT (merge and 4-step; its 4-step is cyclic and was timed without transposes),
+# Phantom, Cheddar, FIDESlib, Troy and sppark. Each was built from source and run on one card, with the
+# largest batch that was measured (2^26 coefficients; 32 rows for Phantom and Cheddar; one row for sppark).
+# Each figure is the median of at least 20 runs.
 PEERS: Mapping[str, Mapping[int | str, Mapping[int, tuple[float, str]]]] = {
     "NVIDIA H100 80GB HBM3": {
         32: {
@@ -225,10 +227,10 @@ PEERS: Mapping[str, Mapping[int | str, Mapping[int, tuple[float, str]]]] = {
 }
 SUMMARY_DEGREES = (2**12, 2**14, 2**16, 2**20)
 PRIMES = {30: "30-bit prime", 50: "50-bit prime", 60: "60-bit prime"}
-PRIMES |= {31: PRIMES[30]}  # BabyBear, if there is no prime of 30 bits
+PRIMES |= {31: PRIMES[30]}  # for BabyBear, which is used if no prime of 30 bits has a transform
 
 
-Cells = Mapping[tuple[str, int, str], Row]  # by prime, N and op
+Cells = Mapping[tuple[str, int, str], Row]  # rows by prime, N and op
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,7 @@ class GpuKind:
     """Whether the machine measured last stands for all."""
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of `rows` that the tables show; of two batches or moduli the newer row."""
+        """Return the rows that the tables show, the newer one of two that differ only in batch or modulus."""
         shown: dict[object, Row] = {}
         for row in rows:
             p, machine = row.params, row.machine
@@ -261,15 +263,15 @@ class GpuKind:
 
 
 def prime(row: Row) -> str:
-    """Return what a table calls the modulus."""
+    """Return the name of a row's modulus in the tables."""
     bits = int(row.params["bits"])
     return PRIMES[bits] if bits in PRIMES else str(row.params["word"])
 
 
 def best_peer(cells: Cells, name: str, n: int) -> tuple[float, str] | None:
-    """Return the best peer's forward transform on the card of these rows: ps per coefficient, and its name.
+    """Return the ps per coefficient and the name of the peer whose forward transform is fastest.
 
-    Return None if no peer is known.
+    The figure is for the card of these rows. Return None if no peer is known for it.
     """
     card = PEERS.get(str(next(iter(cells.values())).machine["name"]), {})
     word = name if name.startswith("Goldilocks") else 32 if name == PRIMES[30] else 64
@@ -277,12 +279,12 @@ def best_peer(cells: Cells, name: str, n: int) -> tuple[float, str] | None:
 
 
 def loaded(row: Row) -> str:
-    """Return the op, and whether the card had worked for long before it was timed."""
+    """Return the op of a row, with ", loaded" if the card had worked for a long time before."""
     return row.op + (", loaded" if "load_s" in row.params else "")
 
 
 def gpu_load(cells: Cells) -> Iterator[Table]:
-    """Forward transforms on a card that has rested, and on one that has worked for long."""
+    """Yield the table of forward transforms on a card that has rested, and after a long load."""
     primes = sorted({name for name, _, op in cells if op == "forward, loaded"})
     body = [
         (
@@ -324,7 +326,7 @@ def gpu_ntt(cells: Cells) -> Iterator[Table]:
 
 
 def gpu_summary(cells: Cells) -> Iterator[Table]:
-    """Forward transforms of some sizes in one table."""
+    """Yield one table with the forward transforms of a few sizes."""
     primes = sorted({name for name, _, op in cells if op == "forward"})
     body = []
     for n in SUMMARY_DEGREES:
@@ -358,7 +360,7 @@ def ps_and_share(row: Row | None) -> str:
 
 
 def times_flint(row: Row, flint: Row | None, unit: float = 1e3) -> str:
-    """Return the time in units of `unit` ns, and how many times as fast as python-flint it is."""
+    """Return the text of a cell: the time in units of `unit` ns, and the speed-up over python-flint."""
     return figure(row.median / unit) + (f" ({figure(flint.median / row.median)}x)" if flint else "")
 
 
@@ -368,16 +370,16 @@ def per_butterfly(row: Row, _: Row | None) -> str:
 
 
 class SpeedupKind:
-    """The shortest of all tables: how many times as fast polygpu is as each other library."""
+    """The summary table: how many times as fast as each other library polygpu is."""
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of the tables that it sums up."""
+        """Return the rows of the tables that this table sums up."""
         found = list(rows)
         kinds = peers.PeerSummaryKind(), GpuKind(gpu_summary, last=True), bootstrap.BesideKind()
         return [row for kind in kinds for row in kind.rows(found)]
 
     def markdown(self, rows: Iterable[Row]) -> str:
-        """Return the table; machines stand in its lines."""
+        """Return the table as Markdown. It names the machines in its lines."""
         found, body = list(rows), []
         cores = unique(row.machine["name"] for row in peers.PeerSummaryKind().rows(found))
         for library, (least, most) in peers.speedups(found).items():
@@ -478,7 +480,7 @@ def us(row: Row) -> str:
 
 
 def markdown(kind: AnyKind, rows: Iterable[Row]) -> str:
-    """Return what stands between the markers of a table: a part for each machine."""
+    """Return the text between the markers of a table, with a part for each machine."""
     if isinstance(kind, SpeedupKind):
         return kind.markdown(rows)
     machines: dict[str, list[Row]] = {}
@@ -491,7 +493,7 @@ def markdown(kind: AnyKind, rows: Iterable[Row]) -> str:
 
 
 def provenance(rows: Sequence[Row]) -> str:
-    """Where and when the rows of one machine were measured, and with what."""
+    """Return a line that says where, when and with which versions the rows of one machine were measured."""
     commits = (
         f"{row.date[:10]} at commit {row.commit[:10]}" + (" with uncommitted changes" if row.dirty else "")
         for row in rows
@@ -530,7 +532,7 @@ def about_gpu(rows: Sequence[Row]) -> str:
 
 
 def rewrite(page: str, rows: Sequence[Row]) -> str:
-    """`page` with every marked table written anew."""
+    """Return the text of a page with every marked table written anew."""
 
     def table(match: re.Match[str]) -> str:
         name = match["name"]
@@ -546,7 +548,7 @@ def rewrite(page: str, rows: Sequence[Row]) -> str:
 
 FigureKind = GpuKind | LineKind | StudyKind
 
-# Figures by their places in docs/.
+# Functions that draw figures, by the path of the figure in docs/.
 FIGURES: dict[str, tuple[FigureKind, Callable[[Any], str | None]]] = {
     "roofline.svg": (GpuKind(gpu_ntt), roofline.svg),
     **fourstep.FIGURES,
@@ -558,7 +560,7 @@ FIGURES: dict[str, tuple[FigureKind, Callable[[Any], str | None]]] = {
 
 
 def prune(directory: Path) -> int:
-    """Remove the rows that no table and no figure shows; returns how many they were."""
+    """Remove the rows that no table and no figure shows, and return their number."""
     rows = newest(read_rows(directory))
     kinds = [*KINDS.values(), *(kind for kind, _ in FIGURES.values())]
     shown = {json.dumps(asdict(row)) for kind in kinds for row in kind.rows(rows)}

@@ -1,16 +1,17 @@
-"""A matrix of bytes times words, which private retrieval computes for each query, beside reading the bytes.
+"""A matrix of bytes times vectors of words, as in private retrieval, compared with reading the bytes.
 
     python -m benchmarks.retrieval [--device cuda] [--quick | --answers] [--results DIR]
 
-The matrix is a square of 256 MiB in memory, or of 4 GiB in a memory-mapped file that is in memory already. It
-is multiplied by 1, 8 or 32 vectors modulo 2^32 and 2^64. Beside it all its bytes are read: on the CPU by the
-sum that NumPy makes of them as uint64 numbers on one core, on a GPU by a kernel that does nothing else.
+The matrix is a square of 256 MiB in memory, or of 4 GiB in a memory-mapped file whose pages are already
+cached. It is multiplied by 1, 8 or 32 vectors modulo 2^32 and 2^64. The comparison reads all bytes of the
+matrix once: on the CPU, NumPy sums them as uint64 on one core; on a GPU, a kernel does nothing else.
 
-On the CPU a database of 1 GiB answers one query by SimplePIR, whose answer is one product with a square, and
-by the packed protocol of polygpu.examples.pir, which multiplies a wide matrix and packs the result.
+On the CPU, one query to a database of 1 GiB is answered by two protocols: by SimplePIR, whose answer is one
+product of a square matrix, and by the packed protocol of polygpu.examples.pir, which multiplies a wide matrix
+and packs the result.
 
-Some rows of each product are compared with sums in 64-bit integers before it is timed, and a packed answer
-with its record.
+Before a product is timed, some of its rows are compared with sums in 64-bit integers. A packed answer is
+decrypted and compared with the record.
 """
 
 from __future__ import annotations
@@ -38,14 +39,15 @@ Array = NDArray[Any]
 PRODUCT, READING = "bytes times words", "bytes read"
 ANSWER = "private retrieval"
 DATABASE, QUICK_DATABASE, RECORD = 2**30, 2**20, 1024  # bytes; the first two are powers of 4
-SHARE = 0.5  # of SimplePIR's GB/s that a packed answer must reach
-SIDES, QUICK, MAPPED = (2**14, 2**16), (2**10,), 2**16  # of the squares, and of one in a file
+SHARE = 0.5  # the part of SimplePIR's GB/s that a packed answer must reach
+SIDES, QUICK, MAPPED = (2**14, 2**16), (2**10,), 2**16  # sides of the squares; MAPPED lies in a file
 QUERIES, MODULI = (1, 8, 32), (2**32, 2**64)
-SAMPLED = 8  # rows that are verified
-ROWS = 1 << 10  # of the file that are written together
+SAMPLED = 8  # number of rows that are verified
+ROWS = 1 << 10  # number of rows that are written to the file at once
 
-# By device, queries and bits of the modulus: what must be reached, at least. share: of the speed of reading.
-# G products/s: of a byte and a word. GB/s: of the matrix. TMAC/s: products of two bytes, on tensor cores.
+# The least speed that must be reached, by device, number of queries and bits of the modulus. Units: "share"
+# of the speed of reading; "G products/s", each of a byte and a word; "GB/s" of the matrix; "TMAC/s", products
+# of two bytes on tensor cores.
 MUSTS = {
     ("cpu", 1, 32): ("share", 0.8),
     ("cpu", 1, 64): ("share", 0.5),
@@ -57,7 +59,10 @@ MUSTS = {
 
 
 def product_case(left: Array, x: Any, queries: int, q: int, params: dict[str, int]) -> Case:
-    """Make the case of a product of a matrix, on the host and where it is multiplied, with random words."""
+    """Return the case of a matrix times random words.
+
+    left: the matrix on the host. x: the same matrix on the device that multiplies it.
+    """
     dtype = np.dtype(np.uint32 if q == 2**32 else np.uint64)
     rng = np.random.default_rng(queries)
     words = rng.integers(0, q - 1, (left.shape[1], queries), dtype, endpoint=True)
@@ -84,7 +89,7 @@ def product_case(left: Array, x: Any, queries: int, q: int, params: dict[str, in
 
 
 def reading_case(left: Array, x: Any, params: dict[str, int]) -> Case:
-    """All bytes of the matrix read once."""
+    """Return the case of reading all bytes of the matrix once."""
     if isinstance(x, np.ndarray):
         words = x.view(np.uint64)
 
@@ -108,7 +113,7 @@ def reading_case(left: Array, x: Any, params: dict[str, int]) -> Case:
         found[...] = 0
         return bool(run().get()[0] == right)
 
-    # Each run adds to the result, which says nothing while it is timed.
+    # Each run adds to `found`. So its values mean nothing while runs are timed, and zeros stand for them.
     return Case(READING, "polygpu", params, run, verify, left.size, lambda _: np.zeros(1))
 
 
@@ -119,7 +124,7 @@ def _on_card(x: Array) -> Any:
 
 
 def cases(left: Array, device: str, cores: int) -> Iterator[Case]:
-    """Products with a matrix of bytes, and its bytes read."""
+    """Yield the cases of products with a matrix of bytes, and of reading its bytes."""
     params = {"mib": left.size >> 20} | ({"cores": cores} if device == "cpu" else {})
     x = left if device == "cpu" else _on_card(left)
     yield reading_case(left, x, params)
@@ -129,9 +134,9 @@ def cases(left: Array, device: str, cores: int) -> Iterator[Case]:
 
 
 def answer_cases(size: int) -> Iterator[Case]:
-    """Yield the answer to one query of a database of `size` bytes, on one core, by two protocols.
+    """Yield the cases of answering one query to a database of `size` bytes, on one core, by two protocols.
 
-    The server of the packed protocol is made once, in a time that is printed.
+    The server of the packed protocol is made before, and the time for this is printed.
     """
     data = np.random.default_rng(1).integers(0, 256, size, np.uint8)
     params = {"mib": size >> 20, "cores": 1}
@@ -164,7 +169,7 @@ def answer_cases(size: int) -> Iterator[Case]:
 
 
 def matrices(sides: Sequence[int]) -> Iterator[Array]:
-    """Random squares of bytes; the largest in a memory-mapped file."""
+    """Yield random square matrices of bytes. The largest is in a memory-mapped file."""
     rng = np.random.default_rng(1)
     for side in sides:
         if side < MAPPED:
@@ -183,7 +188,7 @@ def matrices(sides: Sequence[int]) -> Iterator[Array]:
 
 
 def answer_table(rows: Iterable[Row]) -> Table:
-    """Return the table of answers by several protocols, beside those by SimplePIR."""
+    """Return the table of answers by other protocols compared with those by SimplePIR."""
     found = {(int(row.params["mib"]), str(row.params["protocol"])): row for row in rows}
     body = []
     for (mib, protocol), row in sorted(found.items()):
@@ -200,12 +205,12 @@ def answer_table(rows: Iterable[Row]) -> Table:
 
 @dataclass(frozen=True)
 class ByteKind:
-    """Products of one device, each beside the reading of its matrix, and answers of private retrieval."""
+    """Tables of products on one device, beside reading the matrix, and of answers of private retrieval."""
 
     device: str
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of `rows` that the table shows."""
+        """Return the rows that the tables show."""
         return [
             row for row in rows if row.op in (PRODUCT, READING, ANSWER) and row.machine["kind"] == self.device
         ]

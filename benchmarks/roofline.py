@@ -1,8 +1,9 @@
 """The roofline of batched forward transforms, as SVG: butterflies a second over butterflies a byte.
 
-A transform of N points is (N/2) log2 N butterflies and moves at least 2 words a point: one reading, one
-writing. The slope is the copy's bandwidth. The plateaus are the rates of multipliers that do nothing else
-(docs/performance.md). A transform whose point is below the slope moves more than 2 words a point, or waits.
+A transform of N points takes (N/2) log2 N butterflies and moves at least 2 words per point, because it reads
+and writes each point once. The slope of the figure is the bandwidth of a copy. The plateaus are the rates of
+kernels that only multiply (docs/performance.md). A transform whose point is below the slope moves more than 2
+words per point, or waits.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from collections.abc import Iterable, Mapping
 from .harness import Row
 from .svg import LogAxes, document, text
 
-AXES = LogAxes((0.25, 4.0), (0.4, 6.0))  # butterflies a byte, 10^12 butterflies a second
-CLOCK_GHZ = 1.98  # of an H100 SXM, and an H200, that has not reached its power limit
-# Butterflies of a multiprocessor in a clock, by the rates of the instructions with which they multiply:
-# 64 lanes of 32-bit multiply-add, where high and wide products count as two; 64 lanes of FP64.
+AXES = LogAxes((0.25, 4.0), (0.4, 6.0))  # butterflies per byte, and 10^12 butterflies per second
+CLOCK_GHZ = 1.98  # clock of an H100 SXM or an H200 that has not reached its power limit
+# Butterflies per multiprocessor and clock cycle, by the rates of the instructions with which they multiply:
+# 64 lanes of 32-bit multiply-add, on which high and wide products count twice, and 64 lanes of FP64.
 PER_CLOCK = {"u32": 64 / 4, "f64": 64 / 8, "u64": 64 / 14}
 LABELLED = (2**10, 2**12, 2**14, 2**16, 2**20, 2**24)
 COLOURS = {"u32": "#1b6ca8", "f64": "#c1542e", "u64": "#4b8b3b"}
@@ -57,7 +58,7 @@ def plateau(word: str, roof: float, copy_gbps: float, colour: str) -> Iterable[s
 def points(rows: Iterable[Row], colour: str) -> Iterable[str]:
     for row in rows:
         n, word_bytes = int(row.params["n"]), int(row.params["word_bytes"])
-        butterflies = math.log2(n) / 2  # of a coefficient
+        butterflies = math.log2(n) / 2  # butterflies per coefficient
         x, y = AXES.at(butterflies / (2 * word_bytes), butterflies * row.work / row.median / 1000)
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>'
         if n in LABELLED:

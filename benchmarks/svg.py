@@ -21,7 +21,7 @@ def document(width: int, height: int, body: Iterable[str]) -> str:
 
 
 def text(x: float, y: float, words: str, colour: str = "#333", anchor: str = "start", style: str = "") -> str:
-    """Words at a place. anchor and style are attributes of SVG."""
+    """Return an SVG element with `words` at the point (x, y). anchor and style are attributes of SVG."""
     at = f'x="{x:.1f}" y="{y:.1f}"'
     return f'<text {at} fill="{colour}" text-anchor="{anchor}"{style}>{escape(words)}</text>'
 
@@ -40,7 +40,7 @@ class LogAxes:
     right: int = 150
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Where the point (x, y) lies in the figure."""
+        """Return the position in the figure of the point with the coordinates (x, y)."""
 
         def share(value: float, ends: tuple[float, float]) -> float:
             return math.log(value / ends[0]) / math.log(ends[1] / ends[0])
@@ -56,7 +56,7 @@ class LogAxes:
         return f'<line x1="{a:.1f}" y1="{b:.1f}" x2="{c:.1f}" y2="{d:.1f}" stroke="{colour}"{style}/>'
 
     def grid(self, xs: Mapping[float, str], ys: Mapping[float, str], below: str, above: str) -> Iterable[str]:
-        """Grid lines at given values, with their labels, and the names of both axes."""
+        """Draw grid lines at the values xs and ys, with their labels, and the names of both axes."""
         for x, name in xs.items():
             yield self.line(x, self.y[0], x, self.y[1], "#e4e4e4")
             yield text(self.at(x, self.y[0])[0], self.height - self.bottom + 16, name, anchor="middle")

@@ -1,4 +1,4 @@
-"""A table of figures, how figures are written, and which rows count."""
+"""Tables of figures: how figures are written, and which rows a table shows."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ def unique(values: Iterable[object]) -> str:
 # ---- tables of kinds of work, each beside another row ----
 
 
-UNITS = {"ms": 1e6, "us": 1e3}  # in ns
+UNITS = {"ms": 1e6, "us": 1e3}  # length of each unit in ns
 
 
 @dataclass(frozen=True)
 class Line:
-    """A kind of work: a line of a table for each shape that was measured."""
+    """A kind of work, which gives a line of a table for each shape that was measured."""
 
     work: str
     op: str
-    unit: str  # "ms", "us", or another text such as "ns a residue": ns for each unit of `work` of the rows
-    must: float | None = None  # the greatest time, in the unit
-    beside: str = ""  # the op of the row that it stands beside
-    name: str = ""  # what the table calls that row
-    times: float | None = None  # the greatest ratio to its time
+    unit: str  # "ms" or "us"; any other text, such as "ns a residue", means ns divided by the row's `work`
+    must: float | None = None  # the greatest allowed time, in the unit
+    beside: str = ""  # op of the row with which this work is compared
+    name: str = ""  # name of the compared row in the table
+    times: float | None = None  # the greatest allowed ratio to the time of the compared row
     only: Mapping[str, int] = field(default_factory=dict)  # params that the rows of this line must have
-    library: str = "polygpu"  # of the row that it stands beside
+    library: str = "polygpu"  # library of the compared row
 
     def time(self, row: Row) -> float:
         return row.median / UNITS.get(self.unit, row.work)
 
     def cells(self, rows: Sequence[Row], beside: Sequence[Row]) -> tuple[str, ...]:
-        """Return the cells for one shape, which has a row for each pass: medians over the passes."""
+        """Return the cells for one shape. They are medians over the passes, each of which has one row."""
         time, verdicts, more = median(map(self.time, rows)), [], ("", "", "")
         if self.must is not None:
             verdicts.append(time <= self.must)
@@ -82,7 +82,7 @@ def shape(row: Row) -> str:
     if "special" in p:
         count = f"{limbs} + {p['special']}"
     bits = f" of {p['bits']} bits" if limbs > 1 else f", {p['bits']} bits"
-    if "left" in p:  # a program, whose primes have several lengths
+    if "left" in p:  # the row of a program, whose primes have several bit lengths
         bits = ""
     many = f", {batch} polynomials" if batch > 1 else ""
     left = f"; {p['left']}" if "left" in p else ""
@@ -93,20 +93,20 @@ Measured = Mapping[tuple[str, str, tuple[tuple[str, int | str], ...]], Mapping[A
 
 
 def shape_params(row: Row) -> tuple[tuple[str, int | str], ...]:
-    """Return the params that rows beside each other share: all but the pass and the calls of a graph."""
+    """Return the params that two compared rows must share: all but the pass and the calls in a graph."""
     return tuple(sorted((key, value) for key, value in row.params.items() if key not in ("run", "launch")))
 
 
 @dataclass(frozen=True)
 class LineKind:
-    """One table: the lines in their order, each for all shapes that were measured."""
+    """A table with the given lines in their order, each for all shapes that were measured."""
 
     title: str
     device: str
     lines: tuple[Line, ...]
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of `rows` that the table shows."""
+        """Return the rows that the table shows."""
         ops = {op for line in self.lines for op in (line.op, line.beside)}
         return [row for row in rows if row.op in ops and row.machine["kind"] == self.device]
 
@@ -136,7 +136,10 @@ class LineKind:
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows that count. Rows are given in the order of their dates and come back in it."""
+    """Return the newest verified row for each machine, op, library and params.
+
+    Rows must be given in the order of their dates, and are returned in this order.
+    """
     kept: dict[object, Row] = {}
     for row in rows:
         if row.verified:
@@ -151,6 +154,6 @@ def of_last_machine(rows: Iterable[Row]) -> list[Row]:
 
 
 def drawn(kind: Any, draw: Callable[[Any], str | None], rows: Sequence[Row]) -> str | None:
-    """Draw the figure of the machine measured last, or return None if it has no rows."""
+    """Return the figure for the machine that was measured last, or None if `rows` has none for it."""
     own = of_last_machine(kind.rows(rows))
     return draw(kind.cells(own)) if own else None

@@ -1,10 +1,11 @@
-"""TFHE at the parameter sets of its example: rotations, key switches, and both as one bootstrap.
+"""TFHE with the parameter sets of its example: blind rotations, key switches, and bootstraps of both.
 
     python -m benchmarks.tfhe [--device cuda] [--quick] [--results DIR]
 
-A bootstrap switches the key, rounds to the new modulus, rotates a table's polynomial and extracts a
-coefficient; on a GPU it is one CUDA graph. Each result is decrypted before it is timed. A rotation modulo a
-power of two is shown beside the FMAs of its transforms and products: what doubles take at least.
+A bootstrap switches the key, rounds to the new modulus, rotates the polynomial of a table and extracts a
+coefficient. On a GPU it is one CUDA graph. Each result is decrypted before it is timed. For a rotation modulo
+a power of two, the table also shows the time of the FMAs (fused multiply-adds in doubles) in its transforms
+and products, which is the least that it must take.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ BATCHES = {"cpu": (1, 16), "gpu": (1, 16, 128, 1024, 4096)}
 QUICK = TFHE(
     n=16, N=64, bits=64, is_torus=True, noise=30, ring_noise=17, digits=(15, 2), switch_digits=(4, 5)
 )
-# At least: bootstraps a second on a GPU by operation, set and batch; on a core, ms for each.
+# Targets by device, operation, parameter set and batch: the greatest allowed ms, or the least number a
+# second.
 MUSTS = {
     ("gpu", ROTATION, "2+2 bits", 1): ("ms", 2.8),
     ("gpu", ROTATION, "2+2 bits", 4096): ("a second", 68_000),
@@ -50,7 +52,10 @@ MUSTS = {
 
 
 def fmas(scheme: TFHE) -> int:
-    """FMAs of a rotation in doubles: of butterflies, products and the twist. Groups also transform keys."""
+    """Return the number of FMAs in a rotation by doubles: those of butterflies, products and the twist.
+
+    With groups of more than one key bit, sums of keys are transformed too.
+    """
     points, (_, levels), k = scheme.N // 2, scheme.digits, scheme.k + 1
     transforms = k * (levels + 1) + (k * levels * k if scheme.group > 1 else 0)
     butterflies = transforms * points // 2 * (points.bit_length() - 1) * 6
@@ -59,7 +64,7 @@ def fmas(scheme: TFHE) -> int:
 
 @cache
 def keys_of(name: str) -> Keys:
-    """Return the keys of a set, on the CPU."""
+    """Return the keys for a parameter set, on the CPU."""
     with pg.device("cpu"):
         return _scheme(name).keygen(b"benchmark")
 
@@ -69,7 +74,7 @@ def _scheme(name: str) -> TFHE:
 
 
 def cases(name: str, batch: int, device: str, cores: int) -> Iterator[Case]:
-    """Yield the cases of the operations of a set on a batch of vectors."""
+    """Yield the cases of the operations of a parameter set on a batch of LWE vectors."""
     scheme, keys = _scheme(name), keys_of(name)
     messages = np.random.default_rng(batch).integers(0, scheme.p, batch)
     vectors = scheme.encrypt(keys, messages, b"messages")
@@ -121,12 +126,12 @@ def _on_host(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class TfheKind:
-    """Operations of one device by set and batch."""
+    """A table of the operations of one device, by parameter set and batch."""
 
     device: str
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of `rows` that the table shows."""
+        """Return the rows that the table shows."""
         return [row for row in rows if row.op in NAMES and row.machine["kind"] == self.device]
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:

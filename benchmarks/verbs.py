@@ -1,10 +1,11 @@
-"""The host's time of one repeated call of every verb, while a GPU's stream is busy.
+"""The host's time for one repeated call of every function (verb), while a GPU's stream is busy.
 
     python -m benchmarks.gpu --only verbs
 
-A verb computes values or arrays of the device from others. Each call makes a new result, on operands that
-stay the same. Of the three calls before the timing, the first does the work in the ordinary way, and later
-ones repeat what it did: all three have the CPU's result, of integers bit for bit.
+A verb is a function or method that computes values or arrays on the device from others. Each call makes a new
+result from the same operands. Three calls are made before the timing. The first does the work in the ordinary
+way, and later calls only repeat its launches. All three results are compared with the CPU's; integers must be
+equal bit for bit.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from .tables import Table, figure, power
 
 DEGREE, BITS, LIMBS, SPECIAL = 2**12, 49, 6, 2
 ROTATED = 2**10, 30  # degree and bits of the ring of bootstraps
-SQUARE, SQUARE_MODULUS = 64, 2**61 - 1  # matrices of integers
-DIGIT, LEVELS = 9, 3  # bits of a digit of a ciphertext, and how many digits there are
-TOLERANCE = 2.0**-46  # of doubles, relative to the largest
-MUST_US, MUST_US_A_LAUNCH = 12, 1.5  # a call takes at most the larger one of the first and all its launches
+SQUARE, SQUARE_MODULUS = 64, 2**61 - 1  # size and modulus of matrices of integers
+DIGIT, LEVELS = 9, 3  # bits of a digit of a ciphertext, and number of digits
+TOLERANCE = 2.0**-46  # largest allowed error of doubles, relative to the largest value
+MUST_US, MUST_US_A_LAUNCH = 12, 1.5  # a call must take at most max(MUST_US, launches * MUST_US_A_LAUNCH)
 
 Call = Callable[[], Any]
 
@@ -39,12 +40,12 @@ Call = Callable[[], Any]
 
 
 def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
-    """Return calls by the name of the verb, or by that and what is special.
+    """Return a dict of calls. The key is the name of the verb, with a remark if the call is special.
 
-    Values are evaluated if a verb takes both. They are the same on every device, among them one polynomial
-    `a`, a ciphertext `c` and a vector `v`.
+    The operands are evaluated if the verb accepts both domains. They are the same on every device. Among them
+    are a polynomial `a`, a ciphertext `c` and a vector `v`.
     """
-    primes = pg.ntt_primes(2 * n, bits=BITS, count=LIMBS + SPECIAL)  # of a transform of twice the length too
+    primes = pg.ntt_primes(2 * n, bits=BITS, count=LIMBS + SPECIAL)  # for transforms of degrees n and 2n
     Q, P = pg.Ring(n, primes[:LIMBS]), pg.Ring(n, primes[LIMBS:])
     T, fewer, q = Q.join(P), Q[: LIMBS - 2], Q[:1]
     degree, bits = ROTATED
@@ -201,7 +202,7 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
 def cases(device: str, n: int = DEGREE) -> Iterator[Case]:
     """Yield a case for each call.
 
-    While it is measured its device is the current one: some verbs compute there.
+    The device is the current one while a case is measured, because some verbs compute on the current device.
     """
     with pg.device("cpu"):
         results = {name: call() for name, call in calls("cpu", n).items()}
@@ -222,7 +223,7 @@ def cases(device: str, n: int = DEGREE) -> Iterator[Case]:
 
 
 def launches_of(run: Call, any_value: pg.Poly) -> int | None:
-    """How many kernels a call launches; None if it cannot be captured."""
+    """Return the number of kernels that a call launches, or None if the call cannot be captured."""
     try:
         return pg.capture(lambda _: run(), any_value).launches
     except pg.PolyGPUError:
@@ -238,7 +239,7 @@ def seen(result: Any) -> NDArray[Any]:
 
 
 def agree(found: NDArray[Any], right: NDArray[Any]) -> bool:
-    """Whether a result is the CPU's."""
+    """Return whether a result equals the CPU's, bit for bit or, for doubles, within TOLERANCE."""
     if (found.dtype, found.shape) != (right.dtype, right.shape):
         return False
     if right.dtype.kind in "iu":
@@ -247,7 +248,7 @@ def agree(found: NDArray[Any], right: NDArray[Any]) -> bool:
 
 
 def shape_of(result: Any) -> dict[str, int | str]:
-    """Return the params that say what a call returns: polynomials, or rows of an array."""
+    """Return the params that describe the result of a call: its word, bits, degree, limbs and batch."""
     many = len(result) if isinstance(result, list) else 1
     x = result[0] if isinstance(result, list) else result
     data = x.data if isinstance(x, pg.Poly) else x
@@ -265,12 +266,12 @@ def shape_of(result: Any) -> dict[str, int | str]:
 
 @dataclass(frozen=True)
 class VerbKind:
-    """One table: a line for each call."""
+    """A table with a line for each call."""
 
     title: str
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of `rows` that the table shows; of two the newer row."""
+        """Return the rows that the table shows, only the newest one for each line."""
         shown = {
             (row.machine["name"], row.params["verb"]): row
             for row in rows

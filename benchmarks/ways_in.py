@@ -1,9 +1,9 @@
-"""The ways in: lists, large ints, rings made anew, and the first calls after them, on one core.
+"""Ways into the library: values from lists and large ints, rings made again, and first calls, on one core.
 
     python -m benchmarks.cpu --only ways-in
 
-Programs that hold their values in lists, or that make their ring inside a function, spend their time here.
-Every result is compared with Python integers before it is timed.
+Programs that hold their values in lists, or that make their ring inside a function, spend much time on these
+operations. Every result is compared with Python integers before it is timed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,17 @@ from .harness import Case, Row, in_passes
 from .tables import Line, LineKind
 
 WIDE = 2**256 - 351 * 2**32 + 1  # a prime
-NESTED = 8  # lists in a list
-BITS = 25  # of the primes that take large ints
+NESTED = 8  # number of lists in a nested list
+BITS = 25  # bit length of the primes in the ring of large ints
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Lengths of lists; large ints, their bits and limbs; limbs of rings made again; degree of inverses."""
+    """The sizes that are measured.
+
+    lists: lengths of lists. large, large_bits, limbs: number and bits of large ints, and limbs of their ring.
+    rings: limbs of rings that are made again. inverted: degree of inverses. passes: number of passes.
+    """
 
     lists: tuple[int, ...] = (256, 1024)
     large: int = 256
@@ -46,7 +50,7 @@ QUICK = Sizes(lists=(256,), inverted=256, passes=1)
 
 
 def list_cases(n: int, batch: int) -> Iterator[Case]:
-    """Yield the cases of a list of Python ints, beside NumPy's array of it."""
+    """Yield the cases of making a value of a list of Python ints, and of NumPy making an array of it."""
     rng, R = random.Random(n), pg.Ring(n, 12289)
     x = [[rng.randrange(-6000, 6001) for _ in range(n)] for _ in range(batch)]
     given: Any = x if batch > 1 else x[0]
@@ -61,7 +65,7 @@ def list_cases(n: int, batch: int) -> Iterator[Case]:
 
 
 def large_case(sizes: Sizes) -> Case:
-    """Ints of many words."""
+    """Return the case of making a value of ints that have many words."""
     rng, R = random.Random(1), ring_of(sizes.large, BITS, sizes.limbs)
     x = [rng.getrandbits(sizes.large_bits) - 2 ** (sizes.large_bits - 1) for _ in range(R.n)]
 
@@ -74,9 +78,9 @@ def large_case(sizes: Sizes) -> Case:
 
 
 def ring_cases(limbs: int) -> Iterator[Case]:
-    """Yield the cases of a ring made from the same arguments again, and of its first product.
+    """Yield the cases of making a ring again from the same arguments, and of its first product.
 
-    The product is measured beside that in a ring that is held.
+    For comparison, the product is also measured in a ring that stays in memory.
     """
     n, moduli = 256, pg.ntt_primes(256, bits=50, count=limbs)
     held = pg.Ring(n, moduli)
@@ -106,7 +110,7 @@ def ring_cases(limbs: int) -> Iterator[Case]:
 
 
 def inverse_case(n: int) -> Case:
-    """Inverses of evaluated values modulo a prime of 256 bits."""
+    """Return the case of inverting evaluated values modulo a prime of 256 bits."""
     R = pg.Ring(n, WIDE, kind="cyclic")
     a = R.random(seed=1).ntt()
     x = pg.Ring(n, WIDE).from_residues(a.data).to_bigints()
@@ -132,7 +136,7 @@ def sum_cases() -> Iterator[Case]:
     A, s, v, w = (R.random(shape, seed=seed) for seed, shape in enumerate(((3, 3), (3,), (2,), (2,))))
 
     def is_sum(pairs: Sequence[tuple[pg.Poly, pg.Poly]], values: NDArray[Any]) -> bool:
-        """By the definition of a product in Z_q[X]/(X^n + 1)."""
+        """Return whether `values` is the sum of the products of the pairs, by the definition of a product."""
         n, q = R.n, R.modulus
         total = np.zeros(n, dtype=object)
         for a, b in pairs:
@@ -157,7 +161,7 @@ def sum_cases() -> Iterator[Case]:
 
 
 def cases(sizes: Sizes) -> Iterator[Case]:
-    """All cases of one core. Values are made on the current device, which must be the CPU."""
+    """Yield all cases for one core. Values are made on the current device, which must be the CPU."""
     for n in sizes.lists:
         yield from list_cases(n, 1)
     yield from list_cases(sizes.lists[0], NESTED)
@@ -169,7 +173,7 @@ def cases(sizes: Sizes) -> Iterator[Case]:
 
 
 def measured(sizes: Sizes, packages: Sequence[str]) -> Iterator[Row]:
-    """Return the rows of one core."""
+    """Return the rows that are measured on one core."""
     return in_passes(cases(sizes), sizes.passes, packages)
 
 

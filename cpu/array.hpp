@@ -13,17 +13,17 @@
 
 namespace pg {
 
-// f(T()), where T is the word that stores residues: u32 if it is narrow, else u64
+// Returns f(T()), where T is the word that stores residues: u32 if it is narrow, else u64.
 template <class F> decltype(auto) with_word(bool narrow, const F &f) { return narrow ? f(u32()) : f(u64()); }
 
-// In Python a ValueError
+// Throws an exception that becomes a ValueError in Python, unless `holds`.
 inline void require(bool holds, const char *what) {
     if (!holds) throw std::invalid_argument(what);
 }
 
 enum class Kind : unsigned char { unknown, signed_integer, unsigned_integer, real, complex };
 
-// Where the numbers of an array lie, and how. Data, shape and strides are the caller's memory.
+// Where and how the numbers of an array lie in memory. Data, shape and strides lie in the caller's memory.
 struct Layout {
     void *data;
     size_t bytes, itemsize, ndim;      // bytes of all numbers; of one number: 1, 2, 4, 8 or 16
@@ -36,7 +36,7 @@ class Array {
   public:
     Array() = default;
     explicit Array(const Layout &layout) : layout_(layout) {}
-    explicit operator bool() const { return layout_.itemsize; }  // not None
+    explicit operator bool() const { return layout_.itemsize; }  // false for None
 
     const void *data() const { return layout_.data; }
     size_t itemsize() const { return layout_.itemsize; }
@@ -49,7 +49,7 @@ class Array {
     Layout layout_{};
 };
 
-// An array whose kind of numbers is known. Finding the kind takes a little longer.
+// An array whose kind of numbers is known. To find the kind takes a little longer.
 class Numbers : public Array {
   public:
     using Array::Array;
@@ -62,15 +62,15 @@ class Numbers : public Array {
     }
 };
 
-// An array that is written. Its kind is known, so that a call can refuse, say, references to objects, which words would
-// overwrite.
+// An array that is written. Its kind is known, so that a call can refuse an array of, say, references to objects, which
+// words would overwrite.
 class Out : public Numbers {
   public:
     using Numbers::Numbers;
     void *data() const { return layout_.data; }
 };
 
-// Arrays with any strides
+// Arrays with any strides.
 class StridedArray : public Array {
   public:
     using Array::Array;
@@ -84,7 +84,7 @@ class StridedOut : public Out {
 using Memory = std::shared_ptr<const void>;
 template <class A> struct Lasting {
     A array;
-    Memory memory;  // the array's numbers
+    Memory memory;  // keeps the array's numbers alive
 };
 
 template <class A> size_t last(const A &x) {
@@ -92,7 +92,7 @@ template <class A> size_t last(const A &x) {
     return x.shape(x.ndim() - 1);
 }
 
-// The first word of a result (*batch, rows, n)
+// Checks a result (*batch, rows, n) and returns its first word.
 template <class T> T *result_of(const Out &out, size_t rows) {
     require(out.ndim() >= 2 && out.shape(out.ndim() - 2) == rows && out.hold<T>(), "out: wrong dtype or rows");
     return (T *)out.data();
@@ -104,7 +104,8 @@ inline size_t batch_of(const Out &x) {
     return items;
 }
 
-// An operand whose batch axes broadcast against those of the result. They may have any strides, its rows are dense.
+// An operand whose batch axes broadcast against those of the result. Its batch axes may have any strides; its rows are
+// dense.
 template <class T> class Operand {
   public:
     Operand(const Array &x, const Out &out, size_t rows);

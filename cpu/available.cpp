@@ -13,8 +13,8 @@
 namespace pg {
 namespace {
 
-// The first number behind `key` at the beginning of a line of a file. False if there is no such file, line or number.
-// Nothing here allocates, because the memory of results asks while it frees.
+// Finds the number behind `key`, with which a line of a file begins. Returns false if there is no such file, line or
+// number. Nothing here allocates, because the pool of results calls it while it frees memory.
 bool number_in(const char *folder, const char *name, const char *key, size_t &number) {
     char path[512], text[8192];
     if (std::snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) return false;

@@ -31,7 +31,7 @@ double Basis::seconds_products(double count) const {
 }
 
 double Basis::ns_by_transform(size_t points, size_t leaf_size) const {
-    constexpr double CALL = 15;  // of a kernel on LEAVES leaves
+    constexpr double CALL = 15;  // ns for a call of a kernel on LEAVES leaves
     const double layers = 3 * (double)(63 - __builtin_clzll(points)), size = (double)leaf_size;
     const double calls = size * size * (double)((points + LEAVES - 1) / LEAVES);
     double ns = 0;

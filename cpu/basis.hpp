@@ -11,7 +11,7 @@ namespace pg {
 
 class PointsProduct;
 
-constexpr size_t LEAVES = 64;  // that are multiplied together, in the first-level cache
+constexpr size_t LEAVES = 64;  // leaves that are multiplied together, in the first-level cache
 
 class Basis {
   public:
@@ -20,66 +20,67 @@ class Basis {
 
     bool wide() const { return moduli_.empty(); }
     bool narrow() const { return narrow_; }
-    // f(T()), where T is the word that stores residues
+    // Returns f(T()), where T is the word that stores residues.
     template <class F> decltype(auto) visit(const F &f) const { return with_word(narrow_, f); }
     size_t rows() const { return wide() ? wide_.words() : moduli_.size(); }
     const std::vector<Modulus> &moduli() const { return moduli_; }
     const WideModulus &wide_modulus() const { return wide_; }
-    // Estimated seconds modulo the slowest modulus, on a core: a transform of n coefficients, products.
+    // Estimated seconds on one core, modulo the slowest modulus: for a transform of n coefficients, and for products.
     double seconds_transform(size_t n) const;
     double seconds_products(double count) const;
     double seconds_pointwise(size_t n) const { return seconds_products((double)n); }
-    // Estimated nanoseconds of a product of two polynomials on a core, by measurements (docs/performance.md, "How a
+    // Estimated nanoseconds of a product of two polynomials on a core, from measurements (docs/performance.md, "How a
     // ring multiplies"): by transforms, by complex FFTs of `reals` real numbers, through auxiliary primes.
     double ns_by_transform(size_t points, size_t leaf_size) const;
     double ns_by_fft(double reals) const;
     double ns_by_primes(size_t points, size_t primes) const;
 
-    // out = op(a, b, c), op an Op of kernels.hpp; b and c may be none where op does not read them. The batch axes of
-    // a, b and c may have any strides.
+    // out = op(a, b, c), where op is an Op of kernels.hpp. b and c may be none if op does not read them. The batch axes
+    // of a, b and c may have any strides.
     void pointwise(int op, const StridedArray &a, const StridedArray &b, const StridedArray &c, const Out &out) const;
 
-    // out = constant + sum of factors[i] operands[i], by factors (combinations, operands, rows, 1). The first axes of
-    // out are the combinations, and the operands broadcast to the others, with any strides of batch axes. constant:
-    // none, or (*batch, rows, 1), added to every step-th entry. out may be an operand if there is one combination.
+    // out = constant + sum of factors[i] * operands[i], with factors (combinations, operands, rows, 1). The first axes
+    // of out are the combinations. The operands broadcast against the other axes; their batch axes may have any
+    // strides. constant: none, or (*batch, rows, 1), which is added to every step-th entry. out may be an operand if
+    // there is one combination.
     void combine(const std::vector<Array> &operands, const Array &factors, const Array &constant, size_t step,
                  const Out &out) const;
 
-    // out[j] = x[index[j]]; where index[j] >= degree, out[j] = -x[index[j] - degree]
+    // out[j] = x[index[j]], or -x[index[j] - degree] if index[j] >= degree.
     void permute(const Array &x, const Numbers &index, const Out &out) const;
 
-    // out = X^e x. exponents: an e below the order of X for each item
+    // out = X^e * x. exponents: one e for each item, below the order of X.
     void mul_monomial(const Array &x, const Numbers &exponents, Quotient quotient, const Out &out) const;
 
-    // out[j] = x[j] first step^j for each row. first and step: (*, rows, 1); their number of items divides that of x,
-    // whose items take them in turn
+    // out[j] = x[j] * first * step^j for each row. first and step: (*, rows, 1). Their number of items divides that of
+    // x, and item i of x takes item i modulo this number.
     void scale_by_powers(const Array &x, const Array &first, const Array &step, const Out &out) const;
 
-    // out: residues of integers x of 1 to 8 bytes, (*batch, count <= degree); the rest of a row is zero
+    // out: residues of integers x of 1 to 8 bytes, (*batch, count <= degree). The rest of a row is zero.
     void reduce_integers(const Numbers &x, const Out &out) const;
     // The same for integers of several 64-bit words in two's complement, x (*batch, count <= degree, words), the lowest
     // word first. Not for a wide modulus.
     void reduce_large_integers(const Array &x, const Out &out) const;
 
-    // out (batch, m, n) = a b, of a (batch or 1, m, k) and b (batch or 1, k, n), whose entries may be any words
+    // out (batch, m, n) = a * b, with a (batch or 1, m, k) and b (batch or 1, k, n), whose entries may be any words.
     void matmul(const Array &a, const Array &b, const Out &out) const;
-    // out (1, m, n) = a b, of a (1, m, k), whose entries are integers of 1 or 2 bytes, and words b (1, k, n). The rows
-    // or the columns of a are dense; nothing of it is copied but parts of columns.
+    // out (1, m, n) = a * b, with a (1, m, k), whose entries are integers of 1 or 2 bytes, and words b (1, k, n). The
+    // rows or the columns of a are dense. Only if the columns are dense, parts of a are copied.
     void matmul_bytes(const StridedArray &a, bool is_signed, const Array &b, const Out &out) const;
 
-    // out (batch, m, p, rows, points) = a b for each row and point, of a (batch, m, k, rows, points) and
-    // b (batch, k, p, rows, points). The first three axes may have any strides. Returns an object that repeats the
-    // product on other arrays.
+    // out (batch, m, p, rows, points) = a * b for each row and point, with a (batch, m, k, rows, points) and b (batch,
+    // k, p, rows, points). The first three axes may have any strides. Returns an object that repeats the product on
+    // other arrays.
     PointsProduct matmul_points(const StridedArray &a, const StridedArray &b, const StridedOut &out) const;
 
-    // out = 1 / x in the ring for each item of x (items, words, degree); the ring has one modulus, a prime.
-    // degrees: (items,) int64, the degree of the common factor of x and the quotient, 0 if x has an inverse. If it has
+    // out = 1 / x in the ring for each item of x (items, words, degree); the ring has one modulus, a prime. degrees:
+    // (items,) int64, the degree of the common factor of x and the ring's polynomial, 0 if x has an inverse. If x has
     // none, the item of out is unspecified.
     void invert(const Array &x, Quotient quotient, const Out &out, const Out &degrees) const;
 
-    // Checks c = a b in the ring at points (rows, count), canonical. Returns the first wrong row of c (for a wide
-    // modulus the first wrong item), or -1.
-    // A wrong product passes at one uniform point with probability (degree - 1) / q at most, for q prime.
+    // Checks c = a * b modulo X^n - 1 or X^n + 1 at points (rows, count), canonical. Returns the index of the first
+    // wrong row of c (for a wide modulus, of the first wrong item), or -1. At one uniformly random point, a wrong
+    // product passes with probability (degree - 1) / q at most, for q prime.
     int64_t find_wrong_product(const Array &a, const Array &b, const Out &c, const Array &points,
                                Quotient quotient) const;
 
@@ -89,8 +90,8 @@ class Basis {
     WideModulus wide_;
 };
 
-// y[i] = x[index[i]]. The entries of a cache line of y come from one or two lines of x, which lie anywhere: only
-// prefetches read them ahead.
+// y[i] = x[index[i]]. The entries of a cache line of y come from one or two lines of x, which may lie anywhere, so that
+// only explicit prefetches load them ahead.
 template <class T, class I> void permute_row(const T *x, const I *index, T *y, size_t n) {
     constexpr size_t LINE = 64 / sizeof(T), AHEAD = 16 * LINE;
     for (size_t i = 0; i < n; i += LINE) {
@@ -103,7 +104,7 @@ template <class T, class I> void permute_row(const T *x, const I *index, T *y, s
 class PointsProduct {
   public:
     PointsProduct(const Basis &basis, const StridedArray &a, const StridedArray &b, const StridedOut &out);
-    // Arrays of any shape, with at least as many numbers as are read or written
+    // The arrays may have any shape, with at least as many numbers as are read or written.
     void run(const Array &a, const Array &b, const Out &out) const;
     void run(const void *a, const void *b, void *out) const;
 

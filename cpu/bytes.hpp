@@ -7,10 +7,10 @@
 namespace pg {
 namespace {
 
-constexpr size_t BYTE_VECTORS = 4;  // of a tile
+constexpr size_t BYTE_VECTORS = 4;  // vectors of a tile
 
-// L: lanes of WIDTH bytes, whose V also holds sums of 32 bits. A tile has ROWS x VECTORS such sums, in registers: so
-// all loops over them are unrolled.
+// L: operations on vectors of WIDTH bytes; the same vectors hold sums of 32 bits. A tile has ROWS * VECTORS vectors of
+// such sums. All loops over them are unrolled, so that the sums stay in registers.
 template <class L, size_t ROWS, size_t VECTORS> struct Tile {
     using V = typename L::V;
     const ByteProduct &p;
@@ -19,15 +19,15 @@ template <class L, size_t ROWS, size_t VECTORS> struct Tile {
     const V flip;
     V sums[ROWS][BYTE_VECTORS];
 
-    // Adds the products from byte k on: of `count` bytes, or of L::WIDTH if WHOLE.
+    // Adds the products of the bytes k ... k + count - 1 or, if WHOLE, of L::WIDTH bytes, beginning with byte k.
     template <bool WHOLE> PG_INLINE void step(size_t k, size_t count, bool ahead) {
         V bytes[ROWS];
 #pragma GCC unroll 8
         for (size_t r = 0; r < ROWS; ++r) {
             const unsigned char *const from = x + (ptrdiff_t)r * p.row_step + k;
-            // Beyond the row digits are 0, but the memory may be nobody's.
+            // Beyond the end of the row the digits of y are 0, but the memory of x may not be readable.
             bytes[r] = L::flip(WHOLE ? L::load(from) : L::load_first(from, count), flip);
-            // The rows of the next tile come from memory meanwhile.
+            // Meanwhile the rows of the next tile are prefetched.
             if (ahead) __builtin_prefetch(from + (ptrdiff_t)ROWS * p.row_step, 0, 2);
         }
 #pragma GCC unroll 4
@@ -76,7 +76,7 @@ template <class L> void add_products_of_bytes(const ByteProduct &p) {
     for (; row < p.height; ++row) add_rows<L, 1>(p, row);
 }
 
-// The same by loops that compilers turn into vectors: a row is widened once for all digits.
+// The same by loops that compilers turn into vectors. A row is widened to 16 bits once for all vectors of digits.
 struct ByteLoops {
     static constexpr unsigned DIGIT_BITS = 8;
 };

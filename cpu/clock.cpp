@@ -7,8 +7,8 @@
 
 namespace pg {
 
-// Times a chain of dependent additions and rotations, one cycle each. The additions are of two registers, because some
-// processors add constants without a cycle of their own.
+// Times a chain of dependent additions and rotations, which take one cycle each. The additions are of two registers,
+// because some processors add constants without using a cycle.
 double clock_ghz() {
     constexpr long ROUNDS = 200'000, STEPS = 16;
     double best = 0;

@@ -3,7 +3,7 @@
 
 namespace pg {
 
-// In GHz, measured; takes about 10 ms.
+// Returns the measured frequency in GHz. Takes about 10 ms.
 double clock_ghz();
 
 }  // namespace pg

@@ -1,4 +1,4 @@
-// Rows that are sums of multiples of other rows, and the estimates of a conversion, for every instruction set.
+// Sums of multiples of rows, and the estimates of a basis conversion, written once for every instruction set.
 #pragma once
 #include <cstring>
 
@@ -8,14 +8,14 @@
 namespace pg {
 namespace {
 
-// How a sum of products is kept in the lanes' range. lazy: in [0, 2q). tight: canonical. strict: canonical, and so is
-// each product. halves, doubles: by combine_halves, combine_doubles. none: the portable kernels are used.
+// How a sum of products stays within the range of a lane. lazy: in [0, 2q). tight: canonical. strict: canonical, and so
+// is each product. halves: see combine_halves. doubles: see combine_doubles. none: the portable kernels are used.
 enum class Sums { lazy, tight, strict, halves, doubles, none };
 template <class B> constexpr Sums SUMS = Sums::lazy;
 template <class L> constexpr Sums SUMS<Tight<L>> = Sums::tight;
 template <class L> constexpr Sums SUMS<Strict<L>> = Sums::strict;
 
-// y = sum of x[i] w[i] mod q. COUNT vectors at a time share the factors.
+// y = sum of x[i] * w[i] mod q. COUNT vectors at a time use the same factors.
 template <Sums SUM, class L, size_t COUNT>
 PG_INLINE void combine_range(const L &lanes, const Modulus &m, const typename L::T *const *x, const typename L::T *w,
                              const typename L::T *shoup, size_t terms, typename L::T *y, size_t begin, size_t end) {
@@ -44,12 +44,13 @@ PG_INLINE void combine_range(const L &lanes, const Modulus &m, const typename L:
     }
 }
 
-// The same, but the low and the high halves of products are added up separately, and reduced once for 8 terms. It needs
+// The same, but the low and the high halves of products are added up separately, and reduced once for 8 terms. L needs
 //   mul_add_low(z, x, y) mul_add_high(z, x, y)   z plus the low or the high 52 bits of x * y
 //   above52(x)                                   the bits of x from 2^52 up
-//   residue(low, high)                           low + 2^52 high mod q, canonical, where high plus the carry from low
-//                                                is below 2^52
-// For x below 2^50 the high halves of 8 products sum to less than 2^51. The part reduced before is below 2^51 too.
+//   residue(low, high)                           low + 2^52 * high mod q, canonical; the sum of high and the carry
+//                                                from low must be below 2^52
+// For x below 2^50 the high halves of 8 products sum to less than 2^51. The high half of what was reduced before is
+// below 2^51, too.
 template <class L, size_t COUNT>
 PG_INLINE void combine_halves(const L &lanes, const typename L::T *const *x, const typename L::T *w, size_t terms,
                               typename L::T *y, size_t begin, size_t end) {
@@ -76,8 +77,8 @@ PG_INLINE void combine_halves(const L &lanes, const typename L::T *const *x, con
     }
 }
 
-// The same in doubles, with a reduction for 7 products (docs/math.md, "Sums of products on the GPU"). Words are below
-// 2^50, and 16 <= q < 2^50. number: the factors, in [-q/2, q/2]; start: 2^49 times their sum mod q, centred.
+// The same in doubles, with one reduction for 7 products (docs/math.md, "Sums of products on the GPU"). Words are below
+// 2^50, and 16 <= q < 2^50. number: the factors, in [-q/2, q/2]. start: 2^49 times their sum mod q, centred.
 template <class L, size_t COUNT>
 PG_INLINE void combine_doubles(const L &lanes, const typename L::T *const *x, const double *number, double start,
                                size_t terms, typename L::T *y, size_t begin, size_t end) {
@@ -140,20 +141,18 @@ template <class T> void add_ratios(const T *z, double ratio, double *sum, size_t
     for (size_t j = 0; j < n; ++j) sum[j] += (double)z[j] * ratio;
 }
 
-// count += z >= least
+// count += 1 where z >= least
 template <class T> void count_from(const T *z, T least, T *count, size_t n) {
     for (size_t j = 0; j < n; ++j) count[j] += z[j] >= least;
 }
 
-// quotient = floor(sum + half), for sums below 2^31. Returns whether some sum + half is closer to an integer than
-// guard.
-// Below 2^50 the quotient is estimated in doubles: y r / q < 2^50 is rounded twice, which makes the estimate wrong
-// by less than 1/2, so that the whole part is wrong by at most 1.
+// For q < 2^50 the quotient is estimated in doubles: y * r / q < 2^50 is rounded twice, so that the estimate is wrong
+// by less than 1/2, and its whole part by at most 1.
 template <class T> void split_below_2_50(const T *y, u64 r, u64 q, T *z, T *low, T *high, size_t n) {
     const double ratio = (double)r / (double)q;
     for (size_t j = 0; j < n; ++j) {
         u64 quotient = (u64)((double)y[j] * ratio), rest = (u64)y[j] * r - quotient * q;
-        const u64 less = rest >> 63;  // it is negative
+        const u64 less = rest >> 63;  // rest is negative
         quotient -= less, rest += less ? q : 0;
         const bool more = rest >= q;
         quotient += more, rest -= more ? q : 0;
@@ -171,7 +170,7 @@ template <class T> void split_products(const T *y, u64 r, const Modulus &m, T *z
             const u128 product = (u128)y[j] * r;
             quotient = (u64)(product >> 64), rest = (u64)product;
         } else {
-            quotient = mul_hi(y[j], shoup);  // at most 1 too small
+            quotient = mul_hi(y[j], shoup);  // exact or 1 too small
             const u128 difference = (u128)y[j] * r - (u128)quotient * m.q;
             const bool more = difference >= m.q;
             quotient += more, rest = (u64)difference - (more ? m.q : 0);
@@ -181,6 +180,7 @@ template <class T> void split_products(const T *y, u64 r, const Modulus &m, T *z
         high[j] += (T)(quotient >> 16);
     }
 }
+// quotient = floor(sum + half), for sums below 2^31. Returns whether any sum + half is closer to an integer than guard.
 template <class T> bool round_sums(const double *sum, double half, double guard, T *quotient, size_t n) {
     bool close = false;
     for (size_t j = 0; j < n; ++j) {
@@ -209,8 +209,8 @@ template <class T> void combine_words(const T *const *x, const T *w, size_t term
     }
 }
 
-// Rest: lanes of one residue, for the end of a row that fills no vector. SUM, C: how and with which lanes combine sums,
-// where those of B are not the fastest.
+// Rest: lanes of one residue, for the end of a row that does not fill a vector. SUM, C: how combine_row keeps sums, and
+// its lanes, if those of B are not the fastest.
 template <class B, class Rest, Sums SUM = SUMS<B>, class C = typename B::Lanes>
 constexpr RowKernels<typename B::Lanes::T> row_kernels() {
     using L = typename B::Lanes;

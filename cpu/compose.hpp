@@ -9,38 +9,39 @@ namespace pg {
 
 struct Worker;
 
-// Every call takes x (*batch, rows, n), canonical residues, and composes integers in [0, Q), or centered ones in
-// [-Q/2, Q/2).
+// Every call takes canonical residues x (*batch, rows, n) and composes integers in [0, Q) or, if centered, in [-Q/2,
+// Q/2).
 class Composition {
   public:
     // words: how many 64-bit words hold an integer in (-Q, Q) in two's complement. polygpu/_core/plans/crt.py makes the
     // tables; a wide modulus needs none of them. inverse: (Q / q_i)^-1 mod q_i of each limb. terms, modulus: those of
-    // SumWords. The last two are for the first m limbs, whose product is Q or at least 2^65. prefix_inverse: (m, m),
-    // 1 / q_j mod q_i. bounds: (centered, 2, m), those of MixedWords. The basis must outlive the object.
+    // SumWords. prefix_inverse and bounds are for the first m limbs, whose product is Q or at least 2^65.
+    // prefix_inverse: (m, m), 1 / q_j mod q_i. bounds: (centered, 2, m), those of MixedWords. The basis must outlive
+    // the object.
     Composition(const Basis &basis, size_t words, const Numbers &inverse, const Numbers &terms, const Numbers &modulus,
                 const Numbers &prefix_inverse, const Numbers &bounds);
 
     // out (*batch, n, words) of 64 bits
     void to_words(const Array &x, bool centered, const Out &out) const;
-    // out (*batch, n) int64; returns the index of the first integer that does not fit, or -1
+    // out (*batch, n) int64. Returns the index of the first integer that does not fit, or -1.
     int64_t to_int64(const Array &x, bool centered, const Out &out) const;
-    // out (*batch, n) doubles: the nearest ones, halves to even; infinite beyond them
+    // out (*batch, n): the nearest doubles, halves to even; an infinity if an integer is too large.
     void to_float64(const Array &x, bool centered, const Out &out) const;
-    // out (*batch, words of the norm): of the centered |x| the largest (p = 0, in `words` words), the sum (p = 1, in
-    // words + 1) or the sum of squares (p = 2, in 2 words + 1)
+    // out (*batch, words of the norm): the largest of the centred |x| (p = 0, in `words` words), their sum (p = 1, in
+    // words + 1) or the sum of their squares (p = 2, in 2 words + 1).
     void norm(const Array &x, int p, const Out &out) const;
 
   private:
-    // Calls make(unit, item) for each part of an item. The function that it returns is called as use(digits, first,
-    // count) with the integers of the part, digit d of integer j at digits[d * count + j] (SumWords). ns: estimated
-    // nanoseconds a residue.
+    // Calls make(unit, item) for each part of an item. make returns a function, which is called as use(digits, first,
+    // count) with integers of the part: digit d of integer j is digits[d * count + j] (SumWords). products: the work
+    // for a residue, counted in modular products.
     template <class Make> void run(const Array &x, bool centered, double products, const Make &make) const;
     template <class T, class Use>
     void compose(const T *x, size_t n, size_t begin, size_t end, bool centered, const Worker &worker, Use &use) const;
     template <class Use>
     void compose_wide(const u64 *x, size_t n, size_t begin, size_t end, bool centered, const Worker &worker,
                       Use &use) const;
-    // y[j] for begin <= j < end; returns the first j that does not fit, or -1
+    // Writes y[j] for begin <= j < end. Returns the first j that does not fit, or -1.
     template <class T>
     int64_t fit(const T *x, size_t n, size_t begin, size_t end, bool centered, const Worker &worker, u64 *y) const;
     size_t items(const Array &x) const;

@@ -59,14 +59,14 @@ const RowKernels<u32> &slot(const Isa &isa, const Modulus &m, u32) {
     return m.bits <= 30 ? isa.q30 : m.bits <= 31 ? isa.q31 : isa.q32;
 }
 const RowKernels<u64> &slot(const Isa &isa, const Modulus &m, u64) {
-    if (m.bits <= 46 && isa.q46.forward) return isa.q46;  // else q50 serves
+    if (m.bits <= 46 && isa.q46.forward) return isa.q46;  // else q50 is used
     if (m.bits <= 50) return isa.q50;
     if (m.bits <= 60 && isa.q60.forward) return isa.q60;
     if (m.q == GOLDILOCKS && isa.goldilocks.forward) return isa.goldilocks;
     return m.bits <= 62 ? isa.q62 : isa.q64;
 }
-// The kind of a modulus, by which Costs are listed. ROOM: up to 31 bits in words of 32, up to 50 in words of 64.
-// ROOM_64: up to 62. STRICT: moduli that leave no room above them. SHIFTS: Goldilocks.
+// The kind of a modulus, by which Costs are listed. ROOM: moduli of up to 31 bits in words of 32, or up to 50 bits in
+// words of 64. ROOM_64: up to 62 bits. STRICT: moduli that leave no room above them. SHIFTS: Goldilocks.
 enum Kind { ROOM, ROOM_64, STRICT_32, STRICT_64, SHIFTS };
 Kind kind_of(const Modulus &m, bool narrow) {
     if (m.q == GOLDILOCKS) return SHIFTS;

@@ -7,8 +7,8 @@
 namespace pg {
 namespace {
 
-// (high 2^64 + low) mod q; in arrays the low word comes first (docs/math.md, "Small random elements").
-// For q > 2^62 - 1: high < 4q is reduced, then divided as by divide(), but without the quotient and branches.
+// (high * 2^64 + low) mod q; in arrays the low word comes first (docs/math.md, "Small random elements"). For q > 2^62 -
+// 1: high < 4q is reduced, then divided as by divide(), but without the quotient and branches.
 template <class T> PG_INLINE T divide_pair(u64 low, u64 high, const Modulus &m) {
     for (int times = 0; times < 3; ++times) high -= m.q & (0 - (u64)(high >= m.q));
     if (m.shift) high = high << m.shift | low >> (64 - m.shift), low <<= m.shift;
@@ -125,7 +125,7 @@ inline void draw_ternary(const unsigned char *x, i64 *v, size_t n) {
     }
 }
 
-// Counts for each of DRAW_BLOCK numbers below 2^63 the thresholds that it is not below. Every threshold is read for
+// For each of DRAW_BLOCK numbers u below 2^63, counts the thresholds that are at most u. Every threshold is read for
 // every number.
 struct CountAll {
     typedef i64 V __attribute__((vector_size(32)));

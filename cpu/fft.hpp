@@ -1,6 +1,7 @@
-// The complex FFT, written once for every instruction set and precision: Stockham's passes, decimated in
-// frequency. A pass takes `stride` interleaved transforms of `length` points, by steps of its radix, from x to
-//   y[q + stride (radix p + j)]
+// The complex FFT, written once for every instruction set and precision: Stockham's passes, decimated in frequency. A
+// pass of a radix turns `stride` interleaved transforms of `length` points into stride * radix transforms of length /
+// radix points. It reads x and writes
+//   y[q + stride * (radix * p + j)]
 //     = exp(-2 pi i jp / length) sum_k exp(-2 pi i jk / radix) x[q + stride (p + k length / radix)]
 //
 // P is a vector of real and imaginary parts, those of one value side by side (isa_*.cpp):
@@ -33,14 +34,14 @@ template <class P> struct PairLanes : P {
     static PG_INLINE V mul_conj(V x, const Twiddle &w) { return P::fmsubadd(x, w.re, P::swap(x) * w.im); }
 };
 
-// Exponents are negative forward, positive for INVERSE.
+// Exponents of exp are negative in forward transforms and positive in INVERSE ones.
 template <class L, bool INVERSE> struct FftRows {
     using T = typename L::T;
     using V = typename L::V;
     using Twiddle = typename L::Twiddle;
     static constexpr size_t WIDTH = L::WIDTH;
 
-    // x + uy and x - uy, u = -i forward and i inverse
+    // x + uy and x - uy, where u is -i or, if INVERSE, i.
     static PG_INLINE V add_turned(V x, V y) { return INVERSE ? L::add_i(x, y) : L::sub_i(x, y); }
     static PG_INLINE V sub_turned(V x, V y) { return INVERSE ? L::sub_i(x, y) : L::add_i(x, y); }
     static PG_INLINE V twist(V x, const Twiddle &w) { return INVERSE ? L::mul_conj(x, w) : L::mul(x, w); }
@@ -60,7 +61,7 @@ template <class L, bool INVERSE> struct FftRows {
             V even[4] = {x[0] + x[4], x[1] + x[5], x[2] + x[6], x[3] + x[7]};
             const V a = x[0] - x[4], b = x[1] - x[5], c = x[2] - x[6], d = x[3] - x[7];
             dft<4>(even);
-            // sqrt(1/2) (1 - i) b - sqrt(1/2) (1 + i) d = r ((b - d) - i (b + d)), and so on
+            // sqrt(1/2) * (1 - i) * b - sqrt(1/2) * (1 + i) * d = r * ((b - d) - i * (b + d)), and so on
             const V minus = b - d, plus = b + d;
             const V near = add_turned(minus, plus), far = sub_turned(minus, plus);
             const V ac = add_turned(a, c), ca = sub_turned(a, c);
@@ -70,8 +71,8 @@ template <class L, bool INVERSE> struct FftRows {
         }
     }
 
-    // Columns p ... p + WIDTH - 1 of the first pass, which has `count`. Afterwards v[WIDTH b + i] holds the values
-    // j = WIDTH b ... WIDTH b + WIDTH - 1 of column p + i.
+    // Computes columns p ... p + WIDTH - 1 of the first pass, which has `count` columns. Afterwards v[WIDTH * b + i]
+    // holds the values j = WIDTH * b ... WIDTH * b + WIDTH - 1 of column p + i.
     static PG_INLINE void columns(V *v, const T *w, size_t count, size_t p) {
         dft<8>(v);
         for (size_t j = 1; j < 8; ++j) v[j] = twist(v[j], L::twiddles(L::load(w + 2 * ((j - 1) * count + p))));
@@ -109,7 +110,8 @@ template <class L, bool INVERSE> struct FftRows {
             for (size_t j = 0; j < RADIX; ++j) L::store(y + 2 * (q + stride * j), last_factor(v[j], scale));
         }
     }
-    // All passes from `length` on, from x through y and spare into y; x may be one of them.
+    // Computes all passes on transforms of at most `length` points. Results alternate between spare and y; the last is
+    // in y. x may be y or spare.
     static void rest(const T *x, T *y, T *spare, size_t length, size_t stride, const Fft<T> &fft) {
         for (size_t radix; (radix = fft_radix(length)) < length; length /= radix, stride *= radix) {
             T *to = x == spare ? y : spare;

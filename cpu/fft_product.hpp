@@ -4,7 +4,7 @@
 //   V, I, WIDTH                      vector, vector of as many 64-bit integers, doubles in a vector
 //   Words                            the Lanes of moduli below 2^62 on I (ntt.hpp)
 //   FUSED                            fma rounds once
-//   fma fms fnma(x, y, z)            x y + z, x y - z, z - x y
+//   fma fms fnma(x, y, z)            x * y + z, x * y - z, z - x * y
 //   load store splat add sub mul     plain vector operations
 //   expand<COUNT>(x, re, im)         parts of COUNT neighbouring complex numbers, each WIDTH / COUNT times
 //   exchange<G>(u, v)                as exchange of Lanes, for granules of G doubles
@@ -21,9 +21,9 @@ namespace {
 // Complex numbers for Ntt. In scratch memory WIDTH numbers lie as WIDTH real parts, then WIDTH imaginary parts;
 // twiddles lie as pairs.
 //
-// Rounding, with u = 2^-53: FUSED, a butterfly is x + w y by two FMAs a part and then 2x - (x + w y) by one, and a
-// product has relative error at most 2u. Otherwise a product has sqrt(5) u, and is then added. Inverse butterflies
-// add and subtract, then multiply the difference by the conjugate of w.
+// Rounding, with u = 2^-53. If FUSED, a butterfly computes x + w * y by two FMAs for each part, and then 2x - (x + w *
+// y) by one. A product has a relative error of at most 2u. Otherwise a product has a relative error of sqrt(5) * u, and
+// is then added. Inverse butterflies add and subtract, then multiply the difference by the conjugate of w.
 template <class R> struct ComplexLanes {
     using T = Complex;
     struct V {
@@ -42,7 +42,7 @@ template <class R> struct ComplexLanes {
     static PG_INLINE V mul_conjugate(V x, V y) {
         return {R::fma(x.im, y.im, R::mul(x.re, y.re)), R::fnma(x.re, y.im, R::mul(x.im, y.re))};
     }
-    // z + x y, one product of reals after the other
+    // z + x * y, by one product of reals after the other.
     static PG_INLINE V mul_add(V x, V y, V z) {
         return {R::fnma(x.im, y.im, R::fma(x.re, y.re, z.re)), R::fma(x.im, y.re, R::fma(x.re, y.im, z.im))};
     }
@@ -85,7 +85,8 @@ template <class R> struct ComplexButterfly {
         x = Lanes::add(x, y);
         y = Lanes::mul_conjugate(d, w);
     }
-    // Leaves out the factor 1/points, a power of two: it is exact where sums become integers.
+    // Leaves out the factor 1/points. It is a power of two, so that it is multiplied without an error later, when sums
+    // become integers.
     PG_INLINE void inverse_root(V &x, V &y, const Twiddle &, const Twiddle &w) const { inverse(x, y, w); }
 };
 
@@ -107,15 +108,15 @@ template <class T, class R> struct FftProductRow {
 
     explicit FftProductRow(const ProductRow &r) : row(r), m(*r.modulus), points(r.length / 2) {}
 
-    // WIDTH residues from x[j] on, 0 beyond the degree
+    // WIDTH residues, beginning with x[j]; 0 beyond the degree.
     PG_INLINE I residues(const T *x, size_t j) const {
         if (j + WIDTH <= row.degree) return R::load_words(x + j);
         T edge[WIDTH] = {};
         for (size_t i = 0; j + i < row.degree; ++i) edge[i] = x[j + i];
         return R::load_words(edge);
     }
-    // Writes the digits of WIDTH residues to rows z, z + 2 points, ...: each is the low `width` bits, signed, and the
-    // last is what remains
+    // Writes the digits of WIDTH residues to rows z, z + 2 * points, ... Each digit is the low `width` bits, signed;
+    // the last digit is what remains.
     PG_INLINE void split_vector(I x, unsigned digits, double *z) const {
         const I one = Words::splat(1), rounding = Words::splat(ROUNDING_BITS);
         const unsigned unused = 64 - row.width;
@@ -129,14 +130,14 @@ template <class T, class R> struct FftProductRow {
             R::store(z, R::sub(R::value(Words::add(digit, rounding)), R::splat(ROUNDING)));
         }
     }
-    // Number j of a row has as its parts the digits of coefficients j (real) and j + points (imaginary).
+    // Number j of a row consists of the digits of coefficients j (real part) and j + points (imaginary part).
     void split(const T *x, unsigned digits, Complex *z) const {
         for (size_t j = 0; j < points; j += WIDTH) {
             split_vector(residues(x, j), digits, &z[j].re);
             split_vector(residues(x, j + points), digits, &z[j].re + WIDTH);
         }
     }
-    // A complex twiddle has no quotient, and its inverse is its conjugate: one table stands for all four.
+    // A complex twiddle has no Shoup quotient, and its inverse is its conjugate, so that one table serves as all four.
     Row<Complex> rows() const {
         const Complex *const w = row.twiddles;
         return {nullptr, {w, w}, {w, w}, points, 1, row.block, row.stop};
@@ -155,8 +156,8 @@ template <class T, class R> struct FftProductRow {
         }
     }
 
-    // Row k of z becomes the sum over i of row i times row DIGITS + k - i (of a square: row k - i).
-    // At most 2 * DIGITS products of reals are added to a part, one after the other.
+    // Row k of z becomes the sum over i of row i times row DIGITS + k - i or, if `square`, row k - i. At most 2 *
+    // DIGITS products of reals are added to a part, one after the other.
     template <unsigned DIGITS> void convolve(Complex *z, bool square) const {
         const Complex *right = square ? z : z + DIGITS * points;
         for (size_t j = 0; j < points; j += WIDTH) {
@@ -183,11 +184,12 @@ template <class T, class R> struct FftProductRow {
         }
     }
 
-    // Sum k at z[k * 2 points], as an integer in the low bits; the factor 1/points is exact.
+    // Sum k, which lies at z[k * 2 * points], as an integer in the low bits; the product with the factor 1/points is
+    // exact.
     PG_INLINE I sum(const double *z, unsigned k, V scale) const {
         return R::bits(R::fma(R::load(z + 2 * points * k), scale, R::splat(ROUNDING)));
     }
-    // The sums of a group with their weights, in (-2^61, 2^61)
+    // The weighted total of a group of sums, in (-2^61, 2^61).
     PG_INLINE I group(const double *z, unsigned first, V scale) const {
         const unsigned end = first + row.group < row.sums ? first + row.group : row.sums;
         I total = Words::zero();
@@ -202,7 +204,7 @@ template <class T, class R> struct FftProductRow {
             compute(&z[j].re + WIDTH, y + j + points);
         }
     }
-    // q = 2^e divides 2^64, so that sums are taken modulo 2^64, where shifts drop the bits that are too high
+    // q = 2^e divides 2^64. So sums are taken modulo 2^64: shifts drop the bits that are too high.
     void compose_power_of_two(const Complex *z, T *y, V scale) const {
         u64 rounding = 0;
         for (unsigned k = 0; k < row.sums; ++k) rounding -= ROUNDING_BITS << k * row.width;
@@ -214,8 +216,9 @@ template <class T, class R> struct FftProductRow {
             R::store_words(to, R::both(total, mask));
         });
     }
-    // q < 2^32: Horner's rule in doubles, r 2^width + v - quotient * q with |v| <= 2^51. The quotient is below 2^50
-    // and off by less than 0.7, so |r| < 0.7 q; r 2^width is exact, r 2^width - quotient * q an integer below 2^52.
+    // q < 2^32: Horner's rule in doubles, r * 2^width + v - quotient * q with |v| <= 2^51. The quotient is below 2^50
+    // and off by less than 0.7, so |r| < 0.7 * q; r * 2^width is exact, and r * 2^width - quotient * q is an integer
+    // below 2^52.
     void compose_short(const Complex *z, T *y, V scale) const {
         const V q = R::splat((double)m.q), inverse = R::splat(1 / (double)m.q), rounding = R::splat(ROUNDING);
         const V weight = R::splat((double)(1ull << row.width)), lift = R::splat(ROUNDING + (double)m.q);
@@ -227,12 +230,12 @@ template <class T, class R> struct FftProductRow {
                 V quotient = R::sub(R::fma(R::add(u, v), inverse, rounding), rounding);
                 r = R::add(R::fnma(quotient, q, u), v);
             }
-            I lifted = Words::sub(R::bits(R::add(r, lift)), Words::splat(ROUNDING_BITS));  // in (0, 2q)
+            I lifted = Words::sub(R::bits(R::add(r, lift)), Words::splat(ROUNDING_BITS));  // this is in (0, 2q)
             R::store_words(to, words.reduce_once(lifted, words.q));
         });
     }
-    // q < 2^62: the sum of groups times their weights. The multiple of q in [2^62, 2^63) makes a group positive,
-    // below 2^64, and each product is in [0, 2q), the range of the total.
+    // q < 2^62: the sum of groups times their weights. Adding the multiple of q in [2^62, 2^63) makes a group positive
+    // and below 2^64. Each product is in [0, 2q), and so is the total.
     void compose_lazy(const Complex *z, T *y, V scale) const {
         const Words words(m);
         const I lift = Words::splat(m.q << (63 - m.bits));
@@ -248,8 +251,8 @@ template <class T, class R> struct FftProductRow {
             R::store_words(to, words.reduce_once(total, words.q));
         });
     }
-    // 2^62 < q < 2^64: a group plus 2^61 is in [0, 2^62), so that four products with weights and a residue are below
-    // 2^64 q, which one division reduces. `start` takes off the added 2^61 times the weights.
+    // 2^62 < q < 2^64: a group plus 2^61 is in [0, 2^62), so that four products with weights plus a residue are below
+    // 2^64 * q; one division reduces this sum. `start` subtracts the added 2^61 times the weights.
     void compose_long(const Complex *z, T *y, V scale) const {
         constexpr u64 LIFT = 1ull << 61;
         const unsigned groups = (row.sums + row.group - 1) / row.group;

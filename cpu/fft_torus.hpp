@@ -1,9 +1,9 @@
 // Products of digits with spectra modulo 2^w by complex transforms of n/2 points, rounded (kernels.hpp, TorusRow;
 // docs/math.md, "Products in doubles").
 //
-// The forward transform is that of fft_product.hpp. The inverse one takes the same passes backwards, but multiplies
-// before it adds, x + w y and x - w y, so that both directions have the same six FMAs a butterfly; what is missing is
-// one factor for each coefficient, the twist.
+// The forward transform is that of fft_product.hpp. The inverse transform takes the same passes backwards, but
+// multiplies before it adds (x + w * y and x - w * y), so that both directions have the same six FMAs a butterfly. This
+// leaves out one factor for each coefficient, the twist, by which the results are multiplied.
 #pragma once
 #include "fft_product.hpp"
 
@@ -26,7 +26,7 @@ template <class W, class R> struct FftTorusRow {
 
     // Twiddles and numbers of scratch memory are laid out alike: WIDTH real parts, then WIDTH imaginary parts.
     static PG_INLINE Value load(const Complex *x) { return Lanes::load(x); }
-    // One stage of the inverse; TURNED: w is multiplied by -i.
+    // One butterfly of the inverse. TURNED: w is multiplied by -i.
     template <bool TURNED = false> static PG_INLINE void inverse(Value &x, Value &y, const Value &w) {
         Value s;
         if constexpr (TURNED) {
@@ -41,15 +41,15 @@ template <class W, class R> struct FftTorusRow {
 
     // ---- forward ----
 
-    // x - less, for x below 2^52
+    // x - less as a double, for x below 2^52.
     static PG_INLINE V number(I x, double less) {
         return R::sub(R::value(Words::add(x, Words::splat(0x4330000000000000))), R::splat(4503599627370496.0 + less));
     }
-    // z = the spectrum of digits, which are the fields minus half of the base.
+    // z = the spectrum of the digits, which are the fields minus half of the base.
     void transform(const W *fields, Complex *z) const {
         transform(fields, z, [&](I x) __attribute__((always_inline)) { return number(x, row.half); });
     }
-    // z = the spectrum of residues nearest to 0, which are rounded once.
+    // z = the spectrum of residues, which are centred and then rounded once.
     void transform_words(const W *words, Complex *z) const {
         const I low_half = Words::splat(0xffffffff);
         constexpr double HALF = 2147483648.0;
@@ -72,9 +72,9 @@ template <class W, class R> struct FftTorusRow {
 
     // ---- products ----
 
-    // sum = the products of `terms` digits with spectra of a column, whose entries are `step` numbers apart. Terms are
-    // taken level by level, from the component with the column's number on. ahead: how many numbers after the matrix
-    // the one lies that is read next; 0: none.
+    // sum = the sum of the products of all digits with the spectra of one column of the matrix, whose terms are `step`
+    // numbers apart. Terms are taken level by level, beginning with the component that has the index of the column.
+    // ahead: distance in numbers from this matrix to the one that is read next; 0: none follows.
     void multiply(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
                   unsigned column, size_t ahead, Complex *sum) const {
         for (size_t j = 0; j < points; j += WIDTH) {
@@ -125,7 +125,8 @@ template <class W, class R> struct FftTorusRow {
         }
         return w;
     }
-    // Two stages, of `half` and 2 half, on a block that begins at z: put(i, v) takes number i of it.
+    // Two stages, which join blocks of `half` and of 2 * half values, on the part that begins at z. put(i, v) receives
+    // value i of this part.
     template <class Put> static PG_INLINE void radix4(const Complex *z, size_t half, const Complex *w, const Put &put) {
         for (size_t j = 0; j < half; j += WIDTH, w += 2 * WIDTH) {
             const Value w1 = load(w), w2 = load(w + WIDTH);
@@ -137,7 +138,7 @@ template <class W, class R> struct FftTorusRow {
         }
     }
 
-    // The integer nearest to x, modulo 2^w. |x| is below 2^(w + 50).
+    // The integer nearest to x, modulo 2^w. Needs |x| < 2^(w + 50).
     static PG_INLINE I nearest(V x) {
         constexpr double ONE = sizeof(W) == 4 ? 4294967296.0 : 18446744073709551616.0;
         const V rounding = R::splat(ROUNDING);
@@ -153,7 +154,7 @@ template <class W, class R> struct FftTorusRow {
             return Words::add(R::left(R::bits(R::add(high, rounding)), 32), low);
         }
     }
-    // y = the product whose spectrum is z, or y + it; z is overwritten.
+    // y = the product whose spectrum is z, or y += the product if `adds`. z is overwritten.
     void finish(Complex *z, W *y, bool adds) const {
         const auto round_to = [&](W *to, V x) __attribute__((always_inline)) {
             const I value = nearest(x);
@@ -176,7 +177,7 @@ template <class W, class R> struct FftTorusRow {
     }
 };
 
-// fields[j] = (x_j + offset) >> shift & mask for x = X^e y - y, or x = y without `turns`, modulo X^n + 1 and 2^w.
+// fields[j] = (x_j + offset) >> shift & mask, where x = X^e * y - y if `turns`, else x = y, modulo X^n + 1 and 2^w.
 template <class W> void torus_fields(const W *y, bool turns, size_t e, W *fields, unsigned level, const TorusRow &row) {
     const size_t n = 2 * row.points;
     const W offset = (W)row.offset, mask = (W)row.mask;
@@ -192,7 +193,7 @@ template <class W> void torus_fields(const W *y, bool turns, size_t e, W *fields
     for (size_t j = k; j < n; ++j) fields[j] = (W)((W)(second * high[j] - y[j] + offset) >> shift) & mask;
 }
 
-// y += X^e x
+// y += X^e * x
 template <class W> void torus_add_turned(const W *x, size_t e, W *y, const TorusRow &row) {
     const size_t n = 2 * row.points, k = e % n;
     const W *const low = x + n - k, *const high = x - k;

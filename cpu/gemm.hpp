@@ -5,8 +5,8 @@
 //   REGISTERS            number of vector registers
 //   mul_halves(x, y)     product of the low halves of 64-bit lanes
 //   mul_low(x, y)        product of 64-bit lanes modulo 2^64
-//   MULTIPLIER52         whether there is a multiplier for x and y below 2^52, and with it
-//   mul_add_low, mul_add_high(z, x, y)    z plus the low or the high 52 bits of x y
+//   MULTIPLIER52         whether there is a multiplier for x and y below 2^52. If so:
+//   mul_add_low, mul_add_high(z, x, y)    z plus the low or the high 52 bits of x * y
 //   Lanes52                               lanes with residue(low, high): low + 2^52 high mod q, where high
 //                                         plus the carry from low is below 2^52
 #pragma once
@@ -18,7 +18,7 @@
 namespace pg {
 namespace {
 
-// Sums of products in COUNT parts, part i with the weight 2^(spacing i). Every part stays below 2^64: a fold leaves
+// Sums of products in COUNT parts; part i has the weight 2^(spacing * i). Every part stays below 2^64: a fold leaves
 // less than 2^64 - multiple, and the products until the next fold add at most `multiple`.
 template <class Lanes, size_t COUNT> struct FoldedSums {
     using R = Lanes;
@@ -30,7 +30,7 @@ template <class Lanes, size_t COUNT> struct FoldedSums {
     };
     const Words lanes;
     const u64 last;           // q - 1
-    const u64 multiple_of_q;  // the largest up to 2^63
+    const u64 multiple_of_q;  // the largest one up to 2^63
     const V multiple;
     size_t period = 0;  // products between two folds
     typename Words::Twiddle weight[SUMS];
@@ -63,7 +63,7 @@ template <class Lanes, size_t COUNT> struct FoldedSums {
     PG_INLINE V add_mod(V x, V y) const { return lanes.add_mod(x, y); }
 };
 
-// Residues of one digit, q <= 2^31, or of two, q <= 2^62.
+// Sums of products of residues that are one digit (q <= 2^31) or two digits (q <= 2^62).
 template <class R, size_t COUNT> struct DigitSums : FoldedSums<R, 2 * COUNT - 1> {
     using Base = FoldedSums<R, 2 * COUNT - 1>;
     using typename Base::Sum, typename Base::V, typename Base::Words;
@@ -91,7 +91,7 @@ template <class R, size_t COUNT> struct DigitSums : FoldedSums<R, 2 * COUNT - 1>
     }
 };
 
-// Residues that the 52-bit multiplier takes, q <= 2^52.
+// Sums of products of residues that fit the 52-bit multiplier, q <= 2^52.
 template <class R> struct Sums52 : FoldedSums<R, 2> {
     using Base = FoldedSums<R, 2>;
     using typename Base::Sum, typename Base::V;
@@ -107,8 +107,8 @@ template <class R> struct Sums52 : FoldedSums<R, 2> {
     }
 };
 
-// Sums of up to TERMS products of canonical residues, q < 2^50. The high halves are below 2^48, so that their sum and
-// the carry from the low halves stay below 2^52.
+// Sums of up to TERMS products of canonical residues, q < 2^50. The high halves of products are below 2^48, so that
+// their sum plus the carry from the low halves stays below 2^52.
 template <class R> struct ShortSums52 : Sums52<R> {
     using Base = Sums52<R>;
     using typename Base::Sum, typename Base::V;
@@ -118,7 +118,7 @@ template <class R> struct ShortSums52 : Sums52<R> {
     PG_INLINE V residue(const Sum &s) const { return lanes52.residue(s.part[0], s.part[1]); }
 };
 
-// Powers of two: sums modulo 2^64 need no carry. WIDE: q > 2^32.
+// Powers of two: q divides 2^64, so sums modulo 2^64 need no carry. WIDE: q > 2^32.
 template <class R_, bool WIDE> struct PowerSums {
     using R = R_;
     using V = typename R::I;
@@ -187,13 +187,13 @@ template <class R, class F> void with_sums(const Modulus &m, const F &f) {
     return f(WordSums(m));
 }
 
-// Calls f(begin, size) for consecutive pieces of [0, count), of MOST, MOST/2 ... or 1; size is an integral constant.
+// Calls f(begin, size) for consecutive pieces of [0, count). Sizes are MOST, MOST/2 ... or 1, as integral constants.
 template <size_t MOST, class F> PG_INLINE void for_pieces(size_t count, const F &f, size_t begin = 0) {
     for (; begin + MOST <= count; begin += MOST) f(begin, std::integral_constant<size_t, MOST>());
     if constexpr (MOST > 1) for_pieces<MOST / 2>(count, f, begin);
 }
 
-// Prefetches: a processor reads ahead by itself along a row, but not into the next page, nor along pieces of many rows.
+// Prefetches. A processor by itself reads ahead along a row, but not into the next page, nor along pieces of many rows.
 constexpr size_t LINE = 64, PAGE = 4096;  // bytes
 constexpr size_t ROWS_AHEAD = 16;
 
@@ -203,7 +203,7 @@ template <class S> PG_INLINE typename S::Residue load_digits(const u64 *x, size_
     return r;
 }
 
-// r[i][v]: the sum over t < inner of left(t, i) right(t, v), canonical
+// r[i][v] = the sum over t < inner of left(t, i) * right(t, v), canonical.
 template <size_t ROWS, size_t VECTORS, class S, class Left, class Right>
 PG_INLINE void tile(const S &sums, size_t inner, const Left &left, const Right &right,
                     typename S::V (&r)[ROWS][VECTORS]) {
@@ -230,7 +230,8 @@ PG_INLINE void tile(const S &sums, size_t inner, const Left &left, const Right &
 
 // ---- one matrix by another: lanes run over columns ----
 
-// Canonical digits of x[0] ... x[count - 1] and then of zeros up to `padded`; digit d begins at y + d * stride.
+// Writes the digits of the residues x[0] ... x[count - 1], which are first reduced to [0, q) if needed, and zeros up to
+// entry `padded`. Digit d begins at y + d * stride.
 template <class S, class T>
 PG_INLINE void pack(const S &sums, const T *x, size_t count, size_t padded, u64 *y, size_t stride) {
     using R = typename S::R;
@@ -251,7 +252,7 @@ PG_INLINE void pack(const S &sums, const T *x, size_t count, size_t padded, u64 
     }
 }
 
-// c = r, or c + r where c holds the sums of earlier terms; `count` lanes
+// If `first`, c = r; else c holds the sums of earlier terms, and r is added. At most `count` lanes are written.
 template <class S, class T> PG_INLINE void put(const S &sums, typename S::V r, T *c, size_t count, bool first) {
     using R = typename S::R;
     if (count >= S::WIDTH) {
@@ -314,7 +315,7 @@ template <class S, class T> void gemm_with(const S &sums, const MatrixProduct<T>
     }
 }
 
-// The product by one dense column: lanes run over the terms of the sum, and are added up at the end.
+// The product by one dense column. Lanes run over the terms of the sum, and are added up at the end.
 template <class S, class T> void gemm_column_with(const S &sums, const MatrixProduct<T> &p, u64 *scratch) {
     constexpr size_t WIDTH = S::WIDTH, DIGITS = S::DIGITS, STRIDE = GEMM_DEPTH + 8;
     u64 *const packed_a = scratch, *const packed_b = scratch + S::ROWS * DIGITS * STRIDE;
@@ -352,9 +353,9 @@ template <class R, class T> void gemm(const MatrixProduct<T> &p, u64 *scratch) {
     });
 }
 
-// ---- matrices of rows: lanes run over points ----
+// ---- matrices whose entries are rows of residues: lanes are neighbouring points, that is, indices in a row ----
 
-// The digits of entries (i, t), `count` vectors of points each: vector v of entry (i, t) at y[v][i][t].
+// Gathers the digits of entries (i, t), for `count` vectors of points: vector v of entry (i, t) goes to y[v][i][t].
 template <class S, class T>
 void gather(const S &sums, const MatrixView<const T> &x, size_t height, size_t width, size_t point, size_t count,
             u64 *y) {
@@ -370,7 +371,7 @@ void gather(const S &sums, const MatrixView<const T> &x, size_t height, size_t w
         }
 }
 
-// One row by COLUMNS columns, at VECTORS vectors of points.
+// Multiplies one row by COLUMNS columns, at VECTORS vectors of points.
 template <size_t VECTORS, size_t COLUMNS, class S, class T>
 PG_INLINE void dot(const S &sums, const MatrixProduct<T> &p, const T *a, const T *b, T *c) {
     using R = typename S::R;
@@ -401,7 +402,7 @@ template <class S, class T>
 void gemm_points_with(const S &sums, const MatrixProduct<T> &p, size_t point, size_t end, u64 *scratch) {
     constexpr size_t WIDTH = S::WIDTH, ENTRY = S::DIGITS * WIDTH;
     if (!gemm_gathers(p.rows, p.columns)) {
-        // With two columns at a time, a row is read half as often.
+        // Two columns at a time: then a row is read half as often.
         constexpr size_t MOST = S::ROWS * S::VECTORS, HALF = MOST > 1 ? MOST / 2 : 1;
         const auto each = [&](size_t point_of_piece, auto vectors, auto columns) {
             constexpr size_t COLUMNS = decltype(columns)::value;

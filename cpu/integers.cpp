@@ -11,7 +11,7 @@
 namespace pg {
 namespace {
 
-constexpr size_t BLOCK = 256;  // numbers that stay in the first cache through all limbs
+constexpr size_t BLOCK = 256;  // numbers that stay in the first cache while all limbs are computed
 constexpr size_t PART = 4096;  // numbers that a thread takes at once
 
 // ---- in ----
@@ -46,8 +46,8 @@ void reduce_part(const Basis &basis, const char *x, size_t bytes, bool is_signed
     }
 }
 
-// Calls reduce(from, y, length, worker) for parts of the rows of out, of which the first `count` entries of an item get
-// the integers at x, `bytes` bytes each; the rest of a row is zero.
+// Calls reduce(from, y, length, worker) for parts of the rows of out. The first `count` entries of an item are the
+// residues of the integers at x, which have `bytes` bytes each; the rest of a row is set to zero.
 template <class T, class Reduce>
 void reduce_rows(const Basis &basis, const Array &x, size_t bytes, size_t count, double seconds, const Out &out,
                  Reduce reduce) {
@@ -113,7 +113,7 @@ template <class T> void reduce_large_to(const Basis &basis, const Array &x, cons
 
 constexpr unsigned BITS = SumWords::BITS;
 
-// Digits in two's complement, x[d * stride], as words.
+// Writes digits in two's complement, x[d * stride], as words.
 void store_words(const u64 *x, size_t stride, size_t digits, u64 *out, size_t words) {
     const u64 sign = x[(digits - 1) * stride] >> (BITS - 1) ? ~(u64)0 : 0;
     u64 word = 0;
@@ -129,7 +129,7 @@ void store_words(const u64 *x, size_t stride, size_t digits, u64 *out, size_t wo
     if (w < words && bits) out[w++] = word | sign << bits;
     while (w < words) out[w++] = sign;
 }
-// Words in two's complement as digits.
+// Writes words in two's complement as digits.
 void store_digits(const u64 *words, size_t count, u64 *x, size_t stride, size_t digits) {
     const u64 sign = words[count - 1] >> 63 ? ~(u64)0 : 0;
     for (size_t d = 0; d < digits; ++d) {
@@ -139,7 +139,7 @@ void store_digits(const u64 *words, size_t count, u64 *x, size_t stride, size_t 
     }
 }
 
-// The nearest double, halves to even, of words in two's complement.
+// The double nearest to words in two's complement, halves to even. size: room for |x|.
 double nearest_double(const u64 *x, size_t words, u64 *size) {
     const bool negative = x[words - 1] >> 63;
     u64 carry = negative;
@@ -147,7 +147,8 @@ double nearest_double(const u64 *x, size_t words, u64 *size) {
     size_t top = words;
     while (top && size[top - 1] == 0) --top;
     if (top == 0) return 0;
-    // The leading 64 bits, the last of them also set where a lower bit is: only the conversion to double rounds.
+    // Takes the leading 64 bits, and sets the last of them if any lower bit is set. So only the conversion to double
+    // rounds.
     const unsigned shift = (unsigned)__builtin_clzll(size[top - 1]);
     u64 lead = size[top - 1] << shift;
     bool rest = false;
@@ -160,8 +161,8 @@ double nearest_double(const u64 *x, size_t words, u64 *size) {
     return negative ? -value : value;
 }
 
-// Adds nonnegative numbers in digits to a norm: the largest of them (p = 0), or sums norm[c] in units of 2^(BITS c). A
-// part of a row is short enough that no sum outgrows its word.
+// Adds nonnegative numbers in digits to a norm: to the largest of them (p = 0), or to sums norm[c] in units of 2^(BITS
+// * c). A part of a row is so short that no sum outgrows its word.
 void add_to_norm(int p, const u64 *x, size_t digits, size_t n, u64 *norm) {
     if (p == 2) return integer_kernels().add_squares(x, digits, n, norm);
     for (size_t d = 0; p == 1 && d < digits; ++d)

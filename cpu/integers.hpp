@@ -1,5 +1,5 @@
-// Integers to residues and back, written once for every instruction set. R and Rest are Reals of gemm.hpp, 64-bit words
-// in lanes, stored as 32 or 64 bits; R::Words are Lanes of ntt.hpp.
+// Integers to residues and back, written once for every instruction set. R and Rest are Reals of gemm.hpp: 64-bit words
+// in lanes, which are stored as 32 or 64 bits. R::Words are Lanes of ntt.hpp.
 #pragma once
 #include <cstring>
 
@@ -11,7 +11,7 @@ namespace {
 // ---- in ----
 
 // Returns the extent of machine integers: every x is in [-extent - 1, extent]. Integers of less than 64 bits are
-// written to y as words in two's complement. Those of 64 bits are not written, and y may be null.
+// written to y as words in two's complement. Integers of 64 bits are not written, and y may be null.
 template <class Source> u64 widen_row(const Source *x, u64 *y, size_t n) {
     u64 extent = 0;
     for (size_t j = 0; j < n; ++j) {
@@ -42,9 +42,9 @@ inline u64 widen(const void *x, size_t bytes, bool is_signed, u64 *y, size_t n) 
     }
 }
 
-// Residues of words. A multiple of q is added where x < 0. Then Barrett's quotient with floor((2^64 - 1) / q), at most
-// 1 too small for any word, reduces x (docs/math.md, "Integers"). SMALL: x is below q in size, and needs the addition
-// only.
+// Residues of words. If x < 0, a multiple of q is added first. Then x is reduced by Barrett's quotient with floor((2^64
+// - 1) / q), which is exact or 1 too small for any word (docs/math.md, "Integers"). SMALL: x is below q in size, so
+// that only the addition is needed.
 template <class R, class T, bool SIGNED, bool SMALL> struct Reduction {
     using I = typename R::I;
     using W = typename R::Words;
@@ -73,8 +73,8 @@ void reduce_loop(const u64 *x, T *y, size_t n, u64 q, u64 multiple) {
 }
 template <class R, class Rest, class T>
 void reduce_row(const u64 *x, bool is_signed, u64 extent, T *y, size_t n, const Modulus &m) {
-    if (extent <= m.last) {  // then -x <= q too
-        // Of q = 2^64 the words are the residues.
+    if (extent <= m.last) {  // then -x <= q, too
+        // Modulo 2^64 the words are the residues.
         if (is_signed && m.q) reduce_loop<R, Rest, T, true, true>(x, y, n, m.q, m.q);
         else reduce_loop<R, Rest, T, false, true>(x, y, n, m.q ? m.q : 1, 0);
     } else if (m.bits > 63) {  // q >= 2^63, so x is unsigned and below 2q
@@ -89,15 +89,15 @@ void reduce_row(const u64 *x, bool is_signed, u64 extent, T *y, size_t n, const 
 
 // ---- out ----
 
-// Words y of numbers whose mixed-radix digits are known; digit i of number j lies at digits[i * n + j]. A number up to
-// `most` is its own word. One from `least` on, if m.negative, stands for itself minus the product of all radices. Any
-// other number does not fit: its `wrong` is 1, else 0.
+// Computes the words y of numbers from their mixed-radix digits; digit i of number j is digits[i * n + j]. A number up
+// to `most` is its own word. If m.negative, a number >= `least` stands for itself minus the product of all radices.
+// Other numbers do not fit: their `wrong` is 1, else 0.
 inline void join_digits(const u64 *digits, const MixedWords &m, u64 *y, u64 *wrong, size_t n) {
     for (size_t j = 0; j < n; ++j) y[j] = 0, wrong[j] = 3;
     for (size_t i = m.count; i-- > 0;)
         for (size_t j = 0; j < n; ++j) y[j] = y[j] * m.radix[i] + digits[i * n + j];
-    // From the least digit up. Bit 0 of wrong: the digits seen so far are at most those of `most`. Bit 1: they are at
-    // least those of `least`.
+    // Compares from the least significant digit up. Bit 0 of wrong: the digits seen so far are at most those of `most`.
+    // Bit 1: they are at least those of `least`.
     for (size_t i = 0; i < m.count; ++i) {
         const u64 most = m.most[i], least = m.least[i];
         for (size_t j = 0; j < n; ++j) {
@@ -114,14 +114,15 @@ inline void join_digits(const u64 *digits, const MixedWords &m, u64 *y, u64 *wro
         wrong[j] &= below ^ 1;
     }
 }
-// Sets wrong to 1 where x is not y. Returns whether any is wrong, now or from before.
+// Sets `wrong` to 1 where x differs from y. Returns whether any `wrong` is set, now or from before.
 template <class T> u64 compare(const T *x, const T *y, u64 *wrong, size_t n) {
     u64 any = 0;
     for (size_t j = 0; j < n; ++j) wrong[j] |= (u64)(x[j] != y[j]), any |= wrong[j];
     return any;
 }
 
-// Of numbers in two's complement, in digits of SumWords: whether x + sign y is negative; and x += sign y.
+// For numbers in two's complement, in digits of SumWords. is_negative: whether x + sign * y < 0. add_digits: x += sign
+// * y.
 inline bool is_negative(const u64 *x, const u64 *y, int sign, const SumWords &m) {
     int64_t sum = 0;
     for (size_t d = 0; d < m.digits; ++d) sum = (sum >> m.BITS) + (int64_t)x[d] + sign * (int64_t)y[d];
@@ -135,7 +136,7 @@ inline void add_digits(u64 *x, const u64 *y, int sign, const SumWords &m) {
     }
 }
 
-// The sum of y_i times the terms, for one number, in 128 bits.
+// For one number, the sum of y_i * (term i), plus `multiple` times the last term, in 128 bits.
 template <class T> void sum_column(const T *y, const SumWords &m, u64 multiple, u64 *x, size_t n, u64 *column) {
     const size_t count = m.count;
     for (size_t i = 0; i < count; ++i) column[i] = y[i * n];
@@ -152,7 +153,7 @@ template <class T> void sum_column(const T *y, const SumWords &m, u64 multiple, 
         sum >>= SumWords::BITS;
     }
 }
-// The same for two vectors of numbers, by the 52-bit multiplier: y_i are below 2^52.
+// The same for two vectors of numbers, by the 52-bit multiplier. Needs y_i < 2^52.
 template <class R, class T>
 PG_INLINE void sum_vectors(const T *y, const SumWords &m, const u64 *multiple, u64 *x, size_t n) {
     using I = typename R::I;
@@ -177,9 +178,9 @@ PG_INLINE void sum_vectors(const T *y, const SumWords &m, const u64 *multiple, u
     }
 }
 
-// x = sum of y_i Q / q_i modulo Q, in [0, Q) or centred, for residues y_i at y[i * n + j]; x is in two's complement, in
-// digits at x[d * n + j]. The quotient of the sum by Q is estimated in doubles, and as many Q are subtracted. Where the
-// estimate is near an integer, x may be one Q off and is corrected (docs/math.md, "Integers").
+// x = sum of y_i * Q / q_i modulo Q, in [0, Q) or centred, for residues y_i at y[i * n + j]. x is in two's complement;
+// digit d of number j is x[d * n + j]. The quotient of the sum by Q is estimated in doubles, and this multiple of Q is
+// subtracted. If the estimate is near an integer, x may be off by one Q and is corrected (docs/math.md, "Integers").
 template <class R, class T> void compose_row(const T *y, const SumWords &m, u64 *x, size_t n, u64 *scratch) {
     double *const quotient = (double *)scratch;
     u64 *const multiple = scratch + n, *const column = multiple + n, *const one = column + m.count + 2;
@@ -203,7 +204,7 @@ template <class R, class T> void compose_row(const T *y, const SumWords &m, u64 
     }
 }
 
-// |x| in the place of numbers in digits at x[d * n + j]
+// Replaces x by |x|, for numbers in digits at x[d * n + j].
 inline void make_sizes(u64 *x, size_t digits, size_t n, u64 *carry) {
     const u64 *top = x + (digits - 1) * n;
     // Bit 63 of carry: the number's sign. The other bits: the carry of its negative into the next digit.
@@ -217,11 +218,11 @@ inline void make_sizes(u64 *x, size_t digits, size_t n, u64 *carry) {
         }
 }
 
-// Adds the squares of nonnegative numbers in digits, at x[d * n + j], to sums[c] in units of 2^(BITS c), for c up to
-// 2 digits. Each sum grows by less than 2^56 for n <= 256.
+// Adds the squares of nonnegative numbers in digits, at x[d * n + j], to `sums`. sums[c], c <= 2 * digits, counts units
+// of 2^(BITS * c). Each grows by less than 2^56 for n <= 256.
 template <class R> void add_squares(const u64 *x, size_t digits, size_t n, u64 *sums) {
     for (size_t c = 0; c + 1 < 2 * digits; ++c) {
-        const size_t first = c < digits ? 0 : c - digits + 1;  // digits i <= c - i
+        const size_t first = c < digits ? 0 : c - digits + 1;  // the smallest index i of a digit with a partner c - i
         u128 sum = 0;
         size_t j = 0;
         if constexpr (R::MULTIPLIER52) {
@@ -255,8 +256,8 @@ template <class R> void add_squares(const u64 *x, size_t digits, size_t n, u64 *
 
 // ---- digits ----
 
-// y of Gadget, q < 2^63: the quotient by `scale` is at most 1 too small, so that the rest is below 2q (docs/math.md,
-// "Gadget decomposition"). Modulo 2^64, where q is 0, y is the leading bits of x, rounded.
+// Computes y of Gadget, for q < 2^63. The quotient by `scale` is exact or 1 too small, so that the rest is below 2q
+// (docs/math.md, "Gadget decomposition"). Modulo 2^64, where g.q is 0, y is the leading bits of x, rounded.
 template <class R, class T> struct Decomposition {
     using I = typename R::I;
     using W = typename R::Words;
@@ -303,7 +304,7 @@ template <class R, class T> struct Decomposition {
         }
     }
 };
-// The same for larger q, one residue at a time.
+// The same for larger q, one residue after the other.
 inline void decompose_large(const u64 *x, u64 *y, size_t n, const Gadget &g) {
     for (size_t j = 0; j < n; ++j) {
         u64 v = x[j];

@@ -1,5 +1,5 @@
-// Inverses in F_q[X]/(P), q prime and P the quotient of quotient.hpp: the extended Euclid on dense rows, O(n^2)
-// products.
+// Inverses in F_q[X]/(P), q prime and P the polynomial of quotient.hpp, by the extended Euclidean algorithm on dense
+// rows. It takes O(n^2) products.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -16,7 +16,7 @@ inline unsigned product_high(uint16_t x, uint16_t y) { return (unsigned)x * y >>
 inline u32 product_high(u32 x, u32 y) { return (u32)((u64)x * y >> 32); }
 inline u64 product_high(u64 x, u64 y) { return mul_hi(x, y); }
 
-// q + 2 (q - 1)^2 < 2^bits(T): a sum of two products is reduced once.
+// Needs q + 2 * (q - 1)^2 < 2^bits(T), so that a residue plus two products is reduced once.
 template <class T> class SmallField {
   public:
     using Word = T;
@@ -27,7 +27,7 @@ template <class T> class SmallField {
     void multiply(T *x, const T *y, T *) const { *x = (T)mul_mod(m_, *x, *y); }
     void subtract(T *x, const T *y) const { *x = (T)sub_mod(m_, *x, *y); }
     void invert(T *x, T *) const { *x = (T)pow_mod(m_, *x, m_.q - 2); }
-    // r[i] += high s[i - 1] + low s[i]. The estimate of the quotient is at most 1 too small.
+    // r[i] += high * s[i - 1] + low * s[i]. The estimated quotient is exact or 1 too small.
     void eliminate(T *__restrict r, const T *__restrict s, const T *high, const T *low, size_t count, T *) const {
         const T h = *high, l = *low, q = q_, v = quotient_;
         for (size_t i = 0; i < count; ++i) {
@@ -42,7 +42,7 @@ template <class T> class SmallField {
     T q_, quotient_;  // floor((2^bits - 1) / q)
 };
 
-// Any q below 2^64
+// Any q below 2^64.
 class WordField {
   public:
     using Word = u64;
@@ -55,7 +55,8 @@ class WordField {
     void eliminate(u64 *r, const u64 *s, const u64 *high, const u64 *low, size_t count, u64 *) const {
         for (size_t i = 0; i < count; ++i) {
             const u128 x = (u128)*high * s[i - 1], y = (u128)*low * s[i], sum = x + y;
-            const u64 top = (u64)(sum >> 64);  // the true one is below 2q; if it is 2^64 or more, its top bit is lost
+            const u64 top = (u64)(sum >> 64);  // the true high word is below 2q; if it is 2^64 or more, its top bit is
+                                               // lost
             const bool over = sum < x || top >= m_.q;
             r[i] = add_mod(m_, r[i], reduce(m_, over ? top - m_.q : top, (u64)sum));
         }
@@ -124,12 +125,13 @@ template <class F> struct Row {
     }
 };
 
-// Writes 1/a and returns 0, or returns the degree of the common factor. The words of a coefficient lie `apart` apart.
+// Writes 1/a and returns 0, or returns the degree of the common factor of a and P. The words of a coefficient lie
+// `apart` apart.
 template <class F, class T>
 int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, Quotient quotient, T *out, const int *stop) {
     using Word = typename F::Word;
     const size_t words = field.words();
-    // Invariant: divisor = t P + cofactor a for some t, which is not kept; the same for rest and rest_cofactor.
+    // Invariant: divisor = t * P + cofactor * a for some t, which is not kept; the same for rest and rest_cofactor.
     Row<F> divisor(n, words), rest(n, words), cofactor(n, words), rest_cofactor(n, words);
     std::vector<Word> memory(5 * words + field.scratch());
     Word *const inverse = memory.data(), *const high = inverse + words, *const low = high + words;
@@ -152,7 +154,8 @@ int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, Quotient 
         // rest_cofactor has degree n - divisor.degree, and cofactor a smaller one.
         const size_t length = n - (size_t)divisor.degree + 1;
         while (divisor.degree >= rest.degree) {
-            // high, low: minus the two highest coefficients of the quotient; one pass over the rows takes both
+            // high, low: minus the two highest coefficients of the quotient, which one pass over the rows subtracts
+            // together
             const ptrdiff_t top = divisor.degree, steps = top - rest.degree, at = steps ? steps - 1 : 0;
             Word *const first = steps ? high : low;
             std::fill(high, high + words, 0);
@@ -160,7 +163,7 @@ int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, Quotient 
             field.subtract(first, divisor.at(top));
             field.multiply(first, inverse, scratch);
             if (steps) {
-                // `after`: the next coefficient of the divisor after the step by `high`; it determines `low`
+                // `after`: the next coefficient of the divisor after the step with `high`; it determines `low`
                 Word *const next = divisor.at(top - 1);
                 std::copy(next, next + words, after);
                 field.eliminate(after, rest.at(rest.degree), high, zero, 1, scratch);
@@ -195,7 +198,7 @@ struct Bits {
     explicit Bits(size_t bits) : words(bits / 64 + 2) {}
     void flip(size_t i) { words[i / 64] ^= (u64)1 << i % 64; }
     bool bit(size_t i) const { return words[i / 64] >> i % 64 & 1; }
-    // += X^shift x; only the first `count` words of x may be nonzero
+    // Adds X^shift * x. Only the first `count` words of x may be nonzero.
     void add_shifted(const Bits &x, size_t shift, size_t count) {
         const size_t whole = shift / 64, part = shift % 64;
         u64 *const to = words.data() + whole;

@@ -150,12 +150,12 @@ struct Lanes64 {
         V second = add(_mm256_mul_epu32(x, y_high), _mm256_and_si256(middle, mask));
         return add(add(_mm256_mul_epu32(x_high, y_high), upper(middle)), upper(second));
     }
-    // At most 2 less than high_product.
+    // high_product, or up to 2 less.
     static PG_INLINE V rough_high_product(V x, V x_high, V y, V y_high) {
         return add(add(_mm256_mul_epu32(x_high, y_high), upper(_mm256_mul_epu32(x_high, y))),
                    upper(_mm256_mul_epu32(x, y_high)));
     }
-    PG_INLINE V relax(V x) const { return reduce_once(x, q2); }  // of [0, 4q)
+    PG_INLINE V relax(V x) const { return reduce_once(x, q2); }  // needs x < 4q
     static PG_INLINE V masked(V x) { return x; }
     PG_INLINE V mul_rough(V x, const Twiddle &t) const {
         V x_high = upper(x), h = rough_high_product(x, x_high, t.shoup, t.shoup_high);

@@ -8,8 +8,8 @@
 namespace pg {
 namespace {
 
-// q < 2^50. Lazy values stay below 2^52. The multiplier reads the low 52 bits of a lane, so that any bits may stand
-// above them. Quotients have the scale 2^52.
+// q < 2^50. Lazy values stay below 2^52. The multiplier reads only the low 52 bits of a lane, so that there may be any
+// bits above them. Quotients have the scale 2^52.
 struct Lanes52 : Lanes64Base {
     struct Twiddle {
         V w, shoup;
@@ -35,7 +35,7 @@ struct Lanes52 : Lanes64Base {
     PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
         return remainder(x, t.w, _mm512_madd52hi_epu64(zero(), x, t.shoup));
     }
-    PG_INLINE V relax(V x) const {  // of any x
+    PG_INLINE V relax(V x) const {  // for any x
         return _mm512_madd52lo_epu64(x, _mm512_madd52hi_epu64(zero(), x, inverse), minus_q);
     }
     PG_INLINE V masked(V x) const { return _mm512_and_si512(x, mask); }
@@ -56,7 +56,7 @@ struct Lanes52Sums : Lanes52 {
     static PG_INLINE V mul_add_low(V z, V x, V y) { return _mm512_madd52lo_epu64(z, x, y); }
     static PG_INLINE V mul_add_high(V z, V x, V y) { return _mm512_madd52hi_epu64(z, x, y); }
     static PG_INLINE V above52(V x) { return _mm512_srli_epi64(x, 52); }
-    // low + 2^52 high mod q, canonical, for any low; high plus the carry from low must be below 2^52
+    // low + 2^52 * high mod q, canonical, for any low; high plus the carry from low must be below 2^52
     PG_INLINE V residue(V low, V high) const {
         const V sum = add(mul_lazy(add(high, above52(low)), power), relax(masked(low)));
         return reduce_once(reduce_once(masked(sum), q2), q);

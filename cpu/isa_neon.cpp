@@ -7,7 +7,7 @@
 namespace pg {
 namespace {
 
-// The same bits as lanes of 32 or 64 bits
+// The same bits as lanes of 32 or 64 bits.
 PG_INLINE uint32x4_t words32(uint64x2_t x) { return vreinterpretq_u32_u64(x); }
 PG_INLINE uint64x2_t words64(uint32x4_t x) { return vreinterpretq_u64_u32(x); }
 
@@ -26,7 +26,7 @@ struct Lanes32 {
     static constexpr bool PERMUTES = false, SHOUP = true;
     const V q, q2, barrett;
     const uint64x2_t q2_wide;  // in lanes of 64 bits
-    const int64x2_t shift;     // to the right where negative
+    const int64x2_t shift;     // negative: to the right
     explicit Lanes32(const Modulus &m)
         : q(splat((u32)m.q)),
           q2(splat((u32)(2 * m.q))),
@@ -59,7 +59,7 @@ struct Lanes32 {
         return {expand<COUNT>(w), expand<COUNT>(shoup)};
     }
     static PG_INLINE V masked(V x) { return x; }
-    // Products of the first two lanes and of the last two.
+    // Products of the first two lanes, and of the last two.
     static PG_INLINE uint64x2_t mul_first(V x, V y) { return vmull_u32(vget_low_u32(x), vget_low_u32(y)); }
     static PG_INLINE uint64x2_t mul_last(V x, V y) { return vmull_high_u32(x, y); }
     static PG_INLINE V low_words(uint64x2_t first, uint64x2_t last) {
@@ -104,7 +104,7 @@ struct Lanes64 {
     static constexpr bool PERMUTES = false, SHOUP = true;
     const V q, q2;
     const Factor by_q, barrett;
-    const int64x2_t low_shift, high_shift;  // to the right where negative
+    const int64x2_t low_shift, high_shift;  // negative: to the right
     explicit Lanes64(const Modulus &m)
         : q(splat(m.q)),
           q2(splat(2 * m.q)),
@@ -136,7 +136,7 @@ struct Lanes64 {
         V second = vmlal_u32(vandq_u64(middle, splat(0xffffffffu)), lower(x), y.high);
         return add_upper(add_upper(vmull_u32(upper(x), y.high), middle), second);
     }
-    // At most 2 less than high_product.
+    // high_product, or up to 2 less.
     static PG_INLINE V rough_high_product(V x, const Factor &y) {
         return add_upper(add_upper(vmull_u32(upper(x), y.high), vmull_u32(upper(x), y.low)),
                          vmull_u32(lower(x), y.high));
@@ -146,7 +146,7 @@ struct Lanes64 {
         return vmlal_u32(vshlq_n_u64(vpaddlq_u32(cross), 32), lower(x), y.low);
     }
     static PG_INLINE V low_product(V x, const Factor &y) { return low_product(vmulq_u32(words32(x), y.swapped), x, y); }
-    PG_INLINE V remainder(V x, const Factor &y, V quotient) const {  // x y - quotient q
+    PG_INLINE V remainder(V x, const Factor &y, V quotient) const {  // x * y - quotient * q
         uint32x4_t cross = vmlsq_u32(vmulq_u32(words32(x), y.swapped), words32(quotient), by_q.swapped);
         return vmlsl_u32(low_product(cross, x, y), lower(quotient), by_q.low);
     }

@@ -1,4 +1,4 @@
-// The kernels of one instruction set: operations on one row, the residues of one polynomial mod one q.
+// The kernels of one instruction set: operations on one row, the residues of one polynomial modulo one q.
 #pragma once
 #include <algorithm>
 
@@ -11,8 +11,8 @@ namespace pg {
 enum class Op { add, sub, neg, mul, mul_add };                          // mul_add: a * b + c
 constexpr const char *OPS[] = {"add", "sub", "neg", "mul", "mul_add"};  // their names in Python
 
-// The twiddles of one limb by node: w and floor(w * 2^bits(T) / q). Kernels on doubles read number, which is w in
-// [-q/2, q/2], and ratio = number / q.
+// The twiddles of one limb by node: w and floor(w * 2^bits(T) / q). Kernels that compute in doubles read `number`,
+// which is w in [-q/2, q/2], and `ratio` = number / q instead.
 template <class T> struct Twiddles {
     const T *w, *shoup;
     const double *number = nullptr, *ratio = nullptr;
@@ -20,137 +20,144 @@ template <class T> struct Twiddles {
 
 enum class Quotient : u32;  // quotient.hpp
 
-// The transform of one limb. Node i of the tree of factors (root 1, children 2i and 2i + 1) splits
-// X^2t - w^2 into X^t - w and X^t + w, but the root of a trinomial X^2t - X^t + 1 into X^t - w and X^t - (1 - w)
-// (docs/math.md, "The tree of factors").
+// The transform of one limb. Node i of the tree of factors (the root is 1, the children of i are 2i and 2i + 1) splits
+// X^2t - w^2 into X^t - w and X^t + w. Only the root of a trinomial splits X^2t - X^t + 1, into X^t - w and
+// X^t - (1 - w) (docs/math.md, "The tree of factors").
 template <class T> struct Row {
     const Modulus *modulus;
-    Twiddles<T> forward, inverse;  // inverse: 1/w; its entry 0 is 1/points, and entry 1 has that factor too
+    Twiddles<T> forward, inverse;  // inverse: 1/w; entry 0 is 1/points, and entry 1 contains this factor, too
     size_t degree;                 // coefficients
     size_t leaf_size;              // leaves are polynomials of degree < leaf_size; degree = leaf_size * points
     size_t block;                  // coefficients that fit the cache: longer blocks are transformed depth first
-    const int *stop;               // read with stopped(): the result is no longer wanted
-    Quotient quotient{};           // of node 1
+    const int *stop;               // read with stopped(): whether the result is no longer wanted
+    Quotient quotient{};           // the polynomial of node 1
 };
 
 template <class T> struct RowKernels {
-    // natural order in, bit-reversed leaves out, and back; x may be y; canonical residues in and out
+    // forward: from coefficients in natural order to leaves in bit-reversed order; inverse: back. x may be y. Residues
+    // are canonical before and after.
     void (*forward)(const T *x, T *y, const Row<T> &row);
     void (*inverse)(const T *x, T *y, const Row<T> &row);
-    // y = op(a, b, c) on n residues; operands may be y; scalar: b is one residue
+    // y = op(a, b, c) on n residues. Operands may be y. scalar: b is one residue.
     void (*pointwise)(Op op, const T *a, const T *b, bool scalar, const T *c, T *y, size_t n, const Modulus &m);
-    // y = sum of x[i] w[i] over the terms, n canonical residues; x: any words, below 2^50 for q46 and q50. Null where
-    // the portable kernel is used
+    // y = sum of x[i] * w[i] over the terms, n canonical residues. x: any words, but below 2^50 for q46 and q50. Null
+    // if the portable kernel is to be used.
     void (*combine)(const T *const *x, const T *w, const T *shoup, size_t terms, T *y, size_t n, const Modulus &m);
-    size_t least_degree;  // a shorter row goes to the portable kernels
+    size_t least_degree;  // shorter rows use the portable kernels
     bool numbers;         // the transforms read the twiddles as doubles (number, ratio), not w and shoup
 };
 
-// What a conversion estimates: floor(sum of z_i / q_i + half) of rows z_i of residues (docs/math.md).
+// The parts of a basis conversion that estimate floor(sum of z_i / q_i + half) for rows z_i of residues (docs/math.md).
 template <class T> struct EstimateKernels {
     void (*add_ratios)(const T *z, double ratio, double *sum, size_t n);  // sum += z * ratio
-    void (*count_from)(const T *z, T least, T *count, size_t n);          // count += z >= least
-    // quotient = floor(sum + half); returns whether some sum + half is closer to an integer than guard
+    void (*count_from)(const T *z, T least, T *count, size_t n);          // count += 1 where z >= least
+    // quotient = floor(sum + half). Returns whether any sum + half is closer to an integer than `guard`.
     bool (*round_sums)(const double *sum, double half, double guard, T *quotient, size_t n);
-    // z = y r mod q. Of the whole parts of y r / q, the low 16 bits are added to low and the other bits to high.
+    // z = y * r mod q. The low 16 bits of floor(y * r / q) are added to `low`, the other bits to `high`.
     void (*split_products)(const T *y, u64 r, const Modulus &m, T *z, T *low, T *high, size_t n);
-    void (*combine_words)(const T *const *x, const T *w, size_t terms, T *y, size_t n);  // y = sum of x[i] w[i], words
+    void (*combine_words)(const T *const *x, const T *w, size_t terms, T *y, size_t n);  // y = sum of x[i] * w[i],
+                                                                                         // words
 };
 
-// The complex FFT: rows of 2^k values (re, im), natural order in and out, exp(-2 pi i jk / points) forward.
+// The complex FFT: rows of 2^k values (re, im) in natural order. The forward transform uses exp(-2 pi i jk / points).
 constexpr size_t FFT_LEVELS = 13, FFT_MAX_POINTS = 1 << (FFT_LEVELS - 1);
 // A pass splits a transform of `length` points into this many transforms.
 constexpr size_t fft_radix(size_t length) { return length == 2 ? 2 : length == 4 || length == 16 ? 4 : 8; }
 
 template <class T> struct Fft {
     size_t points;
-    // by log2(length): exp(-2 pi i jp / length) at [(j - 1) * length / radix + p], 0 < j < radix, p < length / radix
+    // twiddles[log2(length)][(j - 1) * length / radix + p] = exp(-2 pi i jp / length), where 0 < j < radix and
+    // p < length / radix
     const T *twiddles[FFT_LEVELS];
 };
 
 template <class T> struct FftKernels {
-    // x may be y; inverse: divided by points; scratch: fft_scratch(points) reals
+    // x may be y. inverse: results are divided by points. scratch: fft_scratch(points) reals.
     void (*transform)(const T *x, T *y, size_t rows, bool inverse, const Fft<T> &fft, T *scratch);
-    // y = ifft(fft(a) * fft(b)) by rows of 64 points, operands may be y; shared: b is one row, transformed
+    // y = ifft(fft(a) * fft(b)) by rows of 64 points. Operands may be y. shared: b is one row, which is already
+    // transformed.
     void (*convolve64)(const T *a, const T *b, bool shared, T *y, size_t rows, const Fft<T> &fft);
 };
 
-// Reals of scratch memory: one row; for rows shorter than 64 points, two buffers of 8 rows side by side.
+// Reals of scratch memory: for one row or, if rows are shorter than 64 points, for two buffers of 8 rows side by side.
 constexpr size_t fft_scratch(size_t points) { return points > 512 ? 2 * points : 1024; }
 
 struct Complex {
     double re, im;
 };
 
-// Exact products of one limb. A centred residue is a sum of digits d_i 2^(width i), |d_i| <= 2^(width - 1). Polynomials
-// of digits are multiplied modulo X^length + 1 by complex transforms of length/2 points, which are called spectra.
+// Exact products of one limb. A centred residue is a sum of digits d_i * 2^(width * i), |d_i| <= 2^(width - 1).
+// Polynomials of digits are multiplied modulo X^length + 1 by complex transforms of length/2 points, which are called
+// spectra.
 struct ProductRow {
     const Modulus *modulus;
-    const Complex *twiddles;  // w by node of the tree under X^(length/2) - i; entry 0 is 1
+    const Complex *twiddles;  // w by node of the tree below X^(length/2) - i; entry 0 is 1
     size_t degree;            // coefficients of an operand, at most length; length is a power of two
     size_t length;
     size_t block;  // points that stay in the cache
     unsigned digits, width;
-    unsigned sums;              // sum k, of the products of digits i and k - i, is needed for k < sums; for q = 2^e
-                                // only where 2^(width k) < q
-    unsigned group;             // number of neighbouring sums that, with weights 1, 2^width, ..., stay below 2^61
-    const u64 *weight, *shoup;  // 2^(width group i) mod q of group i, and for q < 2^62 their Shoup quotients
+    unsigned sums;              // sum k, of the products of digits i and k - i, is needed for k < sums; modulo q = 2^e
+                                // only if 2^(width * k) < q
+    unsigned group;             // number of neighbouring sums that, with the weights 1, 2^width, ..., stay below 2^61
+    const u64 *weight, *shoup;  // 2^(width * group * i) mod q of group i and, for q < 2^62, its Shoup quotient
     const int *stop;
 };
 
 constexpr unsigned MAX_DIGITS = 8, MAX_SUMS = 2 * MAX_DIGITS - 1;
 
 template <class T> struct ProductKernels {
-    // y = a * b mod X^length + 1, `length` canonical residues; a is b for a square; y may overlap a and b
-    // scratch: 2 * digits * length/2 numbers
+    // y = a * b mod X^length + 1, as `length` canonical residues. To square, a is b. y may overlap a and b.
+    // scratch: 2 * digits * length/2 complex numbers.
     void (*multiply)(const T *a, const T *b, Complex *scratch, T *y, const ProductRow &row);
-    // z = the spectra of `digits` digits of x; the last digit is all that the others leave
+    // z = the spectra of `digits` digits of x. The last digit is all that the others leave.
     void (*transform)(const T *x, unsigned digits, Complex *z, const ProductRow &row);
-    // sums_k += x y_k, for row.sums spectra y_k
+    // Adds x * y_k to sums_k, for row.sums spectra y_k.
     void (*add_products)(const Complex *x, const Complex *y, Complex *sums, const ProductRow &row);
-    // y = the residues of the sums, which are overwritten
+    // y = the residues of the sums, which are overwritten.
     void (*compose)(Complex *sums, T *y, const ProductRow &row);
-    size_t least_length;  // a shorter product goes to the portable kernels
+    size_t least_length;  // shorter products use the portable kernels
 };
 
-// Products of digits with spectra modulo X^n + 1 and 2^w, w the bits of a word W, n = 2 points. Their rounding errors
-// are part of the result (docs/math.md, "Products in doubles").
+// Products of digits with spectra modulo X^n + 1 and 2^w, where w is the number of bits of a word W, and n = 2 *
+// points. Their rounding errors are part of the result (docs/math.md, "Products in doubles").
 struct TorusRow {
-    const Complex *forward;  // as twiddles of ProductRow
-    const Complex *inverse;  // twiddles of the inverse's passes, and factors of results (torus.cpp), in vectors
+    const Complex *forward;  // twiddles as those of ProductRow
+    const Complex *inverse;  // twiddles of the inverse's passes, and factors of its results (torus.cpp), in the order
+                             // of vectors
     const Complex *twist;
     size_t points;
-    unsigned bits;  // of a digit; digit l, most significant first, is a field of x + offset, minus half
+    unsigned bits;  // bits of a digit; digit l, the most significant first, is a field of x + offset, minus half
     u64 offset, mask;
     double half;
 };
-// Whether the last stages of the forward transform, which are done in registers, are one more than pairs of vectors
-// have (Ntt::forward); so the inverse has one more at its beginning.
+// Whether the last stages of the forward transform, which are done in registers, include one more than fits into pairs
+// of vectors (Ntt::forward). If so, the inverse has one more at its beginning.
 constexpr bool torus_is_wide(size_t points, size_t width) {
     while (points >= 8 * width) points /= 4;
     return points > 2 * width;
 }
 template <class W> struct TorusKernels {
-    size_t width;  // doubles of a vector, by which tables and spectra are laid out
-    // The fields of a level of X^e y - y, or of y
+    size_t width;  // doubles of a vector, which determines the layout of tables and spectra
+    // The fields of one level of X^e * y - y (turns), or of y.
     void (*fields)(const W *y, bool turns, size_t e, W *fields, unsigned level, const TorusRow &row);
-    void (*transform)(const W *fields, Complex *z, const TorusRow &row);  // of the digits
-    // sum = a column of the products of digits, (components, levels), with a matrix (components, levels, columns) whose
-    // terms are `step` numbers apart. It begins with the component whose number is that of the column. The matrix
-    // `ahead` numbers later, if ahead > 0, is fetched into the cache.
+    void (*transform)(const W *fields, Complex *z, const TorusRow &row);  // z = the spectrum of the digits
+    // sum = one column of the product of the digits, (components, levels), with a matrix (components, levels, columns)
+    // whose terms are `step` complex numbers apart. The sum begins with the component that has the index of the column.
+    // If ahead > 0, the numbers that lie `ahead` further on are prefetched.
     void (*multiply)(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
                      unsigned column, size_t ahead, Complex *sum, const TorusRow &row);
-    void (*finish)(Complex *sum, W *y, bool adds, const TorusRow &row);    // y = the product, or y += it
-    void (*add_turned)(const W *x, size_t e, W *y, const TorusRow &row);   // y += X^e x
-    void (*transform_words)(const W *x, Complex *z, const TorusRow &row);  // of residues nearest to 0
+    void (*finish)(Complex *sum, W *y, bool adds, const TorusRow &row);    // y = product; adds: y += product
+    void (*add_turned)(const W *x, size_t e, W *y, const TorusRow &row);   // y += X^e * x
+    void (*transform_words)(const W *x, Complex *z, const TorusRow &row);  // z = the spectrum of the residues nearest
+                                                                           // to 0
 };
 
 template <class T> struct MatrixView {
     T *data;
-    ptrdiff_t row, column;  // strides, in entries; 0 repeats
+    ptrdiff_t row, column;  // strides, in entries; a stride of 0 repeats the entry
 };
 
-// c = a b modulo one q; a is rows by inner, b is inner by columns
+// c = a * b modulo one q. a has `rows` rows and `inner` columns, b has `inner` rows and `columns` columns.
 template <class T> struct MatrixProduct {
     const Modulus *modulus;
     size_t rows, inner, columns;
@@ -160,13 +167,14 @@ template <class T> struct MatrixProduct {
 };
 
 // A block of a product has at most GEMM_DEPTH terms between two reductions, and at most GEMM_COLUMNS columns. Scratch
-// memory holds the digits of its right matrix and of some rows of the left one, at most two words for a residue.
+// memory holds the digits of the block's part of the right matrix and of some rows of the left one, at most two words
+// for a residue.
 constexpr size_t GEMM_DEPTH = 256, GEMM_COLUMNS = 128;
 constexpr size_t GEMM_SCRATCH = 2 * (GEMM_DEPTH * GEMM_COLUMNS + 4 * (GEMM_DEPTH + 8));
 
-// Matrices of rows are multiplied GEMM_POINTS points at a time. For fewer points, a multiple of every number of lanes,
-// the digits of both operands are gathered side by side: as many as fit the second-level cache (GEMM_GATHERED words),
-// but no fewer than two cache lines of every row.
+// Products of matrices whose entries are rows (multiply_points) take GEMM_POINTS points at a time. The digits of both
+// operands are gathered side by side for fewer points, a multiple of every number of lanes: as many as fit the
+// second-level cache (GEMM_GATHERED words), but no fewer than two cache lines of every row.
 constexpr size_t GEMM_POINTS = 512, GEMM_GATHERED = 32768;
 constexpr size_t gemm_gathered_points(size_t words) {
     return words < GEMM_GATHERED / 128 ? 128 : words > GEMM_GATHERED / 16 ? 16 : GEMM_GATHERED / words / 8 * 8;
@@ -178,9 +186,10 @@ constexpr size_t gemm_points_scratch(size_t rows, size_t inner, size_t columns) 
 }
 
 template <class T> struct GemmKernels {
-    // Any q; column strides 1, inner > 0, at most GEMM_COLUMNS columns; any words in, canonical residues out
+    // Any q. Column strides are 1, inner > 0, and there are at most GEMM_COLUMNS columns. Inputs are any words, results
+    // canonical residues.
     void (*multiply)(const MatrixProduct<T> &product, u64 *scratch);
-    // entries are rows of `points` canonical residues, multiplied point by point
+    // Entries are rows of `points` canonical residues, which are multiplied point by point.
     void (*multiply_points)(const MatrixProduct<T> &product, size_t points, u64 *scratch);
 };
 
@@ -191,48 +200,50 @@ constexpr size_t DRAW_BLOCK = 64;  // integers that kernels draw together
 
 struct Draw {
     DrawShape shape;
-    size_t bytes;        // of the random stream for one integer
+    size_t bytes;        // bytes of the random stream for one integer
     unsigned parameter;  // eta or b
-    // A Gaussian is a sum of weighted terms. A term has a random sign, and its size is the number of thresholds that a
-    // random number of 63 bits is not below.
+    // A Gaussian integer is a sum of weighted terms. A term has a random sign. Its size is the number of thresholds t
+    // with t <= u, where u is a random number of 63 bits.
     size_t terms, thresholds;
     i64 weights[4];
     const u64 *sorted;  // the thresholds
-    size_t bucket;      // thresholds in each of 16 buckets, besides its end: 16 (bucket + 1) cells in all
-    // [i * 16 + b]: threshold (bucket + 1) b + i, which for i = bucket is the end of bucket b; 2^64 - 1 beyond the last
+    size_t bucket;      // thresholds in each of 16 buckets, without its end; there are 16 * (bucket + 1) cells
+    // Cell i * 16 + b is threshold (bucket + 1) * b + i, or 2^64 - 1 if there are not so many. Cell i = bucket is the
+    // end of bucket b.
     const u64 *buckets;
 };
 
-// Which numbers in [0, P), given by mixed-radix digits, fit a machine word, and as which integer. P is the product of
-// the radices.
+// Which numbers in [0, P) fit a machine word, and the integers for which they stand. Numbers are given by mixed-radix
+// digits; P is the product of the radices.
 struct MixedWords {
     size_t count;
     const u64 *radix, *most, *least;  // radices modulo 2^64; digits of the two bounds
-    u64 product, negative;            // P modulo 2^64; 1 where numbers from `least` on stand for themselves minus P
+    u64 product, negative;            // P modulo 2^64; 1 if numbers x >= `least` stand for x - P
 };
 
-// Sums of y_i Q / q_i, in digits of BITS bits, so that 2^12 products of a word and a digit add up in 128 bits.
+// Constants for sums of y_i * Q / q_i in digits of BITS bits. 128 bits hold the sum of 2^12 products of a word and a
+// digit.
 struct SumWords {
     static constexpr unsigned BITS = 52;
-    static constexpr size_t MAX_COUNT = 4094;  // of moduli: the multiple of Q and a carry are added too
+    static constexpr size_t MAX_COUNT = 4094;  // moduli, at most: the multiple of Q and a carry are added too
     static constexpr u64 MASK = ((u64)1 << BITS) - 1;
     size_t count, digits, words;  // count: of moduli; digits hold bits(Q) + 3 bits, words bits(Q) + 1
-    const u64 *terms;             // (digits, count + 1): Q / q_i, then -Q modulo 2^(BITS digits)
+    const u64 *terms;             // (digits, count + 1): Q / q_i, then -Q modulo 2^(BITS * digits)
     const double *inverse;        // 1 / q_i
     const u64 *modulus;           // digits of Q
-    const u64 *low, *high;        // digits of the range's ends: x + low >= 0 and x - high < 0
+    const u64 *low, *high;        // digits of the bounds of the range: x + low >= 0 and x - high < 0
     double unsure;                // how far the estimated quotient of a sum may be from the true one
     bool centered, narrow;        // narrow: all y_i are below 2^52, and count + 2 <= 2000
 };
 
-// Digits to the base B = 2^bits of y = floor((2 x B^levels + q) / (2 q)), in [-B/2, B/2).
+// Digits to the base B = 2^bits of y = floor((2 * x * B^levels + q) / (2 * q)), in [-B/2, B/2).
 struct Gadget {
-    u64 q;  // modulo 2^64: 0 stands for 2^64
+    u64 q;  // 0 stands for 2^64
     unsigned bits, levels;
-    u64 power, scale;  // B^levels, floor(2^w B^levels / q) for words of w bits; both 0 where B^levels is q
-    u64 offset;        // sum of B/2 B^i, i < levels
+    u64 power, scale;  // B^levels, floor(2^w * B^levels / q) for words of w bits; both are 0 if B^levels is q
+    u64 offset;        // sum of B/2 * B^i, i < levels
 };
-// bits levels <= 64, and B^levels <= q; word: 32 or 64
+// Needs bits * levels <= 64 and B^levels <= q. word: 32 or 64.
 constexpr Gadget make_gadget(u64 q, unsigned bits, unsigned levels, unsigned word) {
     const u128 modulus = q ? q : (u128)1 << 64, power = (u128)1 << (bits * levels);
     Gadget gadget{q, bits, levels, 0, 0, 0};
@@ -247,9 +258,9 @@ struct IntegerKernels {
     // Returns their extent: every x is in [-extent - 1, extent].
     u64 (*widen)(const void *x, size_t bytes, bool is_signed, u64 *y, size_t n);
     void (*join_digits)(const u64 *digits, const MixedWords &m, u64 *y, u64 *wrong, size_t n);
-    void (*make_sizes)(u64 *x, size_t digits, size_t n, u64 *scratch);  // |x|; scratch: n words
+    void (*make_sizes)(u64 *x, size_t digits, size_t n, u64 *scratch);  // x becomes |x|; scratch: n words
     void (*add_squares)(const u64 *x, size_t digits, size_t n, u64 *sums);
-    // n integers from draw.bytes each; any shape but sparse
+    // Draws n integers, each from draw.bytes bytes; any shape but sparse.
     void (*draw)(const unsigned char *x, i64 *v, size_t n, const Draw &draw);
 };
 
@@ -259,19 +270,20 @@ template <class T> struct WordKernels {
     TorusKernels<T> torus;
     GemmKernels<T> gemm;
     EstimateKernels<T> estimate;
-    void (*reduce_pairs)(const u64 *x, T *y, size_t n, const Modulus &m);  // of numbers of two words, low first
-    void (*reduce_small)(const i64 *v, T *y, size_t n, const Modulus &m, u64 bound);  // |v| <= bound <= 2^62
-    // y = the residues of words x of that extent
+    void (*reduce_pairs)(const u64 *x, T *y, size_t n, const Modulus &m);  // y = the residues of numbers (low word,
+                                                                           // high word)
+    void (*reduce_small)(const i64 *v, T *y, size_t n, const Modulus &m, u64 bound);  // needs |v| <= bound <= 2^62
+    // y = the residues of words x that have this extent (widen).
     void (*reduce)(const u64 *x, bool is_signed, u64 extent, T *y, size_t n, const Modulus &m);
     u64 (*compare)(const T *x, const T *y, u64 *wrong, size_t n);
-    // integers in digits of SumWords, digit d of number j at x[d * n + j]; scratch: 2n + count + 2 + digits words
+    // Integers in digits of SumWords: digit d of number j is x[d * n + j]. scratch: 2n + count + 2 + digits words.
     void (*compose)(const T *y, const SumWords &m, u64 *x, size_t n, u64 *scratch);
-    // residues modulo q of the digits, most significant first: digit i of number j at y[i * n + j]
+    // Digits modulo q, the most significant first: digit i of number j is y[i * n + j].
     void (*decompose)(const T *x, T *y, size_t n, const Gadget &g);
 };
 
-// Rows of bytes, each times each vector of signed digits. Bytes are unsigned after an exclusive or with `flip`, a
-// pattern of 8 bytes. The vectors end with zeros, up to a multiple of 64 entries.
+// Multiplies each row of bytes by each vector of signed digits. Bytes are read as unsigned after an exclusive or with
+// `flip`, a pattern of 8 bytes. The vectors are padded with zeros to a multiple of 64 entries.
 struct ByteProduct {
     const unsigned char *rows;
     ptrdiff_t row_step;
@@ -279,25 +291,26 @@ struct ByteProduct {
     u64 flip;
     const signed char *vectors;
     size_t vector_step, count;
-    i64 *sums;  // sums[row * count + vector] grows by the product
+    i64 *sums;  // the product is added to sums[row * count + vector]
 };
-constexpr size_t BYTES_AT_ONCE = 1 << 15;  // for which sums of products of 8 and 8 bits fit 32 bits
+constexpr size_t BYTES_AT_ONCE = 1 << 15;  // sums of this many products of 8 and 8 bits fit 32 bits
 
 struct ByteKernels {
     unsigned digit_bits;  // digits are in [-2^(digit_bits - 1), 2^(digit_bits - 1))
     void (*add)(const ByteProduct &product);
 };
 
-// Nanoseconds on one core, by measurements (docs/performance.md, "How a ring multiplies"; sums on AMD Zen 5).
+// Nanoseconds on one core, as measured (docs/performance.md, "How a ring multiplies"; `sum` on AMD Zen 5).
 struct Costs {
-    double fft;            // for a real number of a complex FFT
-    double sum;            // for a term of a sum of rows, which is reduced once
-    double layer[5];       // for a coefficient in one layer of a transform, by kind of modulus (dispatch.cpp)
-    double product[5];     // for a product that is added to another, by kind of modulus
-    size_t matrix_degree;  // products of many polynomials with one are matrices up to this degree
+    double fft;            // time for a real number in a complex FFT
+    double sum;            // time for a term of a sum of rows, which is reduced once
+    double layer[5];       // time for a coefficient in one layer of a transform, by kind of modulus (dispatch.cpp)
+    double product[5];     // time for a product that is added to another, by kind of modulus
+    size_t matrix_degree;  // up to this degree, products of many polynomials with one are computed as products of
+                           // matrices
 };
 
-// Kernels are named by their bound on q. A kernel that an instruction set lacks has null functions.
+// Kernels are named by their bound on q. Functions of kernels that an instruction set lacks are null.
 struct Isa {
     const char *name;
     Costs costs;
@@ -322,7 +335,7 @@ struct Isa {
     }
 };
 
-// Of an instruction set that the compiler's target lacks
+// The entry of an instruction set that the compiler's target lacks.
 constexpr Isa without_kernels(const char *name) {
     Isa isa{};
     isa.name = name;
@@ -331,6 +344,6 @@ constexpr Isa without_kernels(const char *name) {
 
 extern const Isa isa_portable;
 extern const Isa isa_avx2, isa_avx512dq, isa_avx512, isa_neon;
-extern const Isa isa_avx512vnni;  // has kernels of bytes alone
+extern const Isa isa_avx512vnni;  // has only kernels of bytes
 
 }  // namespace pg

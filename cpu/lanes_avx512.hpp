@@ -12,17 +12,18 @@
 namespace pg {
 namespace {
 
-// Lane numbers for permutexvar and permutex2var, N lanes of type I.
+// Lane indices for permutexvar and permutex2var, N lanes of type I.
 template <class I, size_t N> struct alignas(64) Index {
     I lane[N];
     __m512i vector() const { return _mm512_load_si512(lane); }
 };
 
 // In a stage of COUNT blocks, lane i holds a leg (operand of a butterfly) of block i mod COUNT. Interleaving u and v
-// brings the legs of the next stage; it rotates the number of each of their 2 N values left by one bit. So the factors
-// of COUNT blocks are loaded as they lie, N / COUNT times, where granules would take permutations.
+// brings together the legs of the next stage; it rotates the index of each of their 2 * N values left by one bit. So
+// the factors of COUNT blocks are loaded in the order of memory and repeated N / COUNT times. If lanes moved in
+// granules (ntt.hpp, exchange), the factors would have to be permuted.
 //
-// Returns the lanes that u (second = 0) and v (second = 1) take in order to rotate the numbers left by `bits` bits.
+// Returns the lanes that u (second = 0) and v (second = 1) take in order to rotate the indices left by `bits` bits.
 template <class I, size_t N> constexpr Index<I, N> rotated(unsigned bits, size_t second) {
     Index<I, N> index{};
     for (size_t i = 0; i < N; ++i) {
@@ -33,7 +34,7 @@ template <class I, size_t N> constexpr Index<I, N> rotated(unsigned bits, size_t
     return index;
 }
 
-// exchange and permute of ntt.hpp, for N lanes of type I; pick(u, lanes, v): lanes of both by number.
+// exchange and permute of ntt.hpp, for N lanes of type I. pick(u, lanes, v) takes lanes of u and v by their index.
 template <class Lanes, class I, size_t N> struct Interleaving {
     template <size_t, bool BACK> static PG_INLINE void exchange(__m512i &u, __m512i &v) {
         rotate<BACK ? LOG_N : 1>(u, v);
@@ -171,21 +172,21 @@ struct Lanes64 : Lanes64Base {
         V second = add(_mm512_mul_epu32(x, y_high), _mm512_and_si512(middle, splat(0xffffffffu)));
         return add(add(_mm512_mul_epu32(x_high, y_high), upper(middle)), upper(second));
     }
-    // At most 2 less than high_product.
+    // high_product, or up to 2 less.
     static PG_INLINE V rough_high_product(V x, V y, V y_high) {
         V x_high = upper(x);
         return add(add(_mm512_mul_epu32(x_high, y_high), upper(_mm512_mul_epu32(x_high, y))),
                    upper(_mm512_mul_epu32(x, y_high)));
     }
     PG_INLINE V remainder(V low, V quotient) const { return sub(low, _mm512_mullo_epi64(quotient, q)); }
-    PG_INLINE V relax(V x) const { return reduce_once(x, q2); }  // of [0, 4q)
+    PG_INLINE V relax(V x) const { return reduce_once(x, q2); }  // needs x < 4q
     static PG_INLINE V masked(V x) { return x; }
     PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
         return remainder(_mm512_mullo_epi64(x, t.w), high_product(x, t.shoup, t.shoup_high));
     }
     PG_INLINE V mul_rough(V x, const Twiddle &t) const {
         V r = remainder(_mm512_mullo_epi64(x, t.w), rough_high_product(x, t.shoup, t.shoup_high));
-        asm("" : "+v"(r));  // keeps r one value: the compiler would put both its terms into each sum with r
+        asm("" : "+v"(r));  // keeps r one value; else the compiler puts both its terms into each sum with r
         return r;
     }
     PG_INLINE V mul(V x, V y) const {
@@ -196,7 +197,7 @@ struct Lanes64 : Lanes64Base {
     }
 };
 
-// The transpose of 4 x 4 quarters of vectors v[0], v[step], v[2 step], v[3 step].
+// Transposes 4 x 4 quarters of the vectors v[0], v[step], v[2 step], v[3 step].
 template <size_t STEP> PG_INLINE void transpose_quarters(__m512d *v) {
     const __m512d a = v[0], b = v[STEP], c = v[2 * STEP], d = v[3 * STEP];
     const __m512d ab = _mm512_shuffle_f64x2(a, b, 0x44), cd = _mm512_shuffle_f64x2(c, d, 0x44);
@@ -248,7 +249,7 @@ struct Pairs64 {
     static PG_INLINE void transpose(V *v) { transpose_quarters<1>(v); }
 };
 
-// Lane numbers that pick the real (part = 0) or imaginary parts (part = 1) of complex numbers, each `times` times.
+// Lane indices that pick the real (part = 0) or imaginary parts (part = 1) of complex numbers, each `times` times.
 constexpr Index<u64, 8> parts(size_t part, size_t times) {
     Index<u64, 8> index{};
     for (size_t i = 0; i < 8; ++i) index.lane[i] = 2 * (i / times) + part;
@@ -321,8 +322,9 @@ struct Reals {
     }
 };
 
-// Like CountAll, in two steps. All 15 ends between buckets determine the bucket of a number. Then the number is
-// compared with all thresholds of its bucket, which permutations pick. Addresses and work are the same for every value.
+// Like CountAll, but in two steps. First the 15 ends between buckets determine the bucket of a number. Then the number
+// is compared with all thresholds of its bucket, which permutations pick. Addresses and work are the same for every
+// value.
 struct CountByBuckets {
     static PG_INLINE void count(const i64 *u, i64 *counts, const Draw &draw) {
         constexpr size_t VECTORS = 4;

@@ -1,4 +1,4 @@
-// Lanes of one residue: for the portable kernels, and for the end of a row that fills no vector.
+// Lanes of one residue: for the portable kernels, and for the end of a row that does not fill a vector.
 #pragma once
 #include <cstring>
 
@@ -37,13 +37,13 @@ template <class Word> struct ScalarLanes : ScalarBase<Word> {
     static PG_INLINE T reduce_once(T x, T bound) { return x >= bound ? x - bound : x; }
     PG_INLINE T add_mod(T x, T y) const { return reduce_once(x + y, q); }
     PG_INLINE T sub_mod(T x, T y) const { return x >= y ? x - y : x - y + q; }
-    PG_INLINE T relax(T x) const { return reduce_once(x, q2); }  // of [0, 4q)
+    PG_INLINE T relax(T x) const { return reduce_once(x, q2); }  // needs x < 4q
     static PG_INLINE T masked(T x) { return x; }
     PG_INLINE T mul_lazy(T x, const Twiddle &t) const {
         if constexpr (NARROW) return (T)(x * t.w - (T)((u64)x * t.shoup >> 32) * q);
         else return x * t.w - mul_hi(x, t.shoup) * q;
     }
-    // Barrett's product (docs/math.md): the estimated quotient is at most 2 too small.
+    // Barrett's product (docs/math.md). The estimated quotient is exact or up to 2 too small.
     PG_INLINE T mul(T x, T y) const {
         u64 r;
         if constexpr (NARROW) {
@@ -59,14 +59,14 @@ template <class Word> struct ScalarLanes : ScalarBase<Word> {
     }
 };
 
-// q < 2^58: a lane holds 64q and more
+// q < 2^58, so that a lane holds values of 64q and more.
 struct RoomyLanes : ScalarLanes<u64> {
     const Twiddle one;
     explicit RoomyLanes(const Modulus &modulus) : ScalarLanes(modulus), one{1, shoup_quotient(modulus, 1)} {}
-    PG_INLINE u64 relax(u64 x) const { return mul_lazy(x, one); }  // of any x
+    PG_INLINE u64 relax(u64 x) const { return mul_lazy(x, one); }  // for any x
 };
 
-// any q up to 2^32 (u32) or 2^64 (u64)
+// Any q up to 2^32 (u32) or 2^64 (u64).
 template <class Word> struct StrictLanes : ScalarBase<Word> {
     using T = Word;
     static constexpr bool SHOUP = false;

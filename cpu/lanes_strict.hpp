@@ -21,7 +21,7 @@ template <class L> typename L::V mul_each(const Modulus &m, typename L::V x, typ
     return L::load(a);
 }
 
-// x y in two words
+// x * y in two words.
 template <class R> struct WholeProduct {
     typename R::I low, high;
 };
@@ -34,15 +34,15 @@ template <class R> PG_INLINE WholeProduct<R> whole_product(typename R::I x, type
     return {Words::add(Words::raised(second), R::both(first, mask)), Words::add(third, Words::upper(second))};
 }
 
-// Any q up to 2^64. A product modulo an odd q is one of Montgomery's. Its constants follow from the Shoup quotient w'
-// of w, since w 2^64 = w' q + (w 2^64 mod q) (docs/math.md, "Lazy ranges", on Strict).
+// Any q up to 2^64. Modulo an odd q, products are those of Montgomery. The constants of a twiddle w follow from its
+// Shoup quotient w', since w * 2^64 = w' * q + (w * 2^64 mod q) (docs/math.md, "Lazy ranges", on Strict).
 template <class R> struct StrictLanes64 : R::Words {
     using Words = typename R::Words;
     using typename Words::T;
     using typename Words::V;
     using Words::q;
     struct Twiddle {
-        V w, w_high, minus_shoup, minus_shoup_high;  // w 2^64 mod q, -w' mod 2^64
+        V w, w_high, minus_shoup, minus_shoup_high;  // w * 2^64 mod q, -w' mod 2^64
     };
     static constexpr bool SHOUP = false;
     const Modulus &m;
@@ -101,7 +101,7 @@ template <class R> struct GoldilocksLanes : R::Words {
     template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
         return twiddle(Words::template expand<COUNT>(w, shoup).w);
     }
-    // x - y modulo q, where y - x <= q
+    // x - y modulo q. Needs y - x <= q.
     static PG_INLINE V sub_mod(V x, V y) {
         return R::add_where_above(y, x, Words::sub(x, y), Words::splat(GOLDILOCKS));
     }
@@ -114,8 +114,8 @@ template <class R> struct GoldilocksLanes : R::Words {
     static PG_INLINE V mul(V x, V y) { return mul(x, twiddle(y)); }
 
   private:
-    // low + 2^64 high is low - floor(high / 2^32) + (high mod 2^32) (2^32 - 1) modulo q. Neither correction wraps
-    // again: the difference is above -2^32, and the sum at most 2^65 - 2^33 (docs/math.md, "Lazy ranges", on
+    // Modulo q, low + 2^64 * high is low - floor(high / 2^32) + (high mod 2^32) * (2^32 - 1). The difference is above
+    // -2^32, and the sum at most 2^65 - 2^33, so that neither correction wraps again (docs/math.md, "Lazy ranges", on
     // Goldilocks).
     static PG_INLINE V reduce(V low, V high) {
         const V minus_q = Words::splat(MINUS_Q), difference = sub_mod(low, Words::upper(high));
@@ -163,7 +163,7 @@ template <class L, class R> struct StrictLanes32 : L {
     PG_INLINE V mul(V x, const Twiddle &t) const {
         return join(mul_even(x, t.w, t.shoup), mul_even(odd(x), t.w_odd, t.shoup_odd));
     }
-    PG_INLINE V montgomery(V x, V y) const {  // of even residues: x y / 2^32 mod q
+    PG_INLINE V montgomery(V x, V y) const {  // of even residues: x * y / 2^32 mod q
         const V z = R::mul_halves(x, y), h = R::mul_halves(R::mul_halves(z, inverse), q_wide);
         return R::add_where_above(odd(h), odd(z), Words::sub(odd(z), odd(h)), q_wide);
     }

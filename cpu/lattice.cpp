@@ -9,15 +9,16 @@
 
 namespace pg {
 namespace {
-constexpr size_t COMPONENTS = 2;  // of a key's entry and of the result
+constexpr size_t COMPONENTS = 2;  // components of a key's entry and of the result
 
-// sum = x y for the first product, then sum += x y.
+// sum = x * y if this is the first product, else sum += x * y.
 template <class T> void add_product(const T *x, const T *y, T *sum, bool first, size_t n, const Modulus &m) {
     pointwise_kernels<T>(m).pointwise(first ? Op::mul : Op::mul_add, x, y, false, first ? nullptr : sum, sum, n, m);
 }
 
-// Whether a sum of `terms` products of rows is faster by multiply_points, which reduces it once, than term by term: by
-// measurements, for rows that come from memory. Products modulo q < 2^50 in words of 64 bits have fast kernels.
+// Whether a sum of `terms` products of rows is faster by multiply_points, which reduces it once, than term by term.
+// This was measured with rows that come from memory. For q < 2^50 in words of 64 bits, single products have fast
+// kernels.
 template <class T> bool prefers_gemm(const Modulus &m, size_t terms) {
     return terms > 3 && (sizeof(T) == 4 || m.bits > 50);
 }
@@ -60,7 +61,7 @@ void DigitProduct::run_words(const Array &digits, const Array &own, const Array 
                    *const keys = (const T *)key.data();
     const Basis &basis = transform_.basis();
     const double seconds = (transformed_ ? 0 : basis.seconds_transform(n)) + basis.seconds_pointwise(3 * n);
-    // Rows are padded by a cache line, so that they do not compete for the same few sets of a cache.
+    // Rows lie a cache line further apart than needed, so that they do not compete for the same few sets of a cache.
     const size_t step = n + 64 / sizeof(T);
     for_each_row(items * limbs, (double)digits_ * seconds, [&](size_t unit, const Worker &worker) {
         const size_t item = unit / limbs, limb = unit % limbs;
@@ -149,10 +150,10 @@ RotatedSums::RotatedSums(const Transform &transform, size_t digits, std::vector<
 template <class T> struct RotatedSums::Call {
     const T *digits, *more, *weights;
     T *out;
-    std::vector<const T *> keys;  // of all terms; null without a key
+    std::vector<const T *> keys;  // the keys of all terms; null for terms without a key
     size_t items;
 
-    // The number of a row of the result.
+    // The index of a row of the result.
     size_t result(size_t g, size_t item, size_t component, size_t limb, size_t limbs) const {
         return ((g * items + item) * COMPONENTS + component) * limbs + limb;
     }
@@ -163,7 +164,7 @@ bool RotatedSums::starts(size_t result, size_t term) const {
     return of_terms[term] >= 0 && std::all_of(of_terms, of_terms + term, [](i64 place) { return place < 0; });
 }
 
-// Adds a term, x and x + step, to the results that have it, or starts them with it.
+// Adds a term, whose components are x and x + step, to the results that contain it, or starts them with it.
 template <class T>
 void RotatedSums::add_term(const Call<T> &call, size_t item, size_t limb, size_t term, const T *x, size_t step) const {
     const size_t limbs = transform_.basis().rows(), n = transform_.degree();
@@ -174,7 +175,7 @@ void RotatedSums::add_term(const Call<T> &call, size_t item, size_t limb, size_t
         for (size_t c = 0; c < COMPONENTS; ++c) {
             const T *const from = x + c * step;
             T *const y = call.result(g, item, c, limb, limbs) * n + call.out;
-            if (from == y) continue;  // it was written there
+            if (from == y) continue;  // the term was written there already
             if (call.weights)
                 add_product(from, call.weights + ((size_t)place * limbs + limb) * n, y, starts(g, term), n, m);
             else if (starts(g, term)) std::memcpy(y, from, n * sizeof(T));
@@ -189,7 +190,7 @@ void RotatedSums::run_row(const Call<T> &call, size_t item, size_t limb, const W
     const Modulus &m = transform_.basis().moduli()[limb];
     const RowKernels<T> &kernels = pointwise_kernels<T>(m);
     const T factor = (T)factors_[limb];
-    // Rows are padded by a cache line, so that they do not compete for the same few sets of a cache.
+    // Rows lie a cache line further apart than needed, so that they do not compete for the same few sets of a cache.
     const size_t step = n + 64 / sizeof(T);
     T *const sums = (T *)worker.scratch((2 * COMPONENTS + 1 + digits_) * step * sizeof(T));
     T *const moved = sums + COMPONENTS * step, *const addend = moved + COMPONENTS * step, *const rows = addend + step;
@@ -201,7 +202,7 @@ void RotatedSums::run_row(const Call<T> &call, size_t item, size_t limb, const W
             const size_t first = ((split_ ? t * call.items : 0) + item) * COMPONENTS + c;
             return call.more + (first * more_total_ + more_rows_[limb]) * n;
         };
-        // The term goes to `to`: without weights, to the first result that starts with it.
+        // The term is written to `to`. Without weights, that is the first result that starts with this term.
         T *to = moved;
         size_t to_step = step;
         for (size_t g = 0; g < places_.size() && !call.weights; ++g)
@@ -214,7 +215,7 @@ void RotatedSums::run_row(const Call<T> &call, size_t item, size_t limb, const W
             const T *digits = call.digits + (first * limbs + limb) * n;
             size_t digit_step = limbs * n;
             if (!turned_ || by_gemm) {
-                // Terms that share digits find the copy of the first one.
+                // Terms that share digits reuse the copy that the first one made.
                 if (!turned_ || split_ || keyed == 0)
                     for (size_t j = 0; j < digits_; ++j) {
                         T *const row = rows + j * step;
@@ -298,7 +299,7 @@ void RotatedSums::run_words(const Array &digits, const Array &more, const Array 
         call.keys.push_back((const T *)key.data());
     }
     const double products = (double)(COMPONENTS * (keyed_ * digits_ + terms_.size() + places_taken_));
-    // Items come last: they read the same keys and weights.
+    // Items come last, because consecutive items read the same keys and weights.
     for_each_row(
         limbs * call.items, basis.seconds_products(products * (double)n),
         [&](size_t unit, const Worker &worker) { run_row(call, unit % call.items, unit / call.items, worker); });
@@ -327,7 +328,7 @@ GadgetProduct::GadgetProduct(const Basis &basis, const Transform *transform, con
     }
 }
 
-// How many complex numbers the spectra of one polynomial's digits have
+// How many complex numbers the spectra of one polynomial's digits have.
 size_t GadgetProduct::spectra() const { return product_->row(0, Worker{nullptr}).sums * product_->length() / 2; }
 
 template <class T> void GadgetProduct::decompose_words(const Array &x, const Out &out) const {
@@ -355,7 +356,7 @@ template <class T> void GadgetProduct::prepare_words(const Array &x, const Out &
     });
 }
 
-// Checks c, out and `count` matrices, which all ciphertexts share.
+// Checks c, out and `count` matrices that all ciphertexts share. Returns their sizes and costs.
 template <class T>
 GadgetProduct::Item GadgetProduct::item_of(const Array &c, const Out &out, const Array &ggsws, size_t count) const {
     require(transform_ || product_, "GadgetProduct: digits alone");
@@ -375,7 +376,7 @@ GadgetProduct::Item GadgetProduct::item_of(const Array &c, const Out &out, const
     return {k, n, numbers * sizeof(Complex) + (levels * n + product_->length()) * sizeof(T), seconds};
 }
 
-// out = G c for matrix number `index` of ggsws.
+// out = G * c, where G is the matrix with this index in ggsws.
 template <class T>
 void GadgetProduct::multiply_item(const void *ggsws, size_t index, const T *c, T *out, const Item &item, void *room,
                                   const Worker &worker) const {

@@ -1,4 +1,4 @@
-// Key switching, sums over digits of products with a key, row by row; products with gadget ciphertexts
+// Key switching (sums over digits of products with a key), row by row, and products with gadget ciphertexts
 // (polygpu/_core/plans/switch.py).
 #pragma once
 #include <vector>
@@ -8,18 +8,19 @@
 
 namespace pg {
 
-// out[c] = sum over j of digit[j] key[j, c], modulo each limb of a transform.
+// out[c] = sum over j of digit[j] * key[j, c], modulo each limb of a transform.
 class DigitProduct {
   public:
-    // own_digits, own_rows: for each limb, the digit that is the value itself modulo that limb, or `digits` where none
-    // is, and the row of the evaluated value where it lies. key_rows: for each limb its row in the key, of key_total
-    // rows. transformed: all digits are evaluated already. The transform must outlive the object.
+    // own_digits: for each limb, the index of the digit that modulo this limb is the value itself, or `digits` if there
+    // is none. own_rows: for each limb, the row of the evaluated value that holds this digit. key_rows: for each limb,
+    // its row in the key, which has key_total rows. transformed: all digits are evaluated already. The transform must
+    // outlive the object.
     DigitProduct(const Transform &transform, size_t digits, std::vector<size_t> own_digits,
                  std::vector<size_t> own_rows, size_t own_total, std::vector<size_t> key_rows, size_t key_total,
                  bool transformed);
 
-    // digits (*batch, digits, limbs, n), own (*batch, own_total, n) or none, key (digits or more, 2, key_total, n),
-    // out (*batch, 2, limbs, n)
+    // digits (*batch, digits, limbs, n), own (*batch, own_total, n) or none, key (at least digits, 2, key_total, n),
+    // out (*batch, 2, limbs, n).
     void run(const Array &digits, const Array &own, const Array &key, const Out &out) const;
 
   private:
@@ -41,7 +42,7 @@ class Order {
     explicit Order(const Numbers &index);
 
     size_t size() const { return index_.size(); }
-    // y = the entries of the row x in this order
+    // y = the entries of the row x in this order.
     template <class T> void apply(const T *x, T *y) const;
 
   private:
@@ -49,25 +50,27 @@ class Order {
     std::vector<u32> index_;
 };
 
-// out[g] = sum over terms t of weight_(g, t) rho_t(sum over j of digit[j] key_t[j] + (f more[0], 0)), modulo each limb.
+// out[g] = sum over terms t of weight_(g, t) * rho_t(sum over j of digit[j] * key_t[j] + (f * more[0], 0)), modulo each
+// limb. rho_t is the automorphism of term t, and f the factor of the limb.
 class RotatedSums {
   public:
     struct Term {
-        const Order *order;            // of rho_t
-        std::vector<size_t> key_rows;  // for each limb its row in the key, of key_total rows; empty without a key
+        const Order *order;            // the order in which rho_t reads
+        std::vector<size_t> key_rows;  // for each limb its row in the key (key_total rows); empty without a key
         size_t key_total;
     };
 
-    // factors, more_rows: for each limb f and the row of `more`, of more_total rows. turned: rho_t is applied to the
-    // sums, else to the digits. split: terms have digits and `more` of their own. places: for each result and term the
-    // number of the weight, or -1. Transform and orders must outlive the object.
+    // factors: for each limb, f. more_rows: for each limb, its row in `more`, which has more_total rows. turned: rho_t
+    // is applied to the sums, else to the digits. split: terms have digits and `more` of their own. places: for each
+    // result and term, the index of the weight, or -1 if the term does not belong to the result. Transform and orders
+    // must outlive the object.
     RotatedSums(const Transform &transform, size_t digits, std::vector<Term> terms, std::vector<u64> factors,
                 std::vector<size_t> more_rows, size_t more_total, bool turned, bool split,
                 std::vector<std::vector<i64>> places);
 
-    // digits ([keys,] *batch, digits, limbs, n), or none without keys; more ([terms,] *batch, 2, more_total, n);
-    // weights (count, limbs, n), or none for 1; out (results, *batch, 2, limbs, n); keys, of the terms that have one:
-    // (digits or more, 2, key_total, n)
+    // digits ([keys,] *batch, digits, limbs, n), or none without keys. more ([terms,] *batch, 2, more_total, n).
+    // weights (count, limbs, n), or none if all weights are 1. out (results, *batch, 2, limbs, n). keys: for each term
+    // that has one, (at least digits, 2, key_total, n).
     void run(const Array &digits, const Array &more, const Array &weights, const Out &out,
              const std::vector<Array> &keys) const;
 
@@ -101,19 +104,19 @@ class GadgetProduct {
     GadgetProduct(const Basis &basis, const Transform *transform, const FftProduct *product, unsigned bits,
                   unsigned levels);
 
-    // x (*batch, 1, n), out (*batch, levels, 1, n)
+    // x (*batch, 1, n), out (*batch, levels, 1, n).
     void decompose(const Array &x, const Out &out) const;
-    // The spectra of a matrix, as products by FFT read them: x (*batch, 1, n), out (*batch, digits, length/2), complex
+    // The spectra of a matrix, as products by FFT read them: x (*batch, 1, n), out (*batch, digits, length/2), complex.
     void prepare(const Array &x, const Out &out) const;
-    // out = G c, with c and out (*batch, k, 1, n) in coefficients. All items share the matrix G: (k, levels, k, 1, n),
-    // evaluated, or (k, levels, k, digits, length/2), from prepare
+    // out = G * c, with c and out (*batch, k, 1, n) in coefficients. All items share the matrix G: (k, levels, k, 1,
+    // n), evaluated, or (k, levels, k, digits, length/2), made by `prepare`.
     void multiply(const Array &ggsw, const Array &c, const Out &out) const;
-    // out = c times X to the power of e_0 + sum of e_i s_i, for exponents e (*batch, 1 + count) below the order of X
-    // and bits s_i, which the matrices ggsws (count, ...) hide
+    // out = c times X to the power of e_0 + sum of e_i * s_i, for exponents e (*batch, 1 + count) below the order of X.
+    // The bits s_i are encrypted in the matrices ggsws (count, ...).
     void rotate(const Array &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
 
   private:
-    // What all ciphertexts have in common.
+    // Sizes and costs, which are the same for all ciphertexts.
     struct Item {
         size_t components, n;
         size_t scratch;  // bytes of scratch memory for one product

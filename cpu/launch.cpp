@@ -6,17 +6,18 @@
 namespace pg {
 namespace {
 
-constexpr Driver::Status INVALID_CONTEXT = 201;       // of CUresult
-constexpr int PROGRAMMATIC_STREAM_SERIALIZATION = 6;  // of CUlaunchAttributeID
+constexpr Driver::Status INVALID_CONTEXT = 201;       // a value of CUresult
+constexpr int PROGRAMMATIC_STREAM_SERIALIZATION = 6;  // a value of CUlaunchAttributeID
 static_assert(sizeof(Driver::Attribute) == 72 && sizeof(Driver::Config) == 56, "as in cuda.h");
 static_assert(sizeof(Driver::KernelNode) == 72 && sizeof(Driver::Edge) == 8, "as in cuda.h");
 constexpr unsigned char PROGRAMMATIC = 1;  // of CUgraphDependencyType, and the port of a kernel's launch_dependents
-constexpr int RELAXED = 2;                 // of CUstreamCaptureMode: no recording of another thread forbids calls
+constexpr int RELAXED = 2;                 // a value of CUstreamCaptureMode: calls are allowed while another thread
+                                           // captures
 
-constexpr unsigned FIRST_CALLS = 2;  // of a stream: the next one makes a graph, which costs about 100 us
-constexpr size_t MOST_STREAMS = 4;   // that have graphs of one record
+constexpr unsigned FIRST_CALLS = 2;  // calls on a stream; the call after them makes a graph, which costs about 100 us
+constexpr size_t MOST_STREAMS = 4;   // streams for which one record keeps graphs
 
-// The parameters of a launch, with the addresses in their place.
+// The parameters of a launch, with the addresses of this call filled in.
 class Parameters {
   public:
     explicit Parameters(const Launch &one) { std::memcpy(bytes_, one.parameters.data(), one.parameters.size()); }
@@ -82,7 +83,7 @@ void Launches::repeat(u64 stream, OfStream *own, const u64 *operands, size_t cou
         } release{own->in_use};
         if (launch_graph(*own, (Driver::Handle)stream, operands)) return;
     }
-    launch(stream, operands, count);  // what is wrong, it says with the kernel's name
+    launch(stream, operands, count);  // if a launch fails, this names the kernel
 }
 
 bool Launches::launch_graph(OfStream &own, Driver::Handle stream, const u64 *operands) const {
@@ -103,7 +104,7 @@ Launches::OfStream *Launches::of_stream(u64 stream) {
     for (OfStream &one : streams_)
         if (one.stream == stream) return &one;
     if (streams_.size() == MOST_STREAMS) return nullptr;
-    streams_.emplace_back();  // where they are, others stay
+    streams_.emplace_back();  // a deque: entries do not move
     streams_.back().stream = stream;
     return &streams_.back();
 }

@@ -1,5 +1,5 @@
 // Launches of GPU kernels, prepared except for the addresses of their operands. The caller passes the addresses of the
-// driver's functions, so that nothing of CUDA is included or linked.
+// driver's functions, so that no part of CUDA is included or linked.
 #pragma once
 #include <atomic>
 #include <deque>
@@ -45,7 +45,7 @@ struct Driver {
     Status (*error_name)(Status, const char **);                                         // cuGetErrorName
     Status (*error_text)(Status, const char **);                                         // cuGetErrorString
 
-    // Graphs. All are null where the driver has not got them all.
+    // Functions for graphs. All are null if the driver lacks any of them.
     Status (*get_context)(Handle *);                        // cuCtxGetCurrent
     Status (*set_context)(Handle);                          // cuCtxSetCurrent
     Status (*capture_mode)(int *mode);                      // cuThreadExchangeStreamCaptureMode
@@ -66,7 +66,7 @@ struct Launch {
     std::string kernel;  // its name, for errors
     Driver::Handle function;
     unsigned grid[2], threads, shared;
-    unsigned counters;  // 32-bit words at the last operand that are set to 0 before the launch
+    unsigned counters;  // how many 32-bit words of the last operand are set to 0 before the launch
     // The kernel may start before earlier work on the stream has ended; it waits for that work itself
     // (griddepcontrol.wait).
     bool early;
@@ -83,18 +83,18 @@ struct NoContext : DriverError {
     using DriverError::DriverError;
 };
 
-// Launches as one graph: the driver takes it in the time of one launch, plus a tenth of that for each kernel whose
-// addresses are not those of the launch before.
+// All launches as one CUDA graph. Launching the graph takes as long as one launch, plus a tenth of that for each kernel
+// whose addresses have changed since the last launch.
 class LaunchGraph {
   public:
-    // Made in the current context. ready() tells whether the driver made it.
+    // Makes the graph in the current context. ready() tells whether the driver could make it.
     LaunchGraph(const Driver &driver, const std::vector<Launch> &launches, const u64 *operands);
     LaunchGraph(const LaunchGraph &) = delete;
     ~LaunchGraph();
 
     bool ready() const { return exec_ != nullptr; }
-    // One thread at a time, which has a context. After an error nothing was launched, and the graph is not to be
-    // launched again.
+    // Called by one thread at a time, which has a context. After an error nothing was launched, and the graph must not
+    // be launched again.
     Driver::Status launch(Driver::Handle stream, const u64 *operands);
 
   private:
@@ -103,13 +103,13 @@ class LaunchGraph {
     const Driver &driver_;
     const std::vector<Launch> &launches_;
     std::vector<Driver::Handle> nodes_;
-    std::vector<u64> addresses_;  // of all nodes, one after the other, as they are set
+    std::vector<u64> addresses_;  // those that the nodes have now, one node after the other
     Driver::Handle context_ = nullptr, graph_ = nullptr, exec_ = nullptr;
 };
 
 class Launches {
   public:
-    static constexpr size_t MAX_BYTES = 4096;  // of parameters; every GPU takes as many
+    static constexpr size_t MAX_BYTES = 4096;  // bytes of a launch's parameters; every GPU takes this many
 
     Launches(const Driver &driver, std::vector<Launch> launches);
     Launches(const Launches &) = delete;
@@ -118,15 +118,17 @@ class Launches {
     struct OfStream {
         u64 stream;
         unsigned calls = 0;
-        std::atomic_flag in_use = ATOMIC_FLAG_INIT;  // by a thread; others launch without the graph meanwhile
+        std::atomic_flag in_use = ATOMIC_FLAG_INIT;  // whether a thread uses the graph; meanwhile others launch without
+                                                     // it
         std::unique_ptr<LaunchGraph> graph;
     };
 
-    // Launches all kernels in order. Throws NoContext or DriverError where the driver refuses one.
+    // Launches all kernels in order. Throws NoContext or DriverError if the driver refuses one.
     void launch(u64 stream, const u64 *operands, size_t count) const;
-    // Does the same for a call that comes often: after some calls on a stream as a graph. own: of_stream(stream).
+    // Does the same for a call that is repeated: after a few calls on a stream it launches a graph. own:
+    // of_stream(stream).
     void repeat(u64 stream, OfStream *own, const u64 *operands, size_t count) const;
-    // What is kept of a stream; null where nothing is. One thread at a time.
+    // Returns what is kept for a stream, or null if nothing is kept. Called by one thread at a time.
     OfStream *of_stream(u64 stream);
 
   private:
@@ -136,8 +138,8 @@ class Launches {
 
     Driver driver_;
     std::vector<Launch> launches_;
-    size_t operands_ = 0;  // how many a call must pass
-    bool graphs_ = false;  // whether a graph serves
+    size_t operands_ = 0;  // how many operands a call must pass
+    bool graphs_ = false;  // whether graphs are used
     std::deque<OfStream> streams_;
 };
 

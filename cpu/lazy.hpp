@@ -1,4 +1,4 @@
-// Values that are made when first needed, once for all threads.
+// Values that are computed when they are first needed, once for all threads.
 #pragma once
 #include <pthread.h>
 
@@ -8,12 +8,12 @@
 
 namespace pg {
 
-// Another number in a child of fork() than in its parent, at least 1.
+// A number that differs between a child of fork() and its parent, at least 1.
 inline std::atomic<unsigned> fork_generation{1};
 inline const int fork_generation_counts = pthread_atfork(nullptr, nullptr, [] { ++fork_generation; });
 
-// The first thread that needs the value makes it, and others wait. A value is whole once it is seen. In a child of
-// fork() no thread waits for one of the parent's: the child makes the value anew.
+// The first thread that needs the value computes it, and others wait. A thread never sees a value before it is
+// complete. A child of fork() does not wait for a thread of its parent: it computes the value anew.
 template <class T> class Lazy {
   public:
     Lazy() = default;
@@ -40,7 +40,7 @@ template <class T> class Lazy {
 
   private:
     std::atomic<const T *> value_{nullptr};
-    std::atomic<unsigned> maker_{0};  // fork_generation where a thread makes the value or has made it, or 0
+    std::atomic<unsigned> maker_{0};  // fork_generation of the thread that computes or computed the value, or 0
 };
 
 }  // namespace pg

@@ -14,17 +14,18 @@
 namespace pg {
 namespace {
 
-// The kernels of rows for butterflies B, with the parameters of row_kernels.
+// The kernels for rows of residues by butterflies B, with the parameters of row_kernels.
 template <class B, class Rest, Sums SUM = SUMS<B>, class C = typename B::Lanes> struct Rows {
     static constexpr auto kernels() { return row_kernels<B, Rest, SUM, C>(); }
 };
-// What an instruction set has no kernels for.
+// Stands for kernels that an instruction set lacks.
 struct None {};
 
-// A set of instructions is a struct of NAME, COSTS and types. It names the rows of each size of modulus (Q30, ...), the
-// lanes of complex numbers (Floats, Doubles), the reals of sums and products (Real), and how a Gaussian counts
-// thresholds (Count), and the lanes of bytes (Bytes). What it does not name, it lacks. The struct stands in the set's
-// own file, in the anonymous namespace: so the linker can never take code of one set for another.
+// An instruction set is described by a struct with NAME, COSTS and types: the kernels of rows for each size of modulus
+// (Q30, ...), the lanes of complex numbers (Floats, Doubles), the reals of sums and products (Real), how a Gaussian
+// counts thresholds (Count), and the lanes of bytes (Bytes). If the struct does not name a type, the set lacks these
+// kernels. The struct stands in the set's own file, in the anonymous namespace, so that the linker can never take code
+// of one set for another.
 struct Lacking {
     using Q30 = None;
     using Q31 = None;
@@ -46,7 +47,8 @@ constexpr Costs costs_avx512(double sum) {
     return {1.45, sum, {0.09, 0.2, 0.17, 0.45, 0.37}, {0.35, 0.9, 0.8, 1.6, 0.9}, 32};
 }
 
-// What follows from vectors of residues of 32 and 64 bits, and of R, which holds doubles and integers.
+// The types that follow from lanes of residues of 32 and of 64 bits (Words32, Words64), and from R, lanes of doubles
+// and integers.
 template <class Words32, class Words64, class R> struct Vectors : Lacking {
     using Q30 = Rows<Lazy<Words32>, ScalarLanes<u32>>;
     using Q31 = Rows<Tight<Words32>, ScalarLanes<u32>>;

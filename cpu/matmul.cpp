@@ -1,4 +1,4 @@
-// Products of matrices modulo the moduli of a Basis: their blocks, over threads.
+// Products of matrices modulo the moduli of a Basis, cut into blocks for threads.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -51,10 +51,10 @@ template <class T> void matmul_words(const Basis &basis, const Array &a, const A
 // ---- matrices of bytes ----
 
 // Columns of words as vectors of signed digits, as ByteProduct takes them: a word is the sum over its vectors of
-// 2^shift digit.
+// 2^shift * digit.
 class Digits {
   public:
-    // For an integer of `size` bytes, byte i counts 256^i times.
+    // Byte i of an integer of `size` bytes has the weight 256^i.
     Digits(const Modulus &m, unsigned digit_bits, size_t size) : m_(m), digit_bits_(digit_bits), size_(size) {
         power_ = m.q & m.last ? 0 : m.q ? m.bits - 1 : 64;
         // A modulus 2^power takes digits up to 2^power; of another one the largest residue must be a sum of digits.
@@ -66,7 +66,8 @@ class Digits {
             if (!power_ || shift < power_) vectors_.push_back({byte, digit, shift});
         };
         if (digit_bits == 8 && size == 2) {
-            // Digits move by one for each byte, so that one vector has a digit of each byte.
+            // Digit d times the low byte and digit d - 1 times the high byte have the same weight. So one vector has
+            // both.
             for (unsigned d = 0; d <= digits_; ++d) add(BOTH, d, 8 * d);
         } else {
             for (size_t byte = 0; byte < size; ++byte)
@@ -77,7 +78,7 @@ class Digits {
     bool is_power() const { return power_; }
     unsigned shift(size_t vector) const { return vectors_[vector].shift; }
 
-    // Writes entries first ... last - 1 of a column's vectors, which lie `step` apart.
+    // Writes entries first ... last - 1 of a column's vectors. Vectors lie `step` apart.
     template <class T>
     void write(const T *x, size_t stride, size_t first, size_t last, signed char *y, size_t step) const {
         const unsigned half = 1u << (digit_bits_ - 1);
@@ -113,7 +114,7 @@ class Digits {
     std::vector<Vector> vectors_;
 };
 
-// The sum of 2^shift sums[v] - excess modulo q, where excess is below q
+// (sum of 2^shift * sums[v]) - excess modulo q. Needs excess < q.
 u64 joined(const Modulus &m, const Digits &digits, const i64 *sums, u64 excess) {
     if (digits.is_power()) {
         u64 total = 0;
@@ -156,7 +157,7 @@ void gather_rows(const unsigned char *x, ptrdiff_t step, size_t size, size_t row
             std::memcpy(y + row * y_step + k * size, x + row * size + (ptrdiff_t)k * step, size);
 }
 
-constexpr size_t BYTE_COLUMNS = 32;          // of b whose digits are made together
+constexpr size_t BYTE_COLUMNS = 32;          // columns of b whose digits are made together
 constexpr size_t DIGITS_IN_CACHE = 1 << 19;  // bytes of vectors that are multiplied by all rows of a block
 
 template <class T>
@@ -301,7 +302,7 @@ template <class T> void PointsProduct::run_words(const T *a, const T *b, T *out)
     const GemmKernels<T> &kernels = word_kernels<T>().gemm;
     const size_t limbs = basis_->rows(), chunks = (points_ + GEMM_POINTS - 1) / GEMM_POINTS;
     const size_t threads = (size_t)num_threads();
-    size_t height = m_, blocks = 1;  // rows of a block, blocks: fewer rows where threads would have nothing to do
+    size_t height = m_, blocks = 1;  // rows of a block, and blocks: rows are halved while threads would have no work
     while (threads > 1 && height > 16 && batch_ * limbs * chunks * blocks < 2 * threads)
         height = (height + 1) / 2, blocks = (m_ + height - 1) / height;
     const double seconds = seconds_products((double)(height * p_ * (k_ + 1)) * (double)std::min(points_, GEMM_POINTS));

@@ -1,8 +1,8 @@
 // Exact arithmetic modulo one q, 2 <= q <= 2^64: the constants of a modulus and the scalar operations.
 //
-// The types are plain data. Every function has internal linkage, because the header is compiled
-// once per instruction set: of a shared inline function the linker would keep one copy, perhaps
-// one that only some machines can run.
+// The types are plain data. Every function has internal linkage, because the header is compiled once per instruction
+// set. If the functions were shared inline functions, the linker would keep one copy of each, which perhaps only some
+// machines can run.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,11 +19,11 @@ struct Reciprocal {
 };
 
 struct Modulus {
-    u64 q;             // modulo 2^64: 0 stands for 2^64
+    u64 q;             // 0 stands for 2^64
     u64 last;          // q - 1
     unsigned bits;     // 2^(bits-1) <= q < 2^bits
     unsigned shift;    // q << shift has its top bit set
-    Reciprocal recip;  // of q << shift
+    Reciprocal recip;  // the reciprocal of q << shift
     // Quotient constants of docs/math.md, "Barrett's product"; 0 if the word cannot hold q.
     u64 barrett64;  // floor(2^(bits+62) / q), q < 2^62
     u64 barrett52;  // floor(2^(bits+50) / q), q < 2^50
@@ -41,7 +41,7 @@ inline u64 mul_hi(u64 x, u64 y) { return (u64)((u128)x * y >> 64); }
 
 inline Reciprocal reciprocal(u64 d) { return {d, (u64)(~(u128)0 / d)}; }
 
-// (high * 2^64 + low) / d; needs high < d.
+// Divides high * 2^64 + low by d. Returns the quotient. Needs high < d.
 // Source: Moeller & Granlund 2011, "Improved division by invariant integers", algorithm 4.
 inline u64 divide(const Reciprocal &by, u64 high, u64 low, u64 &remainder) {
     u128 estimate = (u128)by.v * high + (((u128)high << 64) | low);
@@ -72,7 +72,7 @@ inline Modulus make_modulus(u64 q) {
     return m;
 }
 
-// (high * 2^64 + low) mod q; needs high < q
+// (high * 2^64 + low) mod q. Needs high < q.
 inline u64 reduce(const Modulus &m, u64 high, u64 low) {
     if (m.q == 0) return low;
     u64 r;
@@ -81,7 +81,7 @@ inline u64 reduce(const Modulus &m, u64 high, u64 low) {
 }
 inline u64 reduce(const Modulus &m, u64 x) { return reduce(m, 0, x); }
 
-// The functions below take and return canonical residues, [0, q).
+// The functions below take and return canonical residues, in [0, q).
 inline u64 add_mod(const Modulus &m, u64 x, u64 y) {
     u64 s = x + y;
     return (s < x || s > m.last) ? s - m.q : s;
@@ -98,7 +98,7 @@ inline u64 pow_mod(const Modulus &m, u64 x, u64 exponent) {
         if (exponent & 1) y = mul_mod(m, y, x);
     return y;
 }
-// floor(w * 2^64 / q), the quotient of Shoup's product; needs w < q
+// floor(w * 2^64 / q), the quotient of Shoup's product. Needs w < q.
 inline u64 shoup_quotient(const Modulus &m, u64 w) {
     u64 r;
     return divide(m.recip, w << m.shift, 0, r);

@@ -1,4 +1,4 @@
-// Exact products of polynomials modulo any q, if the ring has no complete transform or another way is faster.
+// Exact products of polynomials modulo any q, for rings without a complete transform, or with a slower one.
 #pragma once
 #include <vector>
 
@@ -10,8 +10,9 @@ namespace pg {
 // Products modulo any q: over the integers, exact modulo enough auxiliary primes, then reduced.
 class Auxiliary {
   public:
-    // transform: over the auxiliary primes, of degree `degree` and the ring's kind, or cyclic and long enough
-    // for the linear product, which is then folded. Basis and transform must outlive this.
+    // transform: over the auxiliary primes. Its degree and kind are those of the ring; or it is cyclic and long enough
+    // for the linear product, which is then reduced by the ring's polynomial. Basis and transform must outlive the
+    // object.
     Auxiliary(const Basis &basis, const Transform &transform, size_t degree, Quotient quotient);
 
     void multiply(const Array &a, const Array &b, const Out &out) const;
@@ -33,17 +34,18 @@ class Auxiliary {
     size_t degree_;
     Quotient quotient_;
     MixedRadix radix_;
-    std::vector<u64> q_mod_p_;        // [prime * limbs + limb]
+    std::vector<u64> q_mod_p_;        // q of a limb modulo a prime: [prime * limbs + limb]
     std::vector<u64> product_mod_q_;  // the product of the primes modulo each limb, in words
 };
 
 // Products over the integers by complex transforms of digits, then reduced.
 class FftProduct {
   public:
-    // length: the degree for X^degree + 1 with degree a power of two, else at least 2 degree - 1, for the linear
-    // product, which is then folded. A limb with q = 2^e drops the sums whose weights vanish. table: length/2 twiddles
-    // (kernels.hpp, ProductRow). terms: 0 for multiply(). Else only the kernels are used, for sums of `terms` products,
-    // of which one factor has a single digit of `bits` bits. The basis must outlive this.
+    // length: for X^degree + 1 with degree a power of two, the degree; else at least 2 * degree - 1, for the linear
+    // product, which is then reduced by the ring's polynomial. A limb with q = 2^e drops the sums whose weights vanish
+    // modulo q. table: length/2 twiddles (kernels.hpp, ProductRow). terms: 0 for multiply(). Else only the kernels of
+    // row() are used, for sums of `terms` products; in each, one factor has a single digit of `bits` bits. The basis
+    // must outlive the object.
     FftProduct(const Basis &basis, size_t degree, size_t length, Quotient quotient, unsigned digits, unsigned width,
                unsigned sums, const Lasting<Numbers> &table, unsigned terms, unsigned bits);
 
@@ -54,8 +56,8 @@ class FftProduct {
     Quotient quotient() const { return quotient_; }
     // The argument of a limb's kernels.
     ProductRow row(size_t limb, const Worker &worker) const;
-    // y = the residues of sums of products; the sums are overwritten. room: for `length` residues where length is not
-    // the degree
+    // y = the residues of sums of products; the sums are overwritten. room: for `length` residues if length is not the
+    // degree.
     template <class T> void compose_row(Complex *sums, T *room, T *y, const ProductRow &row) const;
 
   private:

@@ -6,7 +6,7 @@
 namespace pg {
 namespace {
 
-// x mod p of little-endian words at x[0], x[stride], ...
+// x mod p, where x is given by the little-endian words x[0], x[stride], ...
 template <class T> u64 residue(const Modulus &p, const T *x, size_t words, size_t stride) {
     u64 r = 0;
     for (size_t w = words; w-- > 0;) r = reduce(p, r, x[w * stride]);
@@ -33,7 +33,7 @@ Auxiliary::Auxiliary(const Basis &basis, const Transform &transform, size_t degr
     }
 }
 
-// Horner's rule over mixed-radix digits, modulo limb `limb`; value, scratch: words() and words() + 1
+// Horner's rule over mixed-radix digits, modulo limb `limb`. value: words() words; scratch: words() + 1.
 void Auxiliary::compose(const u64 *digits, size_t limb, u64 *value, u64 *scratch) const {
     const size_t k = radix_.primes.size();
     if (basis_.wide()) {
@@ -50,7 +50,7 @@ void Auxiliary::compose(const u64 *digits, size_t limb, u64 *value, u64 *scratch
     }
 }
 
-// p_0 ... p_{k-1} mod q of one limb: (P - 1) + 1 through its digits p_i - 1
+// The product P of all primes modulo a limb: (P - 1) + 1, since the mixed-radix digits of P - 1 are p_i - 1.
 std::vector<u64> Auxiliary::reduced_product(size_t limb) const {
     std::vector<u64> digits, value(words()), scratch(words() + 1), one(words(), 0);
     for (const Modulus &p : radix_.primes) digits.push_back(p.q - 1);
@@ -61,7 +61,7 @@ std::vector<u64> Auxiliary::reduced_product(size_t limb) const {
     return value;
 }
 
-// Whether x > q/2, so that x - q is the smaller representative.
+// Whether x > q/2, so that x - q is smaller in size than x.
 template <class T> bool Auxiliary::upper_half(size_t limb, const T *x, size_t stride) const {
     if (!basis_.wide()) return *x > basis_.moduli()[limb].last / 2;
     const std::vector<u64> &q = basis_.wide_modulus().q;
@@ -101,7 +101,7 @@ void Auxiliary::signed_value(const u64 *x, size_t limb, u64 *digits, u64 *value,
     if (radix_.negative(digits)) combine(limb, value, product_mod_q_.data() + limb * words(), true);
 }
 
-// Residues modulo the primes to residues modulo q; a linear product is folded.
+// From residues modulo the primes to residues modulo q. A linear product is reduced by the ring's polynomial.
 template <class T> void Auxiliary::gather(const u64 *x, size_t limb, T *y, const Worker &worker) const {
     const size_t length = transform_.degree(), k = radix_.primes.size(), n = words();
     const bool fold = length != degree_;

@@ -12,22 +12,22 @@
 //   mul_lazy(x, twiddle)                 x * w mod q in [0, 2q), for any x of the lane's range
 //   mul_rough(x, twiddle)                the same in [0, 4q), for any x of the lane; only for Lazy<L, 16>
 //   relax(x)                             x mod q in [0, 2q), for x in [0, 4q); lanes for Lazy<L, 64>: for any x
-//   masked(x)                            x without the bits that the multiplier does not read: some read only the low
-//                                        52 bits of a lane of 64
+//   masked(x)                            x without the bits that the multiplier does not read: some multipliers read
+//                                        only the low 52 bits of a lane of 64
 //   mul(x, y)                            product of two residues, canonical
-//   SHOUP                                a Twiddle is w and shoup, by which many residues are multiplied faster
-//   exchange<G, BACK>(u, v)              from the legs of one stage to those of the next, with granules, runs of G
-//                                        neighbouring lanes; BACK undoes it. Odd granules of u swap with even ones of
-//                                        v, unless the lanes have another order
-//   PERMUTES                             there is permute<G, BACK>(u, v): all exchanges from WIDTH / 2 down to G at
-//                                        once; BACK: from G up
+//   SHOUP                                a Twiddle is w and shoup, so that it pays to make one for many products
+//   exchange<G, BACK>(u, v)              from the legs of one stage to those of the next. Lanes move in granules, runs
+//                                        of G neighbours: odd granules of u swap with even ones of v, unless the lanes
+//                                        have another order. BACK undoes this
+//   PERMUTES                             there is permute<G, BACK>(u, v), which does all exchanges from WIDTH / 2 down
+//                                        to G at once or, if BACK, from G up
 #pragma once
 #include "quotient.hpp"
 
 namespace pg {
 namespace {
 
-// All exchanges of granules from WIDTH / 2 down to G; BACK: from G up, which undoes them.
+// Does all exchanges of granules from WIDTH / 2 down to G or, if BACK, from G up, which undoes them.
 template <class L, size_t G, bool BACK> PG_INLINE void exchange_all(typename L::V &u, typename L::V &v) {
     if constexpr (L::PERMUTES) L::template permute<G, BACK>(u, v);
     else {
@@ -38,11 +38,12 @@ template <class L, size_t G, bool BACK> PG_INLINE void exchange_all(typename L::
 }
 
 // Butterflies. Reductions are deferred (docs/math.md, "Lazy ranges"): a butterfly reduces the values that it adds only
-// where they may have grown too far. Leg says where the leg stands that a forward butterfly does not multiply:
-//   kept    in the first stage of a pass, if no later stage of the pass multiplies it; and in the stage before the
+// if they may have grown too far. This depends on the stages before and after. For a forward butterfly, Leg describes
+// the leg that the butterfly does not multiply:
+//   kept    in the first stage of a pass, if no later stage of the pass multiplies the leg; and in the stage before the
 //           last ones, if these are more than three
-//   other   in the first stage of a pass, if the second stage multiplies it; and in every second of the last stages,
-//           which are done in registers
+//   other   in the first stage of a pass, if the second stage multiplies the leg; and in every second one of the last
+//           stages, which are done in registers
 //   later   in a stage after one of these
 enum class Leg { kept, other, later };
 // Sum says where an inverse butterfly forms its sum:
@@ -52,15 +53,15 @@ enum class Leg { kept, other, later };
 //   last       in the last stage of a pass
 //   products   in the last stage of a pass, from two products of this pass
 enum class Sum { early, third, inner, last, products };
-// Root says whether a pass has the root of the tree, and of which polynomial: that of a binomial, or X^n - X^(n/2) + 1,
-// whose butterflies are (x + w y, x + (1 - w) y) and back. With s and t the products that inverse_root forms, the
-// latter gives s - t and 2t (docs/math.md, "The tree of factors").
+// Root says whether a pass has butterflies of its own at the root of the tree, and of which polynomial: of a binomial,
+// or of X^n - X^(n/2) + 1. The butterflies of the latter give (x + w * y, x + (1 - w) * y). Backwards they give s - t
+// and 2t, where s and t are the products that inverse_root forms (docs/math.md, "The tree of factors").
 enum class Root { none, binomial, trinomial };
 
-// PAIRS pairs of vectors in the last stages, and COLUMNS columns of a pass, take every stage side by side, so that one
-// butterfly does not wait for another. These numbers were measured to be the fastest.
+// Several independent butterflies are computed side by side, so that one need not wait for another: for PAIRS pairs of
+// vectors in the last stages, and for COLUMNS columns in a pass. These numbers were measured to be the fastest.
 
-// Butterflies for lanes whose range holds ROOM q.
+// Butterflies for lanes whose range holds ROOM * q.
 //   ROOM = 4   forward values in [0, 4q), inverse values in [0, 2q). Source: Harvey 2014, algorithms 4 and 5.
 //   ROOM = 16  products in [0, 4q), which take fewer operations; forward values in [0, 16q), reduced every second
 //              stage; inverse values in [0, 8q)
@@ -75,7 +76,7 @@ template <class L, unsigned ROOM = 4> struct Lazy {
     static constexpr size_t PAIRS = L::WIDTH > 1 ? 8 : 1, COLUMNS = L::WIDTH > 1 ? 2 : 1;
     const L lanes;
     const V bound;  // every product is below it
-    const V above;  // a multiple of q, no less than any value that the inverse subtracts
+    const V above;  // a multiple of q, at least as large as any value that the inverse subtracts
     explicit Lazy(const Modulus &m)
         : lanes(m),
           bound(L::splat((T)((ROUGH ? 4 : 2) * m.q))),
@@ -85,7 +86,7 @@ template <class L, unsigned ROOM = 4> struct Lazy {
         if constexpr (ROUGH) return lanes.mul_rough(x, w);
         else return lanes.mul_lazy(x, w);
     }
-    // From [0, 2 above) to [0, above); with ROOM 64 from any value to [0, 2q).
+    // From [0, 2 * above) to [0, above); with ROOM 64 from any value to [0, 2q).
     PG_INLINE V relax(V x) const {
         if constexpr (ROOM < 64) return L::reduce_once(lanes.masked(x), above);
         else return lanes.relax(x);
@@ -119,24 +120,20 @@ template <class L, unsigned ROOM = 4> struct Lazy {
         x = REDUCED ? relax(s) : s;
         y = product(d, w);
     }
-    // The root of the tree, with the factor 1/points, to canonical residues.
+    // The root of the tree, with the factor 1/points. Results are canonical.
     PG_INLINE void inverse_root(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
         V s = L::add(x, y), d = L::sub(L::add(x, above), y);
         x = canonical_product(s, scale);
         y = canonical_product(d, w);
     }
-    PG_INLINE void inverse_trinomial(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
-        inverse_root(x, y, scale, w);
-        x = lanes.sub_mod(x, y);
-        y = lanes.add_mod(y, y);
-    }
 };
 
-// Integers in doubles, q < 2^50, between passes too (docs/math.md, "Lazy ranges", on Float64). Lanes need for them
+// Integers in doubles, q < 2^50, which stay doubles between passes (docs/math.md, "Lazy ranges", on Float64). Lanes
+// must have
 //   number(x) residue(x)          from a canonical residue to a double, and back from (-q, q)
 //   sum(x, y) difference(x, y)
 //   nearest(x)                    x mod q in [-q/2, q/2], give or take 1
-//   mul_nearest(x, twiddle)       x w mod q in (-q, q), for |x| <= 4q
+//   mul_nearest(x, twiddle)       x * w mod q in (-q, q), for |x| <= 4q
 template <class L> struct Float64 {
     using Lanes = L;
     using V = typename L::V;
@@ -173,7 +170,7 @@ template <class L> struct Float64 {
     }
 };
 
-// Butterflies with only 2q in the lane's range: forward values in [0, 2q), inverse values in [0, q).
+// Butterflies for lanes whose range holds only 2q: forward values in [0, 2q), inverse values in [0, q).
 template <class L> struct Tight {
     using Lanes = L;
     using V = typename L::V;
@@ -206,14 +203,9 @@ template <class L> struct Tight {
         x = mul(s, scale);
         y = mul(d, w);
     }
-    PG_INLINE void inverse_trinomial(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
-        inverse_root(x, y, scale, w);
-        x = lanes.sub_mod(x, y);
-        y = lanes.add_mod(y, y);
-    }
 };
 
-// Canonical after every operation, for moduli that leave no room above q.
+// Butterflies for moduli that leave no room above q: values are canonical after every operation.
 template <class L> struct Strict {
     using Lanes = L;
     using V = typename L::V;
@@ -243,15 +235,10 @@ template <class L> struct Strict {
         inverse(x, y, w);
         x = lanes.mul(x, scale);
     }
-    PG_INLINE void inverse_trinomial(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
-        inverse_root(x, y, scale, w);
-        x = lanes.sub_mod(x, y);
-        y = lanes.add_mod(y, y);
-    }
 };
 
 // Unless ORDERED, the leaves inside a pair of vectors stay in the order of the registers. Pointwise products do not
-// depend on the order, and the inverse starts from it, so that half of the exchanges are saved.
+// depend on the order, and the inverse starts from it. This saves half of the exchanges.
 template <class B, bool ORDERED = true> struct Ntt {
     using L = typename B::Lanes;
     using T = typename L::T;
@@ -273,7 +260,7 @@ template <class B, bool ORDERED = true> struct Ntt {
     }
     PG_INLINE Twiddle forward_twiddle(size_t node) const { return twiddle(row.forward, node); }
     PG_INLINE Twiddle inverse_twiddle(size_t node) const { return twiddle(row.inverse, node); }
-    // COUNT neighbouring nodes from `node` on
+    // The twiddles of COUNT neighbouring nodes, beginning with `node`.
     template <size_t COUNT> PG_INLINE Twiddle twiddles(const Twiddles<T> &of, size_t node) const {
         if constexpr (B::NUMBERS) return b.lanes.template expand<COUNT>(of.number + node, of.ratio + node);
         else return b.lanes.template expand<COUNT>(of.w + node, of.shoup + node);
@@ -281,7 +268,7 @@ template <class B, bool ORDERED = true> struct Ntt {
 
     // ---- forward: from the root of the tree to its leaves ----
 
-    // NUMBERS: the caller's residues, which become numbers.
+    // NUMBERS: the caller's residues are converted to doubles.
     template <bool NUMBERS> PG_INLINE V load(const T *x) const {
         if constexpr (NUMBERS) return b.enter(L::load(x));
         else return L::load(x);
@@ -291,7 +278,7 @@ template <class B, bool ORDERED = true> struct Ntt {
         if constexpr (ROOT == Root::trinomial) b.forward_trinomial(x, y, w);
         else b.template forward<LEG>(x, y, w);
     }
-    // One stage on one block: x holds the residue mod node's polynomial, y the two residues below it.
+    // One stage on one block. x holds the residue modulo the node's polynomial, y the residues modulo its two factors.
     template <Root ROOT> void forward_radix2(const T *x, T *y, size_t length, size_t node) const {
         const size_t h = length / 2;
         const Twiddle w = forward_twiddle(node);
@@ -317,8 +304,8 @@ template <class B, bool ORDERED = true> struct Ntt {
                 for (size_t k = 0; k < COLUMNS; ++k) L::store(y + j + i * h + k * WIDTH, v[i][k]);
         }
     }
-    // The stages inside K pairs of vectors: granules of G coefficients, G = WIDTH/2 ... leaf_size. COMPLETE: down to
-    // leaf_size 1. ODD: the stage is the third or fifth of the last stages.
+    // The stages inside K pairs of vectors, on granules of G coefficients, G = WIDTH/2 ... leaf_size. COMPLETE: the
+    // leaf size is 1. ODD: the stage is the third or fifth of the last stages.
     template <size_t G, bool COMPLETE, bool ODD, size_t K>
     PG_INLINE void forward_granules(V (&u)[K], V (&v)[K], size_t node) const {
         if constexpr (G == 0) {
@@ -338,7 +325,7 @@ template <class B, bool ORDERED = true> struct Ntt {
             }
         }
     }
-    // The last stages of blocks of `tail` coefficients, to canonical residues; WIDE: and the stage before them.
+    // The last stages of blocks of `tail` coefficients. Results are canonical. WIDE: includes the stage before them.
     template <Root ROOT, bool WIDE, bool COMPLETE, size_t K>
     void forward_pairs(const T *x, T *y, size_t pairs, size_t node) const {
         for (size_t i = 0; i < pairs; i += K, x += 2 * K * WIDTH, y += 2 * K * WIDTH) {
@@ -366,7 +353,7 @@ template <class B, bool ORDERED = true> struct Ntt {
         else if (row.leaf_size > 1) forward_pairs<ROOT, WIDE, false, TOGETHER<WIDE>>(x, y, pairs, node);
         else forward_pairs<ROOT, WIDE, true, TOGETHER<WIDE>>(x, y, pairs, node);
     }
-    // `count` blocks of `tail` or 2 tail coefficients
+    // Finishes `count` blocks of `tail` or 2 * tail coefficients.
     template <Root ROOT> void forward_tail(const T *x, T *y, size_t length, size_t count, size_t node) const {
         if (length > tail && tail > 2 * WIDTH) {  // leaves are longer than a pair of vectors
             for (size_t i = 0; i < count; ++i) forward_radix2<ROOT>(x + i * length, y + i * length, length, node + i);
@@ -397,8 +384,11 @@ template <class B, bool ORDERED = true> struct Ntt {
 
     template <Root ROOT, Sum SUM = Sum::last>
     PG_INLINE void inverse_last(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
-        if constexpr (ROOT == Root::trinomial) b.inverse_trinomial(x, y, scale, w);
-        else if constexpr (ROOT == Root::binomial) b.inverse_root(x, y, scale, w);
+        if constexpr (ROOT == Root::trinomial && B::NUMBERS) b.inverse_trinomial(x, y, scale, w);
+        else if constexpr (ROOT == Root::trinomial) {
+            b.inverse_root(x, y, scale, w);
+            x = b.lanes.sub_mod(x, y), y = b.lanes.add_mod(y, y);
+        } else if constexpr (ROOT == Root::binomial) b.inverse_root(x, y, scale, w);
         else b.template inverse<SUM>(x, y, w);
     }
     template <Root ROOT> void inverse_radix2(const T *x, T *y, size_t length, size_t node) const {
@@ -460,7 +450,7 @@ template <class B, bool ORDERED = true> struct Ntt {
             if constexpr (WIDE)
                 for (size_t k = 0; k < K; k += 2) {
                     const Twiddle w = inverse_twiddle((node + i + k) / 2);
-                    // if all stages ran, the stage before has just reduced both operands
+                    // if all stages ran, both operands were reduced in the stage before
                     inverse_last<ROOT, COMPLETE ? Sum::inner : Sum::last>(u[k], u[k + 1], scale, w);
                     inverse_last<ROOT, Sum::products>(v[k], v[k + 1], scale, w);
                 }
@@ -490,7 +480,7 @@ template <class B, bool ORDERED = true> struct Ntt {
             inverse_radix4<ROOT>(y, y, length, node);
             return;
         }
-        size_t count = 1, part = length;  // down to the blocks that the forward transform ends with
+        size_t count = 1, part = length;  // down to the blocks with which the forward transform ends
         for (; part >= 4 * tail; part /= 4) count *= 4;
         if (count == 1) return inverse_tail<ROOT>(x, y, length, 1, node);
         inverse_tail<Root::none>(x, y, part, count, node * count);

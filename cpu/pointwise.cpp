@@ -28,7 +28,8 @@ void pointwise_wide(const Basis &basis, Op op, const Array &a, const Array &b, c
     u64 *const result = result_of<u64>(out, words);
     const Operand<u64> x(a, out, words), y(b ? b : a, out, words), z(c ? c : a, out, words);
     require(x.length() == n && (y.length() == n || y.length() == 1) && z.length() == n, "pointwise: lengths differ");
-    const size_t step = y.length() == n ? 1 : 0;  // of the second operand; 0 if it is one number an item
+    const size_t step = y.length() == n ? 1 : 0;  // the step in the second operand; 0 if that is one number for each
+                                                  // item
     const bool products = op == Op::mul || op == Op::mul_add;
     const double each = products ? 10e-9 * (double)(words * words) : seconds_pointwise(4 * words);
     for_each_row(batch_of(out), each * (double)n, [&](size_t i, const Worker &worker) {
@@ -88,7 +89,7 @@ void combine_words(const Basis &basis, const std::vector<Array> &operands, const
         w[i] = given[(made * terms + term) * limbs + limb];
         shoup[i] = m.q ? (T)(shoup_quotient(m, w[i]) >> (64 - 8 * sizeof(T))) : 0;
     }
-    constexpr size_t BLOCK_BYTES = 1 << 17;  // of all operands, which must fit the second-level cache
+    constexpr size_t BLOCK_BYTES = 1 << 17;  // bytes of all operands, which must fit the second-level cache
     const size_t block = std::min(n, std::max<size_t>(BLOCK_BYTES / (sizeof(T) * (terms + 1)) & ~(size_t)63, 128));
     const size_t blocks = (n + block - 1) / block;
     const double seconds = basis.seconds_products((double)(block * terms * count));
@@ -174,7 +175,7 @@ void mul_monomial_words(const Basis &basis, const Array &x, const Numbers &expon
 }
 
 // step^j is an entry of a table of step^0 ... step^(POWERS - 1), which stays in the first-level cache, times a power of
-// step^POWERS.
+// step^POWERS. `by` becomes step^POWERS, and `ahead` is first times that power.
 template <class T>
 void scale_words_by_powers(const Basis &basis, const Array &x, const Array &first, const Array &step, const Out &out) {
     constexpr size_t POWERS = 512;

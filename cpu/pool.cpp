@@ -23,11 +23,11 @@ constexpr size_t ALIGNMENT = 64;
 constexpr size_t SMALLEST_KEPT = 16u << 10;  // bytes; malloc seldom returns the pages of smaller blocks
 constexpr size_t LARGEST_KEPT = SIZE_MAX >> 17;
 constexpr size_t ALWAYS_KEPT = 64u << 20;          // bytes up to which the system is not asked what is free
-constexpr size_t SHARE = 4;                        // of the memory that is free or kept, at most a quarter is kept
+constexpr size_t SHARE = 4;                        // at most 1 / SHARE of the memory that is free or kept is kept
 constexpr int64_t LOOK_PERIOD = 1000;              // ms
 constexpr size_t LOOK_BYTES = ALWAYS_KEPT;         // mapped anew
 constexpr int64_t IDLE = 10'000;                   // ms; mapping 1 GiB anew takes about 0.2 s
-constexpr int TRIALS = 64, PATIENT_TRIALS = 1000;  // to take the lock
+constexpr int TRIALS = 64, PATIENT_TRIALS = 1000;  // attempts to take the lock
 constexpr size_t SMALLEST_MAPPED = 128u << 10;     // malloc's threshold too, until the first mapped block is freed
 constexpr size_t HUGE_PAGE = 2u << 20;             // bytes; larger blocks ask for such pages
 
@@ -36,7 +36,8 @@ struct Header {
     void *allocation;
     size_t mapped;    // bytes of an allocation by mmap; 0 for one by malloc
     size_t capacity;  // usable bytes of the block
-    // Of a kept block alone: its neighbours among all of them and among those of its capacity, and when it came, in ms.
+    // Only of a kept block: its neighbours among all of them and among those of its capacity, and when it was kept, in
+    // ms.
     Header *older, *newer, *older_alike, *newer_alike;
     int64_t since;
 };
@@ -75,8 +76,8 @@ void allow(void *, size_t) {}
 void forbid(void *) {}
 #endif
 
-// Large blocks come straight from the system. If they were malloc's, it could not return the memory before a kept one.
-// Those of at least a huge page begin at a multiple of it: what lies before such a multiple would be small pages.
+// Large blocks come straight from the system: malloc could not return the memory that lies before a kept block. Blocks
+// of at least a huge page begin at a multiple of it, since what lies before such a multiple would be small pages.
 template <bool ZEROS> void *fresh(size_t capacity) {
     const size_t bytes = BEFORE + capacity, spare = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
     void *allocation = MAP_FAILED;
@@ -115,20 +116,21 @@ int64_t now() {
 }
 
 // The kept blocks. The lock is held for a few instructions; blocks are returned to the system outside of it. A thread
-// that finds it taken again and again goes on without the blocks, so that no thread waits for one that the system has
-// stopped, and a child of fork() whose parent's other thread held the lock only forgoes reuse. The object is
-// constant-initialized and trivially destructible, because threads may outlive all destructors.
+// that finds the lock taken many times goes on without the kept blocks. So no thread waits for one that the system has
+// stopped. A child of fork() in which the lock stays taken only forgoes reuse. The object is constant-initialized and
+// trivially destructible, because threads may outlive all destructors.
 class Kept {
   public:
-    // Null if there is no block of that capacity.
+    // Returns null if there is no block of that capacity.
     void *take(size_t capacity) {
         if (!try_lock()) return nullptr;
-        Header *found = latest_[class_of(capacity)];  // which the caches may still hold
+        Header *found = latest_[class_of(capacity)];  // the latest, which the caches may still hold
         if (found) remove(*found);
         unlock();
         return found ? found + 1 : nullptr;
     }
-    // Keeps a block; the oldest ones give way. False: the block is still the caller's.
+    // Keeps a block, and returns the oldest ones to the system if they are too many. Returns false if the block is not
+    // kept.
     bool keep(void *block) {
         Header &own = header(block);
         const int64_t time = now();
@@ -142,8 +144,8 @@ class Kept {
         return_all(leaving);
         return true;
     }
-    // Called before `bytes` bytes are mapped anew. Results that live on would otherwise find the memory full of blocks
-    // of other sizes.
+    // Called before `bytes` bytes are mapped anew. Otherwise results that live on could fill the memory beside kept
+    // blocks of other sizes.
     void make_room(size_t bytes) {
         if (bytes_ <= ALWAYS_KEPT || (mapped_ += bytes) < LOOK_BYTES) return;
         look(now(), bytes);
@@ -154,8 +156,8 @@ class Kept {
         if (bytes_ > ALWAYS_KEPT) look(now(), 0);
         leave(bound(), now() - idle_);
     }
-    // Somebody asked for it, so a thread that the system has stopped inside the lock gets time to leave it. In a child
-    // of fork() it may never.
+    // Called on request, so it gives a thread that the system has stopped inside the lock time to leave it. The time is
+    // limited, because in a child of fork() the lock may stay taken.
     void release() {
         for (int i = 0; bytes_ && i < PATIENT_TRIALS && !leave(0, 0); ++i) sched_yield();
     }
@@ -198,8 +200,8 @@ class Kept {
         (own.newer_alike ? own.newer_alike->older_alike : latest_[class_of(own.capacity)]) = own.older_alike;
         bytes_ -= own.capacity;
     }
-    // Removes the oldest blocks until at most `most` bytes are kept, all since then. Returns the first of them, which
-    // leads to the others by `newer`.
+    // Removes the oldest blocks until at most `most` bytes are kept, all of them since the time `since` or later.
+    // Returns the first removed block; `newer` leads to the others.
     Header *cut(size_t most, int64_t since) {
         Header *first = oldest_, *last = nullptr;
         while (oldest_ && (bytes_ > most || oldest_->since < since)) last = oldest_, remove(*oldest_);
@@ -207,7 +209,7 @@ class Kept {
         last->newer = nullptr;
         return first;
     }
-    // False: the lock is taken.
+    // Returns false if the lock is taken.
     bool leave(size_t most, int64_t since) {
         if (!try_lock()) return false;
         Header *leaving = cut(most, since);

@@ -1,5 +1,6 @@
-// The polynomial by which a ring is reduced: X^n + 1, X^n - 1 or X^n - X^(n/2) + 1, n the degree. Whatever depends on
-// which one it is asks these functions. The same in Python: polygpu/_core/quotient.py; on GPUs: cuda/quotient.cuh.
+// The polynomial by which a ring is reduced: X^n + 1, X^n - 1 or X^n - X^(n/2) + 1, where n is the degree. All code
+// that depends on the polynomial calls these functions. The same in Python: polygpu/_core/quotient.py; on GPUs:
+// cuda/quotient.cuh.
 #pragma once
 #include <cstring>
 
@@ -9,19 +10,19 @@ namespace pg {
 
 enum class Quotient : u32 { cyclic, negacyclic, trinomial };  // X^n - 1, X^n + 1, X^n - X^(n/2) + 1
 
-// All of them, with their names in Python
+// All of them, with their names in Python.
 constexpr struct {
     const char *name;
     Quotient quotient;
 } QUOTIENTS[] = {
     {"cyclic", Quotient::cyclic}, {"negacyclic", Quotient::negacyclic}, {"trinomial", Quotient::trinomial}};
 
-// The number that X^n is: -1 or 1; 0 if it is none
+// The number that X^n equals: -1 or 1; 0 if X^n is not a number.
 constexpr int wrap(Quotient quotient) {
     return quotient == Quotient::negacyclic ? -1 : quotient == Quotient::cyclic ? 1 : 0;
 }
 
-// The order of X, the least e > 0 with X^e = 1
+// The order of X, the least e > 0 with X^e = 1.
 constexpr u64 order_of_x(Quotient quotient, u64 n) {
     return quotient == Quotient::cyclic ? n : quotient == Quotient::negacyclic ? 2 * n : 3 * n;
 }
@@ -33,8 +34,8 @@ template <class F> void for_each_term(Quotient quotient, size_t n, const F &f) {
     f((size_t)0, wrap(quotient) == 1);
 }
 
-// Calls f(k, negative) for each k >= n whose coefficient of a linear product, of 2n - 1 coefficients, is added to
-// coefficient j of the reduced one.
+// Calls f(k, negative) for each k >= n for which coefficient k of a linear product (of 2n - 1 coefficients) is added to
+// coefficient j of the reduced product or, if negative, subtracted from it.
 template <class F> void for_each_folded(Quotient quotient, size_t n, size_t j, const F &f) {
     if (quotient == Quotient::trinomial) {  // X^(n + j) = X^(n/2 + j) - X^j, X^(3n/2) = -1
         const size_t h = n / 2;
@@ -46,11 +47,11 @@ template <class F> void for_each_folded(Quotient quotient, size_t n, size_t j, c
     }
 }
 
-// The tree of factors (docs/math.md) of `points` leaves, w[i] the twiddle of node i. Level d has `level` = 2^d nodes,
-// of which node 2^d is the first.
+// The tree of factors (docs/math.md) of `points` leaves; w[i] is the twiddle of node i. Level d has `level` = 2^d
+// nodes, of which node 2^d is the first.
 
 // Calls f(first, count, source, exponent) for the parts of a level: w[first + i] is w[source + i] times the root of
-// unity to that exponent, for i < count. Sources are nodes of earlier parts, or 0; w[0] is 1.
+// unity to the power of `exponent`, for i < count. Sources are nodes of earlier parts, or 0; w[0] is 1.
 template <class F> void for_each_part(Quotient quotient, size_t points, size_t level, const F &f) {
     const size_t exponent = points / (2 * level), order = (size_t)order_of_x(quotient, points), half = level / 2;
     if (quotient == Quotient::negacyclic) return f(level, level, (size_t)0, exponent);
@@ -70,33 +71,34 @@ template <class F> void for_each_part(Quotient quotient, size_t points, size_t l
     f(level + half, half, level, order - 2 * exponent);
 }
 
-// Whether the inverses of a level's twiddles are their negatives in reverse order, but for those that occur in the
-// level above: all but the last `new_twiddles` ones.
+// Whether the inverses of a level's last `new_twiddles` twiddles are their negatives in reverse order. The other
+// twiddles of the level occur in the level above.
 constexpr bool mirrors(Quotient quotient) { return quotient != Quotient::trinomial; }
 constexpr size_t new_twiddles(Quotient quotient, size_t level) { return wrap(quotient) == -1 ? level : level / 2; }
 
-// The twiddle of node 1 in the inverse, without the factor 1/points; w: its twiddle. For X^n - X^(n/2) + 1 it is
-// 1 / (2w - 1), of which the square is -1/3.
+// The twiddle of node 1 in the inverse, without the factor 1/points. w: the twiddle of node 1. For X^n - X^(n/2) + 1 it
+// is 1 / (2w - 1), whose square is -1/3.
 inline u64 inverse_root_twiddle(Quotient quotient, const Modulus &m, u64 w) {
     if (quotient != Quotient::trinomial) return wrap(quotient) == -1 ? neg_mod(m, w) : w;  // w^2 is X^n
     return mul_mod(m, sub_mod(m, 1, add_mod(m, w, w)), pow_mod(m, 3, m.q - 2));            // q is a prime above 3
 }
 
-// The constants c of `count` nodes, from node `first` on, whose polynomials are X^k - c
+// The constants c of `count` nodes, beginning with node `first`, whose polynomials are X^k - c.
 template <class T>
 void node_constants(Quotient quotient, const Modulus &m, const T *w, size_t first, size_t count, T *c) {
-    if (first == 1) c[0] = (T)(wrap(quotient) == -1 ? m.last : reduce(m, 1));  // a binomial's
+    if (first == 1) c[0] = (T)(wrap(quotient) == -1 ? m.last : reduce(m, 1));  // the constant of a binomial
     else
-        for (size_t i = 0; i < count; ++i) {  // below the twiddle w they are w and -w; 1 - w below a trinomial's root
+        for (size_t i = 0; i < count; ++i) {  // w and -w below a node with the twiddle w; w and 1 - w below a
+                                              // trinomial's root
             const T x = w[(first + i) / 2];
             const bool root = quotient == Quotient::trinomial && first + i == 3;
             c[i] = (T)((first + i) % 2 ? sub_mod(m, root, x) : x);
         }
 }
 
-// Rows of n residues modulo m, by kernels that take any length.
+// The functions below take rows of n residues modulo m, and kernels for rows of any length.
 
-// y = x reduced, for a linear product x of 2n - 1 coefficients
+// y = a linear product x of 2n - 1 coefficients, reduced by the polynomial.
 template <class T>
 void fold_row(Quotient quotient, const RowKernels<T> &kernels, const T *x, T *y, size_t n, const Modulus &m) {
     const auto combine = [&](Op op, const T *a, const T *b, T *to, size_t count) {
@@ -113,7 +115,7 @@ void fold_row(Quotient quotient, const RowKernels<T> &kernels, const T *x, T *y,
     y[n - 1] = x[n - 1];
 }
 
-// y = X^e x, for e below the order of X, which is that of a binomial; y is not x
+// y = X^e * x modulo X^n - 1 or X^n + 1, for e below the order of X. y is not x.
 template <class T>
 void mul_monomial_row(Quotient quotient, const RowKernels<T> &kernels, const T *x, T *y, size_t n, u64 e,
                       const Modulus &m) {

@@ -22,7 +22,7 @@ template <class W> class RowsOf {
         else wide_rows_.reset(new Operand<u64>(x, out, rows.count));
         require((narrow_ ? narrow_rows_->length() : wide_rows_->length()) == last(out), "convert: lengths differ");
     }
-    // n words of a row from index `from` on: in the array itself if it holds words W, else copied to `room`
+    // n words of a row, beginning with index `from`: in the array itself if it holds words W, else copied to `room`.
     const W *at(size_t item, size_t row, size_t from, size_t n, W *room) const {
         if (narrow_) return words(narrow_rows_->item(item), row, narrow_rows_->length(), from, n, room);
         return words(wide_rows_->item(item), row, wide_rows_->length(), from, n, room);
@@ -75,11 +75,12 @@ Quotients::Quotients(const std::string &way, const std::vector<u64> &moduli, con
     guard_ = (k + 4) * (k + 1) * 0x1p-52;
 }
 
-// Whether the sum of z_i / q_i, plus half, is at least `boundary`, a positive integer. With T = sum of z_i P / q_i that
-// is 2 T >= (2 boundary - [nearest]) P. The difference is computed word by word from the lowest; only its sign is kept.
+// Whether the sum of z_i / q_i, plus half, is at least `boundary`, a positive integer. With T = sum of z_i * P / q_i
+// that is 2 * T >= (2 * boundary - c) * P, where c is 1 for `nearest`, else 0. The difference is computed word by word
+// from the lowest; only its sign is kept.
 template <class T> bool Quotients::reaches(const T *const *z, size_t j, u64 boundary) const {
     const u64 factor = 2 * boundary - (way_ == Way::nearest);
-    u128 carry = 0, product_carry = 0;  // of T, of factor * P
+    u128 carry = 0, product_carry = 0;  // the carries of T and of factor * P
     u64 top = 0, borrow = 0;            // top: the bit that doubling moves up
     for (size_t w = 0; w < count_; ++w) {
         u128 low = (u64)carry, high = carry >> 64;
@@ -96,14 +97,14 @@ template <class T> bool Quotients::reaches(const T *const *z, size_t j, u64 boun
         const u128 difference = (u128)doubled - other - borrow;
         borrow = (u64)(difference >> 64) & 1;
     }
-    return !borrow;  // the words hold 2 k P, so that nothing is carried out of the last
+    return !borrow;  // the words hold 2 * k * P, so that nothing is carried out of the last
 }
 
 template <class T> void Quotients::find(const T *const *z, size_t n, double *sums, T *quotient) const {
     const EstimateKernels<T> &kernels = word_kernels<T>().estimate;
     std::fill(quotient, quotient + n, (T)0);
     if (way_ == Way::counted) {
-        for (size_t i = 0; i < rows(); ++i)  // 2 z >= q; q = 2^64 is 0
+        for (size_t i = 0; i < rows(); ++i)  // 2 * z >= q; q = 2^64 is 0
             kernels.count_from(z[i], (T)(moduli_[i] ? moduli_[i] / 2 + moduli_[i] % 2 : (u64)1 << 63), quotient, n);
         return;
     }

@@ -1,5 +1,5 @@
-// Residues modulo some moduli from residues modulo others, coefficient by coefficient (docs/math.md, "Conversion
-// between bases"; polygpu/_core/plans/rns.py has the constants).
+// Basis conversion: residues modulo some moduli from residues modulo others, coefficient by coefficient (docs/math.md,
+// "Conversion between bases"; polygpu/_core/plans/rns.py computes the constants).
 #pragma once
 #include <string>
 #include <vector>
@@ -13,22 +13,22 @@ namespace pg {
 
 // Rows of residues in an array (*batch, count, n).
 struct Residues {
-    std::vector<Modulus> moduli;  // of each row
+    std::vector<Modulus> moduli;  // the modulus of each row
     std::vector<size_t> at;       // index of each row in the array
-    size_t count = 0;             // of rows in the array
+    size_t count = 0;             // how many rows the array has
 
     Residues() = default;
     Residues(const std::vector<u64> &moduli, const std::vector<size_t> &at, size_t count);
     size_t size() const { return at.size(); }
-    unsigned bits() const;  // of the largest modulus
+    unsigned bits() const;  // bits of the largest modulus
 };
 
 // floor(sum of z_i / q_i + half) of canonical residues z_i: exact for every input.
 class Quotients {
   public:
     Quotients() = default;
-    // way: "none", "floor" (half is 0), "nearest" (1/2), "counted" (the number of z_i that are at least q_i / 2).
-    // words: (1 + rows, count) of the product P of the moduli and of each P / q_i, little-endian
+    // way: "none", "floor" (half is 0), "nearest" (half is 1/2), "counted" (the number of z_i that are at least q_i /
+    // 2). words: (1 + rows, count), the product P of the moduli and each P / q_i, little-endian.
     Quotients(const std::string &way, const std::vector<u64> &moduli, const Numbers &words);
 
     bool wanted() const { return way_ != Way::none; }
@@ -50,21 +50,23 @@ class Quotients {
 class Conversion {
   public:
     // Row j of the target is a sum of terms, each times its factor in row j of the matrix (target, terms). The terms:
-    //   - y_i = x_i inverse_i for each row of the source;
+    //   - y_i = x_i * inverse_i for each row of the source;
     //   - the quotient, if wanted;
-    //   - if the value is scaled, two terms: the low 16 bits of the whole parts plus the fraction, and the other bits;
+    //   - if the value is scaled, two terms: the sum of the low 16 bits of all whole parts, plus the fraction; and the
+    //     sum of the other bits of all whole parts (see scale());
     //   - row j of the target itself, if it accumulates;
     //   - row j of `own`, if there are such rows.
     // A transform, if there is one, is applied to the sum of all terms but the own row. It has a limb for each row of
     // the target, and must outlive the object.
     Conversion(Residues source, std::vector<u64> inverses, Quotients quotients, Residues target, bool accumulates,
                const Transform *transform, Residues own, const Numbers &matrix);
-    // Scales the value. The whole parts above are those of y_i r_i / q_i, for i in `rows` of the source; the fraction
-    // is the integer nearest to the sum of their remainders divided by q_i.
+    // Scales the value. The whole parts above are those of y_i * r_i / q_i, for i in `rows` of the source, where r_i is
+    // in `remainders`; the fraction is the integer nearest to the sum of the remainders of these divisions, each
+    // divided by q_i.
     void scale(std::vector<size_t> rows, std::vector<u64> remainders, Quotients fractions);
 
-    // x (*batch, source.count, n), own (*batch, own.count, n) or none, out (*batch, target.count, n), each of words of
-    // 32 or 64 bits that hold its residues
+    // x (*batch, source.count, n), own (*batch, own.count, n) or none, out (*batch, target.count, n). Each consists of
+    // words of 32 or 64 bits that hold its residues.
     void run(const Array &x, const Array &own, const Out &out) const;
 
   private:

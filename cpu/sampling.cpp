@@ -56,8 +56,8 @@ void store(const Basis &basis, const i64 *v, size_t first, size_t count, u64 bou
     else store_small(basis, v, first, count, bound, (u64 *)out.data(), n);
 }
 
-// Each coefficient has a random word w. The `weight` coefficients with the least (floor(w / 2), index) become 1 or -1,
-// by the last bit of w.
+// Each coefficient has a random word w. The `weight` coefficients with the smallest (floor(w / 2), index) become 1 or
+// -1, by the last bit of w.
 void draw_sparse(const unsigned char *x, i64 *v, size_t n, size_t weight, u64 *keys) {
     if (weight == 0) return std::fill(v, v + n, 0);
     const auto word = [x](size_t j) {
@@ -65,7 +65,8 @@ void draw_sparse(const unsigned char *x, i64 *v, size_t n, size_t weight, u64 *k
         std::memcpy(&w, x + 8 * j, 8);
         return w;
     };
-    // Keys below `likely` number `weight` and six standard deviations more on average: nearly always all the chosen.
+    // On average `weight` keys plus six standard deviations are below `likely`. So these nearly always include all the
+    // chosen.
     const double share = ((double)weight + 6 * std::sqrt((double)weight) + 8) / (double)n;
     const u64 likely = share < 1 ? (u64)(share * 9223372036854775808.0) : ~(u64)0;
     size_t count = 0;
@@ -113,7 +114,7 @@ Sampler::Sampler(int shape, size_t bytes, u64 parameter, u64 bound, const Number
     std::copy_n((const i64 *)weights.data(), draw_.terms, draw_.weights);
     const u64 *from = (const u64 *)thresholds.data();
     sorted_.assign(from, from + draw_.thresholds);
-    const size_t cells = draw_.thresholds / 16 + 1;  // of a bucket
+    const size_t cells = draw_.thresholds / 16 + 1;  // cells of a bucket
     draw_.bucket = cells - 1;
     buckets_.assign(16 * cells, ~(u64)0);
     for (size_t j = 0; j < draw_.thresholds; ++j) buckets_[j % cells * 16 + j / cells] = sorted_[j];

@@ -1,4 +1,4 @@
-// From random bytes to residues: uniform ones, and those of small integers that all limbs share.
+// From random bytes to residues: uniform residues, and residues of small integers, which are the same in all limbs.
 #pragma once
 #include <vector>
 
@@ -15,8 +15,9 @@ class Sampler {
     Sampler(int shape, size_t bytes, u64 parameter, u64 bound, const Numbers &weights, const Numbers &thresholds);
     Sampler(const Sampler &) = delete;
 
-    // Draws `count` coefficients of out (*batch, rows, degree) from number `first` on, counted through all polynomials.
-    // A sparse distribution fills whole polynomials. stream: the random bytes of these coefficients, as 64-bit words.
+    // Draws `count` coefficients of out (*batch, rows, degree), beginning with coefficient `first`, counted through all
+    // polynomials. A sparse distribution fills whole polynomials. stream: the random bytes of these coefficients, as
+    // 64-bit words.
     void draw(const Basis &basis, const Numbers &stream, size_t first, size_t count, const Out &out) const;
 
   private:

@@ -101,7 +101,7 @@ void fill_numbers(const Modulus &m, const u64 *w, size_t points, double *number,
 
 u64 smallest_generator(u64 q, u64 root, u64 order) {
     const Modulus m = make_modulus(q);
-    const u64 step = order % 2 ? 1 : 2, factor = pow_mod(m, root, step);  // exponents are odd where the order is even
+    const u64 step = order % 2 ? 1 : 2, factor = pow_mod(m, root, step);  // exponents are odd if the order is even
     u64 least = root;
     const auto search = [&](const auto &is_coprime) {
         u64 x = root;
@@ -111,7 +111,7 @@ u64 smallest_generator(u64 q, u64 root, u64 order) {
         }
     };
     if (order & (order - 1)) search([&](u64 k) { return std::gcd(k, order) == 1; });
-    else search([](u64) { return true; });  // all odd exponents are
+    else search([](u64) { return true; });  // all odd exponents are coprime
     return least;
 }
 

@@ -5,25 +5,25 @@
 
 namespace pg {
 
-// Twiddles of a transform of `points` = 2^e >= 2 points, by node of the tree of factors (kernels.hpp):
-// w[2^d + i] = root^(bit reversal of 2^d + i in e bits) for a negacyclic root of order 2 * points, and
-// root^(bit reversal of i in e - 1 bits) for a cyclic one of order points; for a trinomial one of order 3 * points see
-// docs/math.md and quotient.hpp. Entry 0 of the forward table is 1; entries 0 and 1 of the inverse table carry the
-// factor 1/points.
+// Twiddles of a transform of `points` = 2^e >= 2 points, by node of the tree of factors (kernels.hpp). If `root` has
+// the order 2 * points (negacyclic), w[2^d + i] = root^(bit reversal of 2^d + i in e bits). If it has the order
+// `points` (cyclic), w[2^d + i] = root^(bit reversal of i in e - 1 bits). If it has the order 3 * points (trinomial),
+// see docs/math.md and quotient.hpp. Entry 0 of the forward table is 1. Entries 0 and 1 of the inverse table contain
+// the factor 1/points.
 template <class T>
 void fill_twiddles(u64 q, u64 root, Quotient quotient, size_t points, T *forward, T *forward_shoup, T *inverse,
                    T *inverse_shoup);
 
-// The same in arrays (2, points), of 32-bit or 64-bit words: twiddles, then their Shoup quotients.
+// Fills the same tables in arrays (2, points) of 32-bit or 64-bit words: twiddles, then their Shoup quotients.
 void fill_twiddle_tables(u64 q, u64 root, Quotient quotient, const Out &forward, const Out &inverse);
 
-// Each w < q of a table as the double number[i] in [-q/2, q/2], and ratio[i] = number[i] / q; q < 2^50.
+// For each w < q of a table: the double number[i] in [-q/2, q/2], and ratio[i] = number[i] / q. Needs q < 2^50.
 void fill_numbers(const Modulus &m, const u64 *w, size_t points, double *number, double *ratio);
 
-// The smallest generator of the group that `root` generates, of the order `order`.
+// The smallest generator of the group that `root` generates. order: of this group.
 u64 smallest_generator(u64 q, u64 root, u64 order);
 
-// The tables for rows of `points` = 2^k <= FFT_MAX_POINTS, made at the first use and kept.
+// The tables for rows of `points` = 2^k <= FFT_MAX_POINTS. They are made at the first use and kept.
 template <class T> Fft<T> make_fft(size_t points);
 
 }  // namespace pg

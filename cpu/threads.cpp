@@ -32,13 +32,13 @@ const Caller *caller = &no_interpreter;
 
 constexpr double THREAD_PAYS = 50e-6;  // seconds of work that are worth waking a thread, which takes about 20 us
 constexpr double SHORT_CALL = 20e-6;   // seconds of work below which releasing the lock does not pay
-constexpr double LONG_ROW = 50e-3;     // seconds; with longer rows the calling thread only answers signals
+constexpr double LONG_ROW = 50e-3;     // seconds; if rows take longer, the calling thread only handles signals
 constexpr auto SIGNAL_PERIOD = std::chrono::milliseconds(50);
-constexpr auto LAST_ROW = std::chrono::microseconds(30);  // of spinning: falling asleep and waking takes as long
-constexpr size_t SCRATCH_KEPT = 16u << 20;                // bytes a thread keeps between calls
+constexpr auto LAST_ROW = std::chrono::microseconds(30);  // time to spin: about as long as falling asleep and waking
+constexpr size_t SCRATCH_KEPT = 16u << 20;                // bytes that a thread keeps between calls
 
-// Scratch memory of one thread, straight from the system. malloc would keep what is freed, and blocks of changing
-// sizes would leave gaps in its heap that no later block fits.
+// Scratch memory of one thread, straight from the system. malloc would keep what is freed, and blocks of changing sizes
+// would leave gaps in its heap into which no later block fits.
 class Scratch {
   public:
     Scratch() = default;
@@ -85,7 +85,7 @@ struct Call {
     bool shared = false;  // whether other threads may join
     const unsigned generation = fork_generation;
 
-    // In the child if a signal handler forked: nobody finishes the rows of the threads that joined.
+    // Whether this is a child that a signal handler forked: in it, nobody finishes the rows of the threads that joined.
     bool abandoned() const { return shared && fork_generation != generation; }
     bool stopped() const { return __atomic_load_n(&stop, __ATOMIC_RELAXED); }
     bool handed_out() const { return next >= rows || stopped(); }
@@ -122,7 +122,7 @@ struct Call {
     }
 };
 
-// The cores on which threads may run. Where the system does not tell, all count as one core.
+// The cores on which threads may run. If the system does not tell, all count as one core.
 #ifdef __linux__
 using Cpus = cpu_set_t;
 int current_cpu() { return sched_getcpu(); }
@@ -159,12 +159,13 @@ class Pool {
 
     static void forget() { current_ = nullptr; }
 
-    // `wanted` threads may join the call until it is closed. False: the pool has no thread and cannot start one.
+    // Lets `wanted` threads join the call until it is closed. Returns false if the pool has no thread and cannot start
+    // one.
     bool open(Call &call, size_t wanted) {
         std::unique_lock<std::mutex> lock(mutex_);
         size_t offered = wanted;
         for (const Offer &offer : offers_) offered += offer.wanted;
-        // The caller is one of the threads, unless it waits and wants as many others.
+        // The caller is one of the threads, unless it only waits and wants all threads from the pool.
         const size_t most = std::max({(size_t)1, (size_t)threads_allowed.load() - 1, wanted});
         const int here = current_cpu();
         Cpus allowed{};
@@ -195,9 +196,9 @@ class Pool {
         pthread_t handle;
         int cpu;  // where it fell asleep or was started, or WORKING
         Cpus allowed;
-        bool confined;  // to fewer cores than `allowed`
+        bool confined;  // whether it may now use only some cores of `allowed`
     };
-    // False: the system starts no more threads.
+    // Returns false if the system starts no more threads.
     bool start(int here, const Cpus &allowed) {
         sigset_t all, before;  // signals are for the program's own threads
         sigfillset(&all);
@@ -221,7 +222,8 @@ class Pool {
         else if (!thread.confined && !equal(thread.allowed, allowed)) confine(thread.handle, allowed);
         thread.allowed = allowed;
     }
-    // Waits for an offer. One of the threads that wait gives back memory of results that nobody uses meanwhile.
+    // Waits for an offer. One of the waiting threads meanwhile returns memory of results that nobody uses to the
+    // system.
     void await_offer(std::unique_lock<std::mutex> &lock, Thread &own) {
         const auto offered = [this] { return !offers_.empty(); };
         own.cpu = current_cpu();
@@ -259,10 +261,11 @@ class Pool {
     std::vector<Offer> offers_;
     std::deque<Thread> threads_;  // a deque, whose entries never move
     size_t working_ = 0;
-    bool watched_ = false;  // by a thread that waits, for memory to give back
+    bool watched_ = false;  // whether a waiting thread looks for memory to give back
 };
 
-// Registered when the core is loaded: a static object of a function would have a lock of its own.
+// The handler for fork is registered when the core is loaded. A static object inside a function would do it later, and
+// is guarded by a lock that another thread may hold at the moment of a fork.
 const int registered = pthread_atfork(nullptr, nullptr, Pool::forget);
 
 }  // namespace

@@ -19,28 +19,28 @@ struct Worker {
     void *scratch(size_t bytes) const;  // page-aligned, this thread's, valid until the next request
 };
 
-// The caller of the core. An interpreter has a lock, which its calls hold, and signals to answer; this default caller
+// The caller of the core. An interpreter has a lock, which its calls hold, and signals to handle; this default caller
 // has neither.
 class Caller {
   public:
     // Runs the work with the lock released.
     virtual void without_lock(const std::function<void()> &work) const { work(); }
-    // Answers signals; called without the lock. True when a handler raised.
+    // Handles signals; called without the lock. Returns whether a handler raised.
     virtual bool signal_raised() const { return false; }
-    // Throws what the handler raised; called with the lock, on the thread that answered.
+    // Throws what the handler raised; called with the lock, on the thread that handled the signal.
     virtual void throw_raised() const {}
 
   protected:
     ~Caller() = default;
 };
 
-// To be called before the first call of the core. The object must live until the process ends.
+// Must be called before the first call of the core. The object must live until the process ends.
 void set_caller(const Caller &caller);
 
-// Runs body(0) ... body(rows - 1), each once, on as many threads as the work pays for. Called with the caller's
-// lock held; releases it meanwhile, except for work of less than 20 us, and answers signals about every
-// 50 ms. Throws what a signal handler raised (the rows are then unspecified) and what a body threw.
-// Threads that helped wait for the next call; a child of fork() makes its own.
+// Runs body(0) ... body(rows - 1), each once, on as many threads as the work pays for. Called with the caller's lock
+// held. Meanwhile it releases the lock, unless the work takes less than 20 us, and handles signals about every 50 ms.
+// Throws what a signal handler raised (the rows are then unspecified) and what a body threw. The threads that helped
+// wait for the next call; a child of fork() makes its own.
 void for_each_row(size_t rows, double seconds_per_row, const std::function<void(size_t, const Worker &)> &body);
 
 void set_num_threads(int count);

@@ -13,7 +13,7 @@ constexpr size_t WIDEST = 8;    // doubles of a vector, at most
 
 size_t components_of(const Out &out) { return out.ndim() >= 3 ? out.shape(out.ndim() - 3) : 0; }
 
-// Number j of an array that is laid out in vectors of `width` real parts, then as many imaginary parts.
+// Number j of an array in the layout of vectors: `width` real parts, then as many imaginary parts.
 void put(Complex *z, size_t j, size_t width, Complex value) {
     double *const parts = &z[j / width * width].re + j % width;
     parts[0] = value.re, parts[width] = value.im;
@@ -37,14 +37,14 @@ TorusProduct::TorusProduct(unsigned modulus_bits, unsigned bits, unsigned levels
         tables_.push_back(make_tables((const Complex *)roots.data(), width));
 }
 
-// A pass that joins blocks of `half` values multiplies by exp(-i pi k / half), k = 0 ... half - 1. Only the first half
-// is there where the others are -i times these.
+// A pass that joins blocks of `half` values multiplies by exp(-i pi k / half), k = 0 ... half - 1. If the second half
+// of these is computed as -i times the first half, only the first half is stored.
 TorusProduct::Tables TorusProduct::make_tables(const Complex *roots, size_t width) const {
     const size_t order = 4 * points_;
     const auto root = [&](size_t k) { return roots[k ? order - k : 0]; };  // exp(-2 pi i k / order)
     Tables made{std::vector<Complex>(2 * points_), std::vector<Complex>(points_), std::vector<Complex>(points_)};
     size_t at = 0;
-    const auto write = [&](size_t half, size_t first) {  // a vector of its twiddles from `first` on
+    const auto write = [&](size_t half, size_t first) {  // a vector of its twiddles, beginning with `first`
         for (size_t i = 0; i < width; ++i)
             put(made.inverse.data(), at + i, width, root((first + i) % half * (order / (2 * half))));
         at += width;
@@ -70,7 +70,7 @@ void TorusProduct::arrange(const Numbers &leaves, const Out &out) const {
     const Complex *const x = (const Complex *)leaves.data();
     Complex *const z = (Complex *)out.data();
     const size_t width = word_kernels<u64>().torus.width;
-    // Of 2 width neighbours first the even ones
+    // Of each 2 * width neighbours the even ones come first.
     for_each_row(out.size() / points_, seconds_pointwise(4 * points_), [&](size_t row, const Worker &) {
         for (size_t j = 0; j < points_; ++j) {
             const size_t i = j % (2 * width), to = j - i + i % 2 * width + i / 2;
@@ -79,10 +79,10 @@ void TorusProduct::arrange(const Numbers &leaves, const Out &out) const {
     });
 }
 
-// halved: whether words hold the high halves of residues
+// halved: words hold the high halves of residues.
 template <class W> TorusRow TorusProduct::row(bool halved) const {
     const unsigned rest = 8 * sizeof(W) - bits_ * levels_;
-    u64 offset = rest ? 1ull << (rest - 1) : 0;  // to the nearest
+    u64 offset = rest ? 1ull << (rest - 1) : 0;  // rounds to the nearest
     for (unsigned i = 0; i < levels_; ++i) offset += 1ull << (rest + bits_ * i + bits_ - 1);
     const u64 half = 1ull << (bits_ - 1);
     const Tables &own = tables_[__builtin_ctzll(word_kernels<W>().torus.width)];
@@ -95,7 +95,7 @@ template <class W> size_t TorusProduct::scratch(size_t components) const {
     return (components * levels_ + 1) * points_ * sizeof(Complex) + 2 * points_ * sizeof(W);
 }
 
-// out = G c; turns: out += G (X^e out - out)
+// out = G * c or, if turns, out += G * (X^e * out - out).
 template <class W>
 void TorusProduct::product(const Complex *matrix, const W *c, bool turns, size_t e, W *out, size_t components,
                            void *room, size_t ahead, const TorusRow &row) const {
@@ -130,9 +130,9 @@ template <class W> void TorusProduct::multiply_words(const Numbers &ggsw, const 
                  });
 }
 
-// Multiplies ciphertexts by X^e_0, then calls steps(sums, e, some, room, worker) for `some` of them at a time: e points
-// to exponent 1 of the first, and those of two ciphertexts lie last(exponents) apart. It may use room for one product
-// and `more` bytes a ciphertext.
+// Multiplies ciphertexts by X^e_0, then calls steps(sums, e, some, room, worker) for `some` of them at a time. e points
+// to exponent 1 of the first ciphertext; those of the next lie last(exponents) further on. `steps` may use room for one
+// product, and `more` bytes for each ciphertext.
 template <class T, class W, class Steps>
 void TorusProduct::rotate_each(const Array &c, const Numbers &exponents, const Out &out, double seconds, size_t more,
                                const Steps &steps) const {

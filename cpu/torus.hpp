@@ -10,21 +10,22 @@ namespace pg {
 
 class TorusProduct {
   public:
-    // Modulo X^(2 points) + 1 and 2^modulus_bits. twiddles: `points`, as of FftProduct; roots: exp(2 pi i k / (4
-    // points)).
+    // Computes modulo X^(2 points) + 1 and 2^modulus_bits. twiddles: `points` of them, see the table of FftProduct.
+    // roots: exp(2 pi i k / (4 points)).
     TorusProduct(unsigned modulus_bits, unsigned bits, unsigned levels, const Lasting<Numbers> &twiddles,
                  const Numbers &roots);
 
-    // Spectra (*batch, points) in the order of leaves, to the order of the transform.
+    // Reorders spectra (*batch, points) from the order of leaves to that of the transform.
     void arrange(const Numbers &leaves, const Out &out) const;
-    // out = G c, c and out (*batch, k, 1, n), G (k, levels, k, 1, points)
+    // out = G * c. c and out: (*batch, k, 1, n). G: (k, levels, k, 1, points).
     void multiply(const Numbers &ggsw, const Array &c, const Out &out) const;
-    // out = c times X to the power of e_0 + sum of e_i s_i, for exponents e (*batch, 1 + count) below 2n and bits s_i,
-    // which the matrices ggsws (count, ...) hide. Modulo 2^64, digits of less than 32 bits together are taken from
-    // words of 32 bits, the high halves of residues.
+    // out = c times X to the power of e_0 + sum of e_i * s_i, for exponents e (*batch, 1 + count) below 2n. The bits
+    // s_i are encrypted in the matrices ggsws (count, ...). Modulo 2^64, digits that have less than 32 bits together
+    // are taken from the high halves of residues, which are words of 32 bits.
     void rotate(const Numbers &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
-    // The same for keys (groups, 2^g, k, levels, k, 1, n) in coefficients: for each group of g exponents, of which the
-    // last may be shorter, out is multiplied by the sum over S of X^(sum of e_i, i in S) times matrix S.
+    // The same for keys (groups, 2^g, k, levels, k, 1, n) in coefficients. For each group of g exponents (the last may
+    // be shorter), out is multiplied by the sum over all subsets S of the group of X^(sum of e_i, i in S) * (the matrix
+    // of S).
     void rotate_by_groups(const Array &keys, const Array &c, const Numbers &exponents, const Out &out) const;
 
   private:
@@ -42,7 +43,8 @@ class TorusProduct {
     template <class T, class W>
     void rotate_words_by_groups(const Array &keys, const Array &c, const Numbers &exponents, const Out &out) const;
 
-    // Twiddles of the inverse, and factors of results in words of all bits or of the high half.
+    // Twiddles of the inverse, and the factors of its results: for words that hold all bits of a residue (twist), or
+    // only its high half (halved_twist).
     struct Tables {
         std::vector<Complex> inverse, twist, halved_twist;
     };

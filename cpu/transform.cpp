@@ -1,5 +1,7 @@
 #include "transform.hpp"
 
+#include <memory>
+
 #include "dispatch.hpp"
 #include "tables.hpp"
 
@@ -36,7 +38,7 @@ template <class T> Twiddles<T> PrimeTables::twiddles(int direction, bool numbers
     return made;
 }
 
-// (forward and inverse, w and w / q, points): made from 64-bit words when an instruction set first needs them.
+// Returns doubles (forward and inverse, w and w / q, points). They are made from 64-bit words when first needed.
 const double *PrimeTables::numbers() const {
     const auto make = [this] {
         std::vector<double> numbers(4 * points_);
@@ -67,8 +69,8 @@ Transform::Transform(const Basis &basis, size_t degree, size_t leaf_size, size_t
                 "Transform: tables of other points or words");
 }
 
-// Kernels know leaves of 2^k coefficients. Leaves of 3 are those of three complete transforms in X^3, of the
-// coefficients whose numbers have the same remainder modulo 3.
+// Kernels take leaves of 2^k coefficients. A transform with leaves of 3 coefficients is three complete transforms in
+// X^3, each of the coefficients whose indices have the same remainder modulo 3.
 template <class T> template <bool FORWARD> void Transform::LimbRow<T>::run(const T *x, T *y) const {
     const auto kernel = FORWARD ? kernels->forward : kernels->inverse;
     const size_t n = this->degree, size = this->leaf_size;
@@ -76,10 +78,10 @@ template <class T> template <bool FORWARD> void Transform::LimbRow<T>::run(const
     if (size != 3) return kernel(x, y, *this);
     Row<T> third = *this;
     third.degree = n / size, third.leaf_size = 1;
-    std::vector<T> parts(n);
-    transpose(x, parts.data(), third.degree, size);
+    const std::unique_ptr<T[]> parts(new T[n]);  // scratch memory of the thread may be in use
+    transpose(x, parts.get(), third.degree, size);
     for (size_t i = 0; i < n; i += third.degree) kernel(&parts[i], &parts[i], third);
-    transpose(parts.data(), y, size, third.degree);
+    transpose(parts.get(), y, size, third.degree);
 }
 
 template <class T> Transform::LimbRow<T> Transform::row(size_t limb, const Worker &worker) const {

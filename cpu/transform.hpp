@@ -38,19 +38,19 @@ class Transform {
     Transform(const Basis &basis, size_t degree, size_t leaf_size, size_t block, Quotient quotient,
               const std::vector<const PrimeTables *> &tables);
 
-    // Transforms one row for each limb, from row `first` on; arrays may have more rows.
+    // Transforms one row for each limb, beginning with row `first`; arrays may have more rows.
     void ntt(const Array &x, const Out &out, size_t first) const;
     void intt(const Array &x, const Out &out, size_t first) const;
-    // coefficients to coefficients: both transforms, the product, the inverse, row by row
+    // From coefficients to coefficients: both transforms, the products, and the inverse, row by row.
     void multiply(const Array &a, const Array &b, const Out &out) const;
-    // transformed operands, any leaf_size: products modulo the leaves
+    // Products of transformed operands, modulo the leaves. Any leaf_size.
     void multiply_eval(const Array &a, const Array &b, const Out &out) const;
 
     const Basis &basis() const { return basis_; }
     size_t degree() const { return degree_; }
     Quotient quotient() const { return quotient_; }
 
-    // What transforms rows modulo one limb; y may be x.
+    // Transforms rows modulo one limb. y may be x.
     template <class T> struct LimbRow : Row<T> {
         const RowKernels<T> *kernels;
         void ntt(const T *x, T *y) const { run<true>(x, y); }
@@ -60,8 +60,8 @@ class Transform {
         template <bool FORWARD> void run(const T *x, T *y) const;
     };
     template <class T> LimbRow<T> row(size_t limb, const Worker &worker) const;
-    // One row modulo one limb: y = a b in coefficients. The transformed operands go to `left` and `right`, which may be
-    // a and b themselves. A square, a = b, leaves `right` untouched. y may be any of the other arrays.
+    // One row modulo one limb: y = a * b in coefficients. The transformed operands go to `left` and `right`, which may
+    // be a and b themselves. A square, a = b, leaves `right` untouched. y may be any of the other arrays.
     template <class T>
     void multiply_row(const T *a, const T *b, T *left, T *right, T *y, size_t limb, const Worker &worker) const;
 

@@ -1,8 +1,8 @@
 // Products in the ring, checked at random points.
 //
-// If a b = c in Z_q[X]/(X^n - s), s = 1 or -1, then c(r) = sum over j of b_j v_j(r) at every point r, with v_j = X^j a
-// in the ring: v_0 = a, v_(j+1) = X v_j - a_(n-1-j) (X^n - s), since a_(n-1-j) is coefficient n-1 of v_j.
-// Source: docs/math.md, "Checked products".
+// Let a * b = c in Z_q[X]/(X^n - s), s = 1 or -1. Then c(r) = sum over j of b_j * v_j(r) at every point r, where v_j is
+// X^j * a, reduced in the ring: v_0 = a, v_(j+1) = X * v_j - a_(n-1-j) * (X^n - s), since a_(n-1-j) is coefficient n-1
+// of v_j. Source: docs/math.md, "Checked products".
 #include <algorithm>
 #include <atomic>
 #include <vector>
@@ -26,11 +26,11 @@ struct Factor {
     }
 };
 
-// Whether a b = c at one point, for one row
+// Whether a * b = c at one point, for one row.
 template <class T>
 bool holds(const Modulus &m, const T *a, const T *b, const T *c, size_t n, Quotient quotient, u64 point,
            const int *stop) {
-    u64 v = 0, expected = 0, sum = 0, value = 0;  // value: of the quotient at the point
+    u64 v = 0, expected = 0, sum = 0, value = 0;  // value: that of the polynomial X^n - s at the point
     for_each_term(quotient, n, [&](size_t exponent, bool negative) {
         const u64 power = pow_mod(m, point, exponent);
         value = negative ? sub_mod(m, value, power) : add_mod(m, value, power);
@@ -100,6 +100,7 @@ int64_t find_wrong(const Basis &basis, const Array &a, const Array &b, const Out
     const size_t n = last(c), rows = basis.rows(), limbs = basis.wide() ? 1 : rows;
     const T *const z = result_of<T>(c, rows);
     const Operand<T> x(a, c, rows), y(b, c, rows);
+    require(wrap(quotient) != 0, "find_wrong_product: of X^n - 1 or X^n + 1");
     require(x.length() == n && y.length() == n, "find_wrong_product: lengths differ");
     require(points.ndim() == 2 && points.shape(0) == rows && points.itemsize() == sizeof(T),
             "find_wrong_product: points (rows, count)");

@@ -9,7 +9,7 @@ namespace pg {
 struct WideModulus {
     std::vector<u64> q, d;  // the modulus, and q << shift with its top bit set
     unsigned shift = 0;
-    Reciprocal top{};    // of the top word of d
+    Reciprocal top{};    // the reciprocal of the top word of d
     bool whole = false;  // q = 2^(64 words), written as words of 0
 
     WideModulus() = default;
@@ -52,9 +52,9 @@ struct WideModulus {
         if (sub_from(x, y, words())) add_to(x, q.data(), words());
     }
 
-    // x = (x * factor + word) mod q, for x in [0, q): the step of Horner's rule. Needs x * factor + word < q * 2^64,
-    // so any word for factor = 2^64 (written 0), and word < factor otherwise.
-    // One digit of long division. Source: Knuth, TAOCP vol. 2, 4.3.1, algorithm D.
+    // x = (x * factor + word) mod q, for x in [0, q): a step of Horner's rule. Needs x * factor + word < q * 2^64. So
+    // word < factor, or any word if factor is 2^64, which is written as 0. It is one digit of a long division. Source:
+    // Knuth, TAOCP vol. 2, 4.3.1, algorithm D.
     void horner(u64 *x, u64 factor, u64 word, u64 *u) const {  // u: words() + 1 of scratch
         const size_t n = words();
         if (factor == 0) {
@@ -89,8 +89,8 @@ struct WideModulus {
         for (size_t i = 0; i < n; ++i) x[i] = shift ? u[i] >> shift | (i + 1 < n ? u[i + 1] << (64 - shift) : 0) : u[i];
     }
 
-    // x = x y mod q, for x, y in [0, q): digits of the product, reduced from the top by Horner's rule.
-    void multiply(u64 *x, const u64 *y, u64 *u) const {  // u: 3 words() + 1 of scratch
+    // x = x * y mod q, for x, y in [0, q): the words of the product are reduced from the top by Horner's rule.
+    void multiply(u64 *x, const u64 *y, u64 *u) const {  // u: 3 * words() + 1 of scratch
         const size_t n = words();
         u64 *const product = u + n + 1;
         for (size_t i = 0; i < 2 * n; ++i) product[i] = 0;
@@ -108,8 +108,8 @@ struct WideModulus {
     size_t multiply_scratch() const { return 3 * words() + 1; }
 };
 
-// Residues mod p_0 ... p_{k-1}, of one bit length, to mixed-radix digits and a sign.
-// Source: Garner 1959; docs/math.md, "Products through auxiliary primes".
+// From residues modulo p_0 ... p_{k-1}, which have the same bit length, to mixed-radix digits and a sign. Source:
+// Garner 1959; docs/math.md, "Products through auxiliary primes".
 struct MixedRadix {
     std::vector<Modulus> primes;
     std::vector<u64> inverse, inverse_shoup;  // [i * k + j]: 1/p_j mod p_i, j < i
@@ -132,7 +132,7 @@ struct MixedRadix {
         digits(residues.data(), 1, half.data());
     }
 
-    // y[i]: digits of x in [0, P), x = y_0 + p_0 (y_1 + p_1 (y_2 + ...)); residue i lies at x[i * stride]
+    // y[i]: digits of x in [0, P), x = y_0 + p_0 * (y_1 + p_1 * (y_2 + ...)). Residue i of x is x[i * stride].
     void digits(const u64 *x, size_t stride, u64 *y) const {
         const size_t k = primes.size();
         for (size_t i = 0; i < k; ++i) {

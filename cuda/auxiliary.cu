@@ -1,13 +1,14 @@
-// Products for any modulus of one word: residues modulo auxiliary primes, and back (docs/math.md, "Products through
-// auxiliary primes"). A unit is one limb of one polynomial. A thread takes one column of a unit, of `length` columns in
-// auxiliary_spread and n in auxiliary_compose. grid: (units * columns) / 256 in x.
+// Products modulo any q of one word, through auxiliary primes (docs/math.md, "Products through auxiliary primes"):
+// auxiliary_spread turns residues modulo q into residues modulo the primes, and auxiliary_compose turns products modulo
+// the primes back. A unit is one limb of one polynomial. It has `length` columns in auxiliary_spread and n in
+// auxiliary_compose; a thread takes one column. grid: (units * columns) / 256 in x.
 #include "ptx.cuh"
 #include "quotient.cuh"
 #include "rows.cuh"
 
 constexpr int MAX_PRIMES = 6;  // suffices for q <= 2^64 and n <= 2^45
 
-// x: (rows, n). y: (units, primes, length), residues modulo the primes of the centred x, zero-padded.
+// x: (rows, n). y: (units, primes, length), the residues of the centred x modulo the primes, padded with zeros.
 template <class T> struct SpreadParameters {
     const T *x;
     u64 *y;
@@ -34,8 +35,9 @@ template <class T> __global__ void __launch_bounds__(256) auxiliary_spread(const
     }
 }
 
-// The centred integer with a column of residues modulo the primes, reduced modulo m, by mixed-radix digits. constants:
-// inverse[i * count + j] = 1/p_j mod p_i, then the mixed-radix digits of (P - 1) / 2.
+// Returns, modulo m, the centred integer whose residues modulo the primes p_i are the column x; P is their product. It
+// is computed by mixed-radix digits. constants[i * count + j] is 1/p_j mod p_i; then follow the mixed-radix digits of
+// (P - 1) / 2.
 PG_DEVICE u64 signed_value(const u64 *x, u64 stride, const Modulus *primes, const u64 *constants, u32 count,
                            const Modulus &m) {
     u64 digits[MAX_PRIMES];
@@ -63,7 +65,8 @@ PG_DEVICE u64 signed_value(const u64 *x, u64 stride, const Modulus *primes, cons
     return negative ? sub_mod(m, value, product) : value;
 }
 
-// x: (units, primes, length). y: (units, n). If length != n, x is a linear product, which is folded.
+// x: (units, primes, length). y: (units, n). If length != n, x is a linear product, which is reduced by the ring's
+// polynomial.
 template <class T> struct ComposeParameters {
     const u64 *x;
     T *y;

@@ -1,4 +1,4 @@
-// Complex numbers, as arrays of complex64 and complex128 hold them.
+// Complex numbers in the layout of complex64 and complex128 arrays.
 #pragma once
 #include "memory.cuh"
 #include "word.cuh"
@@ -12,14 +12,14 @@ template <class R> PG_DEVICE Complex<R> operator-(Complex<R> x, Complex<R> y) { 
 template <class R> PG_DEVICE Complex<R> operator*(Complex<R> x, Complex<R> y) {
     return {fma(x.re, y.re, -(x.im * y.im)), fma(x.re, y.im, x.im * y.re)};
 }
-template <class R> PG_DEVICE Complex<R> multiply_add(Complex<R> x, Complex<R> y, Complex<R> z) {  // x y + z
+template <class R> PG_DEVICE Complex<R> multiply_add(Complex<R> x, Complex<R> y, Complex<R> z) {  // x * y + z
     return {fma(-x.im, y.im, fma(x.re, y.re, z.re)), fma(x.im, y.re, fma(x.re, y.im, z.im))};
 }
 template <class R> PG_DEVICE Complex<R> operator*(Complex<R> x, R scale) { return {x.re * scale, x.im * scale}; }
 template <class R> PG_DEVICE Complex<R> swapped(Complex<R> x) { return {x.im, x.re}; }  // i times the conjugate
 template <class R> PG_DEVICE Complex<R> by_minus_i(Complex<R> x) { return {x.im, -x.re}; }
 
-// The integer nearest to x, modulo the range of T; |x| is below 2^(bits of T + 50).
+// The integer nearest to x, modulo 2^32 or 2^64 (the range of T). Needs |x| < 2^(bits of T + 50).
 template <class T> PG_DEVICE T nearest_word(double x) {
     constexpr double ONE = sizeof(T) == 4 ? 0x1p32 : 0x1p64;
     const double rest = fma(-rint(x / ONE), ONE, x);
@@ -28,8 +28,8 @@ template <class T> PG_DEVICE T nearest_word(double x) {
     return (T)((u64)__double2ll_rn(high) << 32) + (T)__double2ll_rn(low);
 }
 
-// The word (word.cuh) of transforms over the complex numbers. Rounding errors: docs/math.md, "Products by FFT". The
-// inverse does not multiply by 1 / points.
+// The word (word.cuh) for transforms of complex numbers. Rounding errors: docs/math.md, "Products by FFT". The inverse
+// transform leaves out the factor 1 / points.
 struct Complex128 {
     using Storage = Complex<double>;
     using Value = Complex<double>;

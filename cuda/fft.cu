@@ -1,14 +1,15 @@
-// Transforms of rows of 2 ... 4096 complex numbers, a power of two, and cyclic convolutions: natural order in and out.
+// Transforms of rows of complex numbers, and cyclic convolutions. A row has 2, 4, 8, ... or 4096 numbers, in natural
+// order before and after.
 //
-// exp(-2 pi i / LENGTH) is the root. The inverse is the same transform, with real and imaginary parts exchanged before
-// and after it. LENGTH / 8 threads share a row, 8 values each, in rounds of radix 8. The first round takes the stages
-// that do not fill the others. A round of radix R after rounds of radices with product P takes values j + r LENGTH / R,
-// r = 0 ... R - 1, and leaves their transform at (j / P) P R + j % P + r P, j < LENGTH / R. So results end in natural
-// order (Stockham; Govindaraju et al. 2008). Between rounds values go through shared memory. A thread ends with the
-// same places with which it began: spectra are multiplied in registers, and an inverse transform starts where a forward
-// one ends.
+// The root of unity is exp(-2 pi i / LENGTH). The inverse is the same transform, with real and imaginary parts
+// exchanged before and after it. LENGTH / 8 threads share a row, 8 values each, in rounds of radix 8. The first round
+// takes the stages that do not fill the others. Let P be the product of the radices of all rounds before a round of
+// radix R. For each j < LENGTH / R, this round takes the values at j + r * LENGTH / R, r = 0 ... R - 1, and leaves
+// their transform at (j / P) * P * R + j % P + r * P. So results end in natural order (Stockham; Govindaraju et al.
+// 2008). Between rounds values go through shared memory. A thread ends with the same places with which it began:
+// spectra are multiplied in registers, and an inverse transform starts where a forward one ends.
 //
-// twiddles: entry r P + i is exp(-2 pi i r i / (P R)) for i < P, 0 < r < R (_backends/cuda/fft.py).
+// twiddles: entry r * P + i is exp(-2 pi i * r * i / (P * R)) for i < P, 0 < r < R (_backends/cuda/fft.py).
 #include "complex.cuh"
 #include "ptx.cuh"
 
@@ -23,20 +24,20 @@ template <class Real, int LOG_LENGTH> struct Fft {
 
     Value *const shared;
     const Value *const twiddles;
-    const int lane, first;  // first: of the row, in shared memory
+    const int lane, first;  // first: where the row begins in shared memory
     PG_DEVICE Fft(void *memory, const Value *table)
         : shared((Value *)memory), twiddles(table), lane(threadIdx.x % LANES), first(threadIdx.x / LANES * LENGTH) {}
 
     static PG_DEVICE u64 row() { return (u64)blockIdx.x * ROWS + threadIdx.x / LANES; }
-    // Value `index` of the block in shared memory. Threads that are served at once meet different banks, whether their
-    // values follow each other or lie 8 apart.
+    // Value `index` of the block in shared memory. Threads that are served at once use different banks, whether their
+    // values are neighbours or lie 8 apart.
     PG_DEVICE Value &at(int index) const { return shared[index ^ (index >> 3 & 15)]; }
     static PG_DEVICE void synchronise() {
         if constexpr (LANES <= 32) __syncwarp();
         else __syncthreads();
     }
 
-    // x[0 ... 2^LOG_R) to their transform, in place.
+    // Transforms x[0 ... 2^LOG_R) in place.
     template <int LOG_R> static PG_DEVICE void transform_few(Value *x) {
         constexpr int HALF = 1 << (LOG_R - 1);
         Value even[HALF], odd[HALF];
@@ -55,7 +56,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
         for (int k = 0; k < HALF; ++k) x[2 * k] = even[k], x[2 * k + 1] = odd[k];
     }
 
-    // values[k]: number lane + k LANES of the row.
+    // values[k]: number lane + k * LANES of the row.
     template <int LOG_P = 0, int LOG_R = FIRST_RADIX> PG_DEVICE void transform(Value *values) const {
         constexpr int P = 1 << LOG_P, R = 1 << LOG_R, GROUPS = VALUES / R;
         constexpr bool LAST = LOG_P + LOG_R == LOG_LENGTH;
@@ -119,7 +120,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
         for (int k = 0; k < VALUES; ++k)
             if (start + k * WARP < rows * LENGTH) write<DEFAULT>(y + start + k * WARP, at(own + k * WARP));
     }
-    // The transform backwards, with the factor 1 / LENGTH.
+    // The inverse transform, including the factor 1 / LENGTH.
     PG_DEVICE void inverse(Value *values) const {
 #pragma unroll
         for (int k = 0; k < VALUES; ++k) values[k] = swapped(values[k]);
@@ -153,8 +154,8 @@ __global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS)) fft(const Ff
     else f.store(p.y, row, row < p.rows, values);
 }
 
-// y = the cyclic convolution of rows of a and b; b may be one row, for all of a (rows_b = 1). y may be a or b.
-// Launched as fft.
+// y = the cyclic convolution of rows of a and b. If rows_b = 1, the one row of b serves for all rows of a. y may be a
+// or b. Launched as fft.
 template <class Real> struct ConvolveParameters {
     const Complex<Real> *a, *b;
     Complex<Real> *y;

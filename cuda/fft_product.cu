@@ -1,8 +1,10 @@
-// Exact products modulo q of one word, by transforms in doubles (docs/math.md, "Products by FFT").
+// Exact products modulo any q of one word, by transforms in doubles (docs/math.md, "Products by FFT").
 //
-// A unit is one limb of one polynomial. Its centred residues are split into balanced digits. Digits j and j + points of
-// a row are the real and the imaginary part of one complex number. C_k is the sum of A_i B_j over i + j = k; its parts
-// are integers of weight 2^(width k). Row r of an operand of rows_a rows is row r % rows_a.
+// A unit is one limb of one polynomial. Its centred residues are split into balanced digits. A row holds digit i of all
+// residues, as complex numbers: residues j and j + points give the real and the imaginary part of number j. A_i and B_j
+// are the transforms of digits i and j of the operands, and C_k is the sum of A_i * B_j over i + j = k. After the
+// inverse transform the parts of C_k are integers, which have the weight 2^(width * k). An operand that has only rows_a
+// rows is broadcast: unit u reads its row u % rows_a.
 #include "complex.cuh"
 #include "ptx.cuh"
 #include "quotient.cuh"
@@ -10,22 +12,22 @@
 #include "tile.cuh"
 
 struct Digits {
-    u32 count, width;  // of an operand's digits: how many, and the bits of each
-    u32 sums;          // modulo q only C_k with k < sums count
+    u32 count, width;  // the number of an operand's digits, and the bits of each
+    u32 sums;          // C_k with k >= sums are 0 modulo q
 };
 
 PG_DEVICE i32 as_signed(u32 x) { return (i32)x; }
 PG_DEVICE i64 as_signed(u64 x) { return (i64)x; }
 
-// Adding it to a number below 2^51 in size leaves the nearest integer in the low bits.
+// Adding ROUND to a number below 2^51 in size leaves the nearest integer in the low bits.
 constexpr double ROUND = 6755399441055744.0;  // 1.5 * 2^52
 PG_DEVICE double to_double(i32 x) {
     return __hiloint2double(0x43300000, x ^ (i32)0x80000000) - 4503601774854144.0;  // 2^52 + 2^31
 }
 
-// Digit i of centred residues, in [-2^(width - 1), 2^(width - 1)). The last digit is all that is left, and may be
-// 2^(width - 1). With the carries of the digits before it, digit i is the lowest digit of
-// floor(x / 2^shift + sum over j < i of 2^(width - 1 + width j - shift)).
+// Digit i of centred residues, in [-2^(width - 1), 2^(width - 1)). The last digit is all that is left, and may also be
+// 2^(width - 1). Including the carries of the digits before it, digit i is the lowest digit of floor(x / 2^shift + sum
+// over j < i of 2^(width - 1 + width * j - shift)).
 template <class T> struct Digit {
     T half_q, q, low, carry = 0, mask, half;
     u32 shift;
@@ -52,8 +54,9 @@ struct Wide {  // modulo 2^128
     }
 };
 
-// The sum over k of C_k 2^(width k) mod q, where C_k is the integer nearest to sums(k), below 2^51 in size. SUMS: how
-// many sums there are, if the compiler knows it, else 0. Modulo powers of two only the first digits.sums of them count.
+// The sum over k of C_k * 2^(width * k) mod q, where C_k is the integer nearest to sums(k), below 2^51 in size. SUMS:
+// the number of sums if it is known at compile time, else 0. Modulo powers of two only the first digits.sums of them
+// matter.
 template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, const Digits &digits, const Sums &sums) {
     constexpr int UNROLL = SUMS ? SUMS : 1;
     const u32 most = SUMS ? SUMS : digits.sums, width = digits.width;
@@ -65,8 +68,8 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
             if (k < digits.sums && k * width < 64) value += (u64)integer(k) << k * width;
         return (T)(value & m.last);
     } else if constexpr (sizeof(T) == 4) {
-        // Horner's rule in doubles. |r| <= q < 2^32, and if there are several digits they have at most 16 bits. So
-        // r 2^width + C_k is below 2^52 in size and exact, and so is its remainder modulo q.
+        // Horner's rule in doubles. |r| <= q < 2^32, and if there are several digits they have at most 16 bits. So r *
+        // 2^width + C_k is below 2^52 in size and exact, and so is its remainder modulo q.
         double r = 0;
         const double q = (double)m.q, base = (double)(1u << width);
 #pragma unroll UNROLL
@@ -79,9 +82,9 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
         return (T)(positive >= (i64)m.q ? positive - (i64)m.q : positive);
     } else {
         // Horner's rule in 128 bits. The number of sums is odd; the total is reduced after the three highest sums, and
-        // then after every two. Each of these groups adds at most q 2^55 in size (docs/math.md), and the residue of the
-        // sums above it becomes at most q 2^62. Adding q 2^62 makes the total positive, and it stays below q 2^64, as
-        // `reduce` needs.
+        // then after every two. Each of these groups adds at most q * 2^55 in size (docs/math.md), and the residue of
+        // the sums above it becomes at most q * 2^62. Adding q * 2^62 makes the total positive, and it stays below q *
+        // 2^64, as `reduce` needs.
         Wide total = {0, 0};
 #pragma unroll UNROLL
         for (u32 k = most; k > 0; --k) {
@@ -99,9 +102,9 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
 
 // ---- one kernel ----
 
-// y = a * b, S::ROWS / (2 DIGITS) products a block. Each row of the tile is first a digit of an operand, then a C_k.
-// FOLD: the linear product is folded. block: S::THREADS; dynamic shared memory:
-// S::SHARED_VALUES complex numbers. twiddles: tables.cu.
+// y = a * b. A block computes S::ROWS / (2 * DIGITS) products. Each row of the tile first holds a digit of an operand,
+// then a C_k. FOLD: the transform gives the linear product, which is then reduced by the ring's polynomial. block:
+// S::THREADS; dynamic shared memory: S::SHARED_VALUES complex numbers. twiddles: tables.cu.
 template <class T> struct FftProductParameters {
     const T *a, *b;
     T *y;
@@ -145,8 +148,8 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
     const W word(m);
     forward_rounds<W, S, 0>(word, values, shared, place, p.twiddles);
 
-    // This thread's k-th value of a row of its product. A product uses only the part of shared memory in which its own
-    // rows exchange values.
+    // held(row, k): value k of the thread that holds `row` of the same product and has the same lane as this thread. A
+    // product uses only the part of shared memory in which its own rows exchange values.
     Complex<double> *const own = shared + place.row / PARTS * (TOGETHER * (S::VALUES + 1));
     const auto held = [&](u32 row, int k) -> Complex<double> & {
         return own[(row * S::VALUES + k) * S::LANES + place.lane];
@@ -205,7 +208,8 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
 
 // ---- longer products, in passes ----
 
-// x: (rows, degree). y: (units, count, points), digits of units >= first_unit. grid: (units * points) / 256 in x.
+// x: (rows, degree). y: (units, count, points), digits of `units` units, beginning with first_unit. grid: (units *
+// points) / 256 in x.
 template <class T> struct SplitParameters {
     const T *x;
     Complex<double> *y;
@@ -275,8 +279,9 @@ __global__ void __launch_bounds__(256) fft_matrix(const FftMatrixParameters p) {
     p.y[e] = sum;
 }
 
-// x: (units, sums, points), y: (rows, degree), from unit first_unit on. grid: (units * degree) / 256 in x.
-// Five blocks a processor: left to choose, NVRTC fits eight on sm_80 and spills.
+// x: (units, sums, points), of `units` units beginning with first_unit. y: (rows, degree). grid: (units * degree) / 256
+// in x. The bound of five blocks a multiprocessor is needed: without it NVRTC makes room for eight on sm_80, and
+// threads spill.
 template <class T> struct FftComposeParameters {
     const Complex<double> *x;
     T *y;
@@ -304,8 +309,8 @@ template <class T> __global__ void __launch_bounds__(256, 5) fft_compose(const F
     p.y[(p.first_unit + unit) * p.degree + j] = (T)value;
 }
 
-// y (units, degree), modulo the range of T: sums x (units, points) times 1 / points, rounded. Their real and imaginary
-// parts are both halves of a row. grid: (units * degree) / 256 in x.
+// y (units, degree) = x (units, points) times 1 / points, rounded to integers modulo the range of T. The real parts of
+// x are the first half of a row of y, the imaginary parts the second. grid: (units * degree) / 256 in x.
 template <class T> struct FftRoundParameters {
     const Complex<double> *x;
     T *y;

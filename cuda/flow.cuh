@@ -1,31 +1,36 @@
-// A flow: two passes of a transform in one launch. The second pass finds in the L2 cache what the first has written.
+// A flow runs two passes of a transform in one launch, so that the second pass finds in the L2 cache what the first
+// pass has written.
 //
-// A unit is a block of the tree. One pass works on its columns, the other on its rows, each in several tasks. Blocks of
-// threads draw tickets for tasks, in this order: all tasks of the first pass on unit u, all tasks of the second pass on
-// unit u - lag, then the same for the next u. A task waits only for tasks with smaller tickets, which are running or
-// done. So there cannot be a deadlock, however few blocks of threads a card holds.
+// A unit is a block of the transform: the values below one node of the tree of factors. One pass transforms the columns
+// of a unit, the other its rows, and each pass has several tasks on a unit. Tasks have tickets in this order: all tasks
+// of the first pass on unit u, all tasks of the second pass on unit u - lag, then the same for the next u. Each block
+// of threads draws the next ticket. A task waits only for tasks with smaller tickets, which are running or done. So
+// there cannot be a deadlock, however few blocks of threads a card holds.
 #pragma once
 #include "ptx.cuh"
 
 struct Flow {
-    u32 *progress;  // the next ticket, then for each unit how many tasks of its first pass are done; 0 at the launch
+    u32 *progress;  // [0]: the next ticket; [1 + u]: how many tasks of the first pass on unit u are done; 0 at the
+                    // launch
     u32 units, lag;
-    u32 log_first, log_second;  // log2 of the tasks of each pass on a unit
+    u32 log_first, log_second;  // log2 of the number of tasks that each pass has on a unit
 };
 
 struct Task {
-    u32 unit, part;     // part: of the unit
-    bool second, none;  // second: of the second pass; none: the unit does not exist
+    u32 unit, part;     // part: index of the task among those of its pass on the unit
+    bool second, none;  // second: whether it belongs to the second pass; none: whether there is no such unit, and
+                        // nothing to do
 };
 
-// The next task of this block of threads. grid: (units + lag) * (tasks of both passes on a unit), below 2^31.
+// Returns the next task of this block of threads. The grid has (units + lag) * (tasks of both passes on a unit) blocks,
+// fewer than 2^31.
 PG_DEVICE Task next_task(const Flow &flow) {
     __shared__ Task shared;
     if (threadIdx.x == 0) {
         const u32 ticket = atomicAdd(flow.progress, 1), firsts = 1u << flow.log_first;
         const u32 tasks = firsts + (1u << flow.log_second), turn = ticket / tasks, rest = ticket % tasks;
         const bool second = rest >= firsts;
-        const u32 unit = turn - (second ? flow.lag : 0);  // below unit 0 it wraps, and is `none`
+        const u32 unit = turn - (second ? flow.lag : 0);  // a negative number wraps, and the task is `none`
         shared = {unit, second ? rest - firsts : rest, second, unit >= flow.units};
     }
     __syncthreads();

@@ -1,18 +1,18 @@
-// Digits to a base, and products of ciphertexts with gadget ciphertexts.
+// Digits to a base B, and products of ciphertexts with gadget ciphertexts.
 #include "goldilocks.cuh"
 #include "quotient.cuh"
 #include "rows.cuh"
 #include "sum.cuh"
 #include "tile.cuh"
 
-// The digits of _core/plans/gadget.py. q = 0 stands for 2^64. power is B^levels, and scale is floor(2^w power / q)
-// for words of w bits; both are 0 if B^levels is q.
+// The digits that _core/plans/gadget.py defines. B is 2^bits. q = 0 stands for 2^64. power is B^levels, and scale is
+// floor(2^w * power / q) for words of w bits; both are 0 if B^levels is q.
 struct Digits {
     u64 q, power, scale, offset;
     u32 bits, levels;
 
-    // y = floor((2 x power + q) / (2 q)), from a quotient that is at most 1 too small (docs/math.md, "Gadget
-    // decomposition").
+    // x * power / q, rounded: y = floor((2 * x * power + q) / (2 * q)). The estimated quotient is exact or 1 too small
+    // (docs/math.md, "Gadget decomposition").
     PG_DEVICE u64 nearest_multiple(u32 x) const {
         u64 y = x * scale >> 32, rest = x * power - y * q;
         if (rest >= q) ++y, rest -= q;
@@ -27,7 +27,8 @@ struct Digits {
         if (high || rest >= q) ++y, rest -= q;
         return y + (rest >= q - rest);
     }
-    // The number whose bits are the digits, each plus B/2. It counts modulo B^levels, which is at most 2^w.
+    // A number whose digits to base B are those of x, each plus B/2. Only its residue modulo B^levels matters, which is
+    // at most 2^w.
     template <class T> PG_DEVICE T packed(T x) const { return (T)((power ? nearest_multiple(x) : x) + offset); }
     // Digit `level` modulo q, the most significant first.
     template <class T> PG_DEVICE T digit(T packed, u32 level) const {
@@ -55,8 +56,8 @@ template <class T> __global__ void __launch_bounds__(256) decompose(const Decomp
     for (u32 i = 0; i < p.digits.levels; ++i) y[i * p.n] = p.digits.digit(packed, i);
 }
 
-// The digits y (rows, n, levels) of entries x (rows, n), whose rows are `stride` apart, as signed integers Y. A thread
-// takes one entry. grid: entries / 256 in x. block: 256 threads.
+// From rows x (rows, n), which lie `stride` apart, to their digits y (rows, n, levels), as signed integers of type Y. A
+// thread takes one entry. grid: entries / 256 in x. block: 256 threads.
 template <class T> struct SignedDigitsParameters {
     const T *x;
     void *y;
@@ -79,18 +80,19 @@ template <class T, class Y> __global__ void __launch_bounds__(256) signed_digits
     }
 }
 
-// Products of ciphertexts (items, K, n) in coefficients, of one modulus, with evaluated matrices (count, K, levels, K,
-// n), by complete transforms of one tile. ROTATES: with exponents (items, 1 + count), of any size,
-//     y = X^e_0 x, then y += matrix_i (X^e_i y - y) for i = 1 ... count;
-// else count is 1 and y = matrix x. A block of threads keeps one ciphertext in shared memory. dynamic shared memory:
-// Shape::SHARED_VALUES values, then K n residues. grid: items in x.
+// Products of ciphertexts x (items, K, n), in coefficients, with evaluated gadget ciphertexts `matrices` (count, K,
+// levels, K, n). There is one modulus, and a transform is complete and fits one tile. ROTATES: with exponents (items, 1
+// + count), of any size,
+//     y = X^e_0 * x, then y += matrix_i * (X^e_i * y - y) for i = 1 ... count;
+// else count is 1 and y = matrix * x. A block of threads keeps one ciphertext in shared memory. dynamic shared memory:
+// Shape::SHARED_VALUES values, then K * n residues. grid: items in x.
 template <class T> struct GadgetParameters {
     const T *x, *matrices;
     T *y;
     const i64 *exponents;
     const Modulus *modulus;
-    const char *table;     // of the prime (tables.cu)
-    u64 forward, inverse;  // where its twiddles begin, in bytes
+    const char *table;     // the table of the prime (tables.cu)
+    u64 forward, inverse;  // bytes before its forward and its inverse twiddles in the table
     Digits digits;
     u32 count, order;  // order of X
 };
@@ -114,7 +116,8 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
     const Twiddle *const forward = (const Twiddle *)(p.table + p.forward);
     const Twiddle *const inverse = (const Twiddle *)(p.table + p.inverse);
     const i64 *const exponents = p.exponents + (u64)blockIdx.x * (1 + p.count);
-    const u32 first = place.template group_index<LAST>(0);  // of the neighbours that the thread holds after a transform
+    const u32 first = place.template group_index<LAST>(0);  // index of the first neighbour that the thread holds after
+                                                            // a transform
     const auto index = [&](int k) { return place.template group_index<0>(k) + place.template offset<0>(k); };
     const T *const x = p.x + (u64)blockIdx.x * K * N;
 #pragma unroll
@@ -132,7 +135,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
             continue;
         }
         KeySum<W> sums[K][V];
-        __syncthreads();  // what other threads have written to `held` is there
+        __syncthreads();  // so that this thread sees what others have written to `held`
         for (int i = 0; i < K; ++i) {
             T packed[V];
 #pragma unroll
@@ -149,7 +152,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
                 Value values[V];
 #pragma unroll
                 for (int k = 0; k < V; ++k) values[k] = W::load(p.digits.digit(packed[k], level), false);
-                __syncthreads();  // all have read the exchanges of the transform before
+                __syncthreads();  // all have read the last exchange of the transform before
                 forward_rounds<W, S, W::Bounds::CANONICAL>(word, values, shared, place, forward);
 #pragma unroll
                 for (int j = 0; j < K; ++j) {

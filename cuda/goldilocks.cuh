@@ -1,9 +1,10 @@
 // The word of the Goldilocks prime, p = 2^64 - 2^32 + 1, and the rounds of its transforms (tile.cuh).
 //
 // 2^64 = 2^32 - 1 and 2^96 = -1 modulo p. So 2 has the order 192, and roots of unity of the orders 2, 4, ... 64 are
-// powers of 2. A round of RADIX stages starts at a node that splits X^(2^RADIX t) - c. It multiplies value j by rho^j,
-// where rho^(2^RADIX) = c: one product a value, but for j = 0. What is left is a cyclic transform of 2^RADIX values, by
-// sums and shifts alone. An inverse round does the same backwards. The tables hold the powers of rho (tables.cu).
+// powers of 2. A round of RADIX stages starts at a node with the polynomial X^(SIZE * t) - c, where SIZE = 2^RADIX, and
+// works on SIZE values that lie t apart. It first multiplies value j by rho^j, where rho^SIZE = c. This takes one
+// product for each value except value 0. What is left is a cyclic transform of the SIZE values, which takes only sums
+// and shifts. An inverse round does the same backwards. The tables hold the powers of rho (tables.cu).
 //
 // Between rounds and passes a value is any word of 64 bits. Inside a round it is a Wide: a signed integer of 96 bits,
 // which is not reduced. Bounds: docs/math.md, "Goldilocks".
@@ -11,7 +12,7 @@
 #include "quotient.cuh"
 #include "tile.cuh"
 
-struct Wide {  // a + b 2^32 + c 2^64, c with its sign
+struct Wide {  // a + b * 2^32 + c * 2^64, where c is signed
     u32 a, b, c;
 };
 PG_DEVICE Wide wide(u64 x) { return {(u32)x, (u32)(x >> 32), 0}; }
@@ -44,14 +45,16 @@ PG_DEVICE Wide sub(Wide x, Wide y) {
 #endif
 }
 
-// K, odd: 2^(192 K / m) is the tree's root of unity of order m. m is 64, or the order of the root of the tree if that
-// is smaller. QUOTIENT: of node 1.
+// K is odd. All twiddles of the tree are powers of one root of unity. Its power of order m is 2^(192 * K / m), where m
+// is 64, or the order of that root of unity if it is smaller. QUOTIENT: the polynomial of node 1, by which the ring is
+// reduced.
 template <int K, Quotient QUOTIENT> struct Goldilocks {
     using Storage = u64;
     using Value = u64;
     static constexpr bool GROUPED = false;
-    static constexpr bool SHIFTS = QUOTIENT == NEGACYCLIC;  // at node 1 rho is a power of 2, else 1
-#if __CUDA_ARCH__ == 900  // four blocks spill up to 244 bytes a thread elsewhere, and here up to 88 for X^n + 1
+    static constexpr bool SHIFTS = QUOTIENT == NEGACYCLIC;  // whether rho is a power of 2 at node 1; else it is 1 there
+#if __CUDA_ARCH__ == 900  // with four blocks, threads spill up to 244 bytes on other cards, and on these up to 88 for
+                          // X^n + 1
     static constexpr int BLOCKS = SHIFTS ? 3 : 4;
 #else
     static constexpr int BLOCKS = 3;
@@ -64,20 +67,20 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
     struct alignas(8) Twiddle {
         u64 w;
     };
-    const u32 epsilon;  // 2^32 - 1, in a register: a product by a constant would become two additions
+    const u32 epsilon;  // 2^32 - 1, in a register: compilers turn a product by a constant into two additions
     PG_DEVICE explicit Goldilocks(const Modulus &m) : epsilon((u32)(m.q >> 32)) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &, u64 w) { return {w}; }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
     static PG_DEVICE Storage store_lazy(Value x) { return x; }
-    // A word of at least p has a high half of ones, and a low half that is not 0.
+    // A word is at least p if its high half is all ones and its low half is not 0.
     PG_DEVICE Storage canonical(Value x) const {
         const u32 low = (u32)x, high = (u32)(x >> 32);
         return high == epsilon && low ? low - 1 : x;
     }
     PG_DEVICE Storage finish(Value x) const { return canonical(x); }
 
-    // Congruent to x + y 2^64: x + y (2^32 - 1).
+    // Returns x + y * (2^32 - 1), which is congruent to x + y * 2^64.
     PG_DEVICE Wide add_high(Wide x, u32 y) const {
 #ifdef PG_SIMULATOR
         return add(x, wide((u64)y * epsilon));
@@ -91,8 +94,8 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return z;
 #endif
     }
-    // Congruent to x y = low + middle 2^64 + high 2^96, low of 64 bits and the others of 32: low + middle (2^32 - 1) -
-    // high, above -2^32 and at most 2^65 - 2^33.
+    // Congruent to x * y. Let x * y = low + middle * 2^64 + high * 2^96, where low has 64 bits and the others have 32.
+    // The result is low + middle * (2^32 - 1) - high. It is above -2^32 and at most 2^65 - 2^33.
     PG_DEVICE Wide product(u64 x, u64 y) const {
 #ifdef PG_SIMULATOR
         const u64 high = __umul64hi(x, y);
@@ -124,7 +127,7 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return add_high(sub(z, {high, 0, 0}), middle);
 #endif
     }
-    // -x in 64 bits, for x read as a signed number. epsilon, read so, is -1.
+    // -x in 64 bits, where x is read as a signed number. epsilon, read as a signed number, is -1.
     PG_DEVICE u64 negative(u32 x) const {
 #ifdef PG_SIMULATOR
         return (u64)((i64)(i32)x * (i32)epsilon);
@@ -134,28 +137,28 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return y;
 #endif
     }
-    // A word congruent to x, 0 <= x < 2^95. x.c 2^64 becomes x.c (2^32 - 1). If that sum carries, what is left is below
-    // 2^63, so that adding 2^32 - 1 for the carry does not carry again.
+    // A word congruent to x, for 0 <= x < 2^95. The part x.c * 2^64 becomes x.c * (2^32 - 1). If the sum with it
+    // carries, what is left is below 2^63, so that adding 2^32 - 1 for the carry does not carry again.
     PG_DEVICE u64 word(Wide x) const {
         const Wide z = add_high({x.a, x.b, 0}, x.c), w = add_high({z.a, z.b, 0}, z.c);
         return ((u64)w.b << 32) | w.a;
     }
-    // Congruent to x, or to -x if minus, for |x| < 2^91. Adding p 2^28 makes it positive, and below 2^93.
+    // Congruent to x, or to -x if minus, for |x| < 2^91. Adding p * 2^28 makes the result positive, and below 2^93.
     static PG_DEVICE Wide lifted(Wide x, bool minus) { return sum({0x10000000u, 0xf0000000u, 0x0fffffffu}, x, minus); }
 
-    // Congruent to x 2^s, or to -x 2^s if negates(s); s is known to the compiler. If 96 divides s the result is x, of
-    // any size. Else |x| < 2^69 is needed. The result is in (-2^65, 2^65) for s mod 96 < 92, and below 2^69 in size for
-    // other s.
+    // Congruent to x * 2^s, or to -x * 2^s if negates(s). s is known at compile time. If 96 divides s, the result is x,
+    // which may have any size; else |x| must be below 2^69. The result is in (-2^65, 2^65) if s mod 96 < 92, and below
+    // 2^69 in size for other s.
     PG_DEVICE Wide shifted(Wide x, int s) const {
         s = (s % 96 + 96) % 96;
         if (s == 0) return x;
         const u32 r = s % 32, sign = (u32)((i32)x.c >> 31);
         const u32 y0 = x.a << r, y1 = r ? __funnelshift_l(x.a, x.b, r) : x.b;
         const u32 y2 = r ? __funnelshift_l(x.b, x.c, r) : x.c, y3 = r ? (u32)((i32)x.c >> (32 - r)) : sign;
-        const bool fits = r < 26;  // x 2^r = y0 + y1 2^32 + y2 2^64 then, and y2 and y3 have its sign
-        Wide z;                    // y1 2^64 = y1 2^32 - y1, y2 2^96 = -y2
+        const bool fits = r < 26;  // then x * 2^r = y0 + y1 * 2^32 + y2 * 2^64, y2 is signed, and y3 is the sign of y2
+        Wide z;                    // y1 * 2^64 = y1 * 2^32 - y1, y2 * 2^96 = -y2
         if (s < 32) {
-            z = sub({y0, y1, 0}, {fits ? sign : y3, sign, sign});  // where it fits, y3 is sign
+            z = sub({y0, y1, 0}, {fits ? sign : y3, sign, sign});  // if it fits, y3 is `sign`
         } else if (s < 64 && fits) {
             const u64 less = negative(y2);
             const Wide high = add({y0, 0, 0}, {(u32)(less >> 32), (u32)(less >> 32), 0});
@@ -171,24 +174,25 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return add_high(z, s < 32 ? y2 : s < 64 ? y1 : y0);
     }
     static PG_DEVICE bool negates(int s) { return (s % 192 + 192) % 192 >= 96; }
-    // The exponent of the power of 2 by which value j of node 1 is multiplied: rho is 1, or a root of order 2 SIZE.
+    // Returns the s for which a round at node 1 multiplies value j by rho^j = 2^s; rho is 1, or a root of unity of
+    // order 2 * SIZE.
     template <int SIZE> static PG_DEVICE int root_exponent(int j) {
         static_assert(SIZE <= 32 && K % 2 == 1, "a power of 2");
         return SHIFTS ? 96 / SIZE * K * j : 0;
     }
 
-    // A word congruent to x y, for any words x and y. z.c is -1, 0 or 1, and z.c 2^64 becomes z.c (2^32 - 1). Since
-    // -2^32 < z <= 2^65 - 2^33, the result is in [0, 2^64).
+    // A word congruent to x * y, for any words x and y. z.c is -1, 0 or 1, and z.c * 2^64 becomes z.c * (2^32 - 1).
+    // Since -2^32 < z <= 2^65 - 2^33, the result is in [0, 2^64).
     PG_DEVICE Value multiply(Value x, Value y) const {
         const Wide z = product(x, y);
         return (((u64)(z.b + z.c) << 32) | z.a) + negative(z.c);
     }
     PG_DEVICE Value add_products(Value x, Value y) const { return word(add(wide(x), wide(y))); }
 
-    // Cyclic transform of SIZE values, from natural order to that of the tree, and back without the factor 1/SIZE.
-    // Forward: transforms of 4 values, SIZE / 4 apart; value j of quarter i times 2^exponent(i, j); transforms of the
-    // quarters. Back: the same backwards. If minus[j], x[j] holds the negative of value j. Value 0 is never shifted nor
-    // negated, and no result is a negative.
+    // Cyclic transform of SIZE values, from natural order to the order of the tree, and back without the factor 1/SIZE.
+    // The forward transform has three steps: transforms of 4 values that lie SIZE / 4 apart; a product of value j of
+    // quarter i by 2^exponent(i, j); transforms of the quarters. The inverse does the same backwards. If minus[j] is
+    // set, x[j] holds the negative of value j. Value 0 is never shifted or negated, and results are never negated.
     template <int SIZE> PG_DEVICE void forward_values(Wide *x, const bool *minus) const {
         constexpr int QUARTER = SIZE / 4;
         if constexpr (SIZE == 2) {
@@ -238,7 +242,8 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return 192 / SIZE * K * FREQUENCIES[i] * j;
     }
     static PG_DEVICE Wide sum(Wide x, Wide y, bool minus) { return minus ? sub(x, y) : add(x, y); }
-    // Transform of 4 values, STEP apart. If minus[0], results are negatives. 2^(48 K) is a root of unity of order 4.
+    // Transform of 4 values, STEP apart. If minus[0] is set, all results are negated. 2^(48 * K) is a root of unity of
+    // order 4.
     template <int STEP> PG_DEVICE void forward4(Wide *x, const bool *minus) const {
         Wide &x0 = x[0], &x1 = x[STEP], &x2 = x[2 * STEP], &x3 = x[3 * STEP];
         const bool minus2 = minus[0] != minus[2 * STEP], minus3 = minus[STEP] != minus[3 * STEP];
@@ -247,7 +252,7 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         const Wide t = sum(x1, x3, minus3), v = shifted(sum(x1, x3, !minus3), 48 * K);
         x0 = sum(s, t, minus_t), x1 = sum(s, t, !minus_t), x2 = sum(f, v, minus_v), x3 = sum(f, v, !minus_v);
     }
-    // The first value is not a negative here.
+    // Inverse of forward4. minus[0] is never set here.
     template <int STEP> PG_DEVICE void inverse4(Wide *x, const bool *minus) const {
         Wide &x0 = x[0], &x1 = x[STEP], &x2 = x[2 * STEP], &x3 = x[3 * STEP];
         const bool minus1 = minus[STEP], minus3 = minus[2 * STEP] != minus[3 * STEP];
@@ -293,10 +298,10 @@ template <int K, Quotient QUOTIENT> struct Rounds<Goldilocks<K, QUOTIENT>> {
         }
     }
 
-    // A round leaves its values unmultiplied. Round ROUND reads the values of round ROUND + 1 and multiplies them by
-    // that round's powers. Round 0 of a pass also multiplies its own results: at node 1 by shifts (X^n + 1) or not at
-    // all (X^n - 1). The factor 1/points is in the powers of round 1 of the last pass, and for j = 0 in entry 0. Where
-    // that pass has one round, its results are multiplied by entry 0.
+    // A round does not multiply its own results by powers of rho: round ROUND multiplies the values that it reads by
+    // the powers of round ROUND + 1. Only round 0 of a pass multiplies its results too: at node 1 by shifts (X^n + 1)
+    // or not at all (X^n - 1). In the last pass, the powers of round 1 contain the factor 1/points, and entry 0 is that
+    // factor, for j = 0. If the last pass has only one round, its results are multiplied by entry 0.
     template <class S, int ROUND, bool ROOT, int BOUND>
     static PG_DEVICE void inverse(const Word &word, u64 *values, const Place<S> &place, const Twiddle *twiddles) {
         constexpr int RADIX = S::radix(ROUND), SIZE = 1 << RADIX;
@@ -333,10 +338,10 @@ template <int K, Quotient QUOTIENT> struct Rounds<Goldilocks<K, QUOTIENT>> {
     }
 
   private:
-    // The factors of a group's values, which round ROUND + 1 left unmultiplied. There value k of the group was number j
-    // below node b + k, with one j for all of the group, and b even. Powers j of nodes b and b + 1 are a pair, and the
-    // pair of the next two nodes lies STEP pairs on (tables.cu). j = 0 has no powers: the entries before are read,
-    // and not used.
+    // The powers of rho by which a group's values are still to be multiplied, because round ROUND + 1 has not done it.
+    // In that round value k of the group had the index j below node b + k; j is the same for the whole group, and b is
+    // even. Powers j of the nodes b and b + 1 are a pair, and the pair of the next two nodes lies STEP pairs further on
+    // (tables.cu). The tables hold no powers for j = 0: the entries before those of j = 1 are read, but not used.
     template <class S, int ROUND> struct PreviousPowers {
         using Pair = Neighbours<u64, 2>;
         static constexpr u32 STEP = (1 << S::radix(ROUND + 1)) - 1;

@@ -6,8 +6,8 @@
 
 // ---- in ----
 
-// Residues of integers of any machine type S. x: (items, count). y: (items, limbs, n), with zeros from entry count of a
-// row on.
+// Residues of integers of any machine type S. x: (items, count). y: (items, limbs, n); after the first `count` entries
+// a row is filled with zeros.
 template <class T> struct IntegersParameters {
     const void *x;
     T *y;
@@ -69,7 +69,7 @@ struct Tables {
     double unsure;  // how far the computed quotient of a sum may be from the true one
 };
 
-// The integer of coefficient j of an item. WORDS hold bits(Q) + 3 bits.
+// The integer of coefficient j of an item. WORDS words must hold 3 bits more than Q has.
 template <class T, int WORDS> PG_DEVICE void compose(const T *residues, const Tables &r, u64 item, u64 j, u64 *x) {
 #pragma unroll
     for (int w = 0; w < WORDS; ++w) x[w] = 0;

@@ -5,27 +5,28 @@
 #include "sum.cuh"
 #include "tensor.cuh"
 
-// Products with a key of digits of which start_rows has transformed the columns; here are the stages of the rows
-// (ntt_rows.cu). digits: (items, count, limbs, n). key: (count or more, 2, key_total, n). y: (items, 2, limbs, n). A
-// digit modulo one of its own limbs is the evaluated value itself, and is read from own (items, own_rows, n) instead.
-// With ADDS the sums begin with multiples of `more` (items, 2, own_rows, n). Sums that are wanted in coefficients go
-// through the rows of the inverse transform, and are left lazy. grid: blocks of a row, by item, in x; limbs of `rows`
-// in y, the last limb first, because start_rows has written it last. block: R::THREADS. dynamic shared memory:
-// R::SHARED_VALUES values, then a digit and two rows of the key, each as long as the block's part of a row.
+// digit_rows multiplies digits by a key and sums the products. start_rows has transformed the columns of the digits;
+// digit_rows begins with the stages of the rows (ntt_rows.cu). digits: (items, count, limbs, n). key: (at least count,
+// 2, key_total, n). y: (items, 2, limbs, n). Some limbs belong to a digit: modulo these the digit is the evaluated
+// value itself, and is read from own (items, own_rows, n) instead. With ADDS the sums begin with multiples of `more`
+// (items, 2, own_rows, n). Sums that are wanted in coefficients also go through the row stages of the inverse
+// transform, and are left lazy. grid: blocks of a row, by item, in x; limbs of `rows` in y, the last limb first,
+// because start_rows has written it last. block: R::THREADS. dynamic shared memory: R::SHARED_VALUES values, then a
+// digit and two rows of the key, each as long as the block's part of a row.
 //
 // While a block works on a digit, each thread copies its chunks of the next digit, and of the key's rows for that
 // digit, to shared memory.
 struct LimbRow {
-    u64 limb, key_row, digit, own_row;  // digit: the one to which the limb belongs, or `count`
-    u64 factor;                         // of row own_row of `more`; 0: there is none
+    u64 limb, key_row, digit, own_row;  // digit: index of the digit to which the limb belongs, or `count`
+    u64 factor;                         // multiplier of row own_row of `more`; 0: nothing is added
     u64 inverse;                        // whether the sums are wanted in coefficients
 };
 struct DigitRowsParameters {
     const void *digits, *own, *key, *more;
     void *y;
     const Modulus *moduli;          // by limb
-    const LimbRow *rows;            // of the limbs that one word serves
-    const char *const *tables;      // of the same limbs
+    const LimbRow *rows;            // one for each limb that the word of this launch serves
+    const char *const *tables;      // the tables of the same limbs
     u64 offset, inverse_offset, n;  // offsets: bytes before the twiddles of the rows in a table
     u32 limbs, count, own_rows, key_total, starts_next;
 };
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
 #pragma unroll
         for (int k = 0; k < R::VALUES; ++k)
             if (!is_own) raw[k] = digit[tile.value(k)];
-        synchronise<R::sharers(0)>();  // they have read the digit, which may now be overwritten
+        synchronise<R::sharers(0)>();  // all have read the digit, which may now be overwritten
         fetch_digit(j + 1);
         if (!is_own) tile.transform(word, raw, chunks);
         await_copies<1>();
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
     }
     start_next(p.starts_next);
     T *const y = (T *)p.y + (2ull * item * p.limbs + limb) * n + first;
-    const u64 twiddles = p.inverse_offset - p.offset;  // from those of the forward pass, in bytes
+    const u64 twiddles = p.inverse_offset - p.offset;  // distance from the twiddles of the forward pass, in bytes
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
         T *const to = y + (u64)c * p.limbs * n;
@@ -145,9 +146,10 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
     }
 }
 
-// An automorphism of evaluated values, at VALUES neighbours from point i on, n >= 2 VALUES if VALUES > 1. Points are in
-// bit-reversed order, so these come from VALUES neighbours too, which begin at point `from`. In natural order the
-// exponents of neighbours are order / VALUES apart: number k comes from number first + multiplier k modulo VALUES.
+// An automorphism of evaluated values, at VALUES neighbouring points, beginning with point i. If VALUES > 1, n is at
+// least 2 * VALUES. Points are in bit-reversed order, so the values come from VALUES neighbours too, which begin at
+// point `from`. In natural order the exponents of these neighbours are order / VALUES apart, and neighbour k comes from
+// neighbour (first + multiplier * k) mod VALUES.
 template <int VALUES> struct MovedPoints {
     static_assert(VALUES == 1 || VALUES == 2 || VALUES == 4);
     u32 from, first, multiplier;
@@ -158,7 +160,7 @@ template <int VALUES> struct MovedPoints {
     template <class T> PG_DEVICE Neighbours<T, VALUES> arranged(Neighbours<T, VALUES> x) const {
         T *const v = x.values;
         if constexpr (VALUES == 2) exchange(first, v[0], v[1]);
-        if constexpr (VALUES == 4) {  // in natural order: 0 2 1 3
+        if constexpr (VALUES == 4) {  // the natural order of the four is 0 2 1 3
             const u32 reflects = multiplier >> 1 & 1, turn = reflects ? 0 - first : first;
             exchange(reflects, v[2], v[3]);
             const T start = v[0];
@@ -176,23 +178,23 @@ template <int VALUES> struct MovedPoints {
 };
 
 // Sums over rotations of products of evaluated digits with keys: rotated_sums() of polygpu/_backends/base.py. A thread
-// computes both components at VALUES neighbouring points of a limb. A turned key is multiplied where the digits come
-// from, and the sums are moved. For other keys the digits are moved.
+// computes both components at VALUES neighbouring points of a limb. A turned key is multiplied at the points from which
+// the rotation takes its values, and then the sums are moved. For other keys the digits are moved first.
 //
-// digits: (terms or 1, items, count, limbs, n). more: (terms or 1, items, 2, more_rows, n). weights: (any, limbs, n).
-// With RESULTS > 0 a block computes that many results from all terms, weighted: result g has weight number
-// places[term][first_result + g], if that is not NO_PLACE. With RESULTS = 0 nothing is weighted, and a block adds up
-// the terms of one set: y (sets, items, 2, limbs, n). With `adds` the sums are added to what y has. grid: blocks of
-// ROTATED_THREADS VALUES points, by item, by set, in x; limbs of `rows` in y. block: ROTATED_THREADS. Rows of all
-// arrays begin at multiples of VALUES residues in memory.
-constexpr int ROTATED_TERMS = 32;     // of a launch
-constexpr int ROTATED_THREADS = 128;  // of a block
+// digits: (terms, or 1 if all share them; items, count, limbs, n). more: (terms or 1, items, 2, more_rows, n). weights:
+// (any, limbs, n). With RESULTS > 0 a block computes RESULTS results, each a weighted sum of all terms. The weight of a
+// term in result g is weights[places[term][first_result + g]]; if that place is NO_PLACE, the term is left out. With
+// RESULTS = 0 nothing is weighted, and a block adds up the terms of one set: y (sets, items, 2, limbs, n). With `adds`
+// the sums are added to what y holds. grid: blocks of ROTATED_THREADS * VALUES points, by item, by set, in x; limbs of
+// `rows` in y. block: ROTATED_THREADS. Rows of all arrays begin at multiples of VALUES residues in memory.
+constexpr int ROTATED_TERMS = 32;     // terms of a launch, at most
+constexpr int ROTATED_THREADS = 128;  // threads of a block
 constexpr u64 NO_PLACE = ~0ull;
 struct RotatedLimb {
-    u64 limb, more_row, factor;  // of that row of `more`; 0: there is none
+    u64 limb, more_row, factor;  // multiplier of row more_row of `more`; 0: nothing is added
 };
 struct RotatedTerm {
-    u64 has_key, digits, key_total;  // digits: which ones
+    u64 has_key, digits, key_total;  // digits: first index in the array `digits`
 };
 struct RotatedParameters {
     const void *digits, *more, *weights;
@@ -244,7 +246,7 @@ __global__ void __launch_bounds__(ROTATED_THREADS) rotated_sums(const __grid_con
             }
         }
         KeySum<W> sums[2][VALUES];
-        int added = 0;  // products since they were settled
+        int added = 0;  // products since the sums were settled
         const auto settle = [&] {
             if (++added <= KeySum<W>::STEPS) return;
             added = 1;

@@ -1,13 +1,13 @@
 // Exact products of a matrix of integers of 1 or 2 bytes and a matrix of words modulo q, on tensor cores (docs/math.md,
-// "Products of matrices"). The left matrix is read as it lies in memory, by rows or by columns. The words are cut into
-// bytes before: digits.
+// "Products of matrices"). The left matrix is read as it lies in memory, by rows or by columns. The words are first cut
+// into bytes, which are called digits.
 #include "matmul_tensor.cuh"
 #include "ptx.cuh"
 
-// Digits of a matrix x (k, n). Row L j + d of the result holds digit d of the words of column j, where L is the number
-// of a word's bytes. For integers of two bytes the digits of a word x are followed by those of 2^8 x mod q, which the
-// integers' high bytes multiply. Rows are `pitch` bytes long, and end with zeros. A thread makes 16 bytes of each row
-// of a column. grid: n pitch / 16 / 256. block: 256.
+// Cuts a matrix x (k, n) into digits. Row L * j + d of the result holds digit d of the words of column j (a word has L
+// bytes). If the integers have two bytes, each digit of a word x is followed by the same digit of 2^8 * x mod q, which
+// the high bytes of the integers multiply. Rows are `pitch` bytes long, and end with zeros. A thread makes 16 bytes of
+// each of the L rows of a column. grid: n * pitch / 16 / 256. block: 256.
 template <class W> struct CutParameters {
     const W *x;
     unsigned char *out;
@@ -38,13 +38,16 @@ template <class W, int SIZE> __global__ void __launch_bounds__(256) cut_words(co
         write<DEFAULT>((Chunk *)(p.out + (L * column + d) * p.pitch + 16 * chunk), pack<4>(digits[d]));
 }
 
-// How a block reads its part of the left matrix. SIZE = 0: rows are dense. Else columns are, of integers of SIZE bytes.
+// How a block reads its part of the left matrix. SIZE = 0: rows are dense. Else columns are dense, and integers have
+// SIZE bytes.
 template <class Tile, int SIZE> struct LeftBytes : Tile {
     static constexpr int ROWS = Tile::ROWS, DOWN = Tile::DOWN;
     static constexpr int LENGTH = SIZE * ROWS / 16, COUNT = Tile::DEPTH / SIZE;  // chunks of a column's part; columns
+                                                                                 // of a stage
     static_assert(DOWN % 2 == 0, "a lane takes four neighbouring rows");
 
-    // A lane reads rows 4 (lane / 4) to + 3 of 32, from columns of which the first is a multiple of 4 / SIZE.
+    // Of every 32 rows a lane reads four, beginning with row 4 * (lane / 4). The first of the columns that it reads is
+    // a multiple of 4 / SIZE.
     static PG_DEVICE int place(int column, int chunk) {
         return column * LENGTH + (chunk ^ column / (4 / SIZE) % 4 * 2);
     }
@@ -78,7 +81,8 @@ template <class Tile, int SIZE> struct LeftBytes : Tile {
                 for (int r = 0; r < 4; ++r) a[2 * pair + r / 2][2 * half + r % 2] = w[r];
             }
     }
-    // `rows` rows and `bytes` bytes of depth exist. Digits are zero where columns are missing.
+    // Only `rows` rows and `bytes` bytes of depth exist. What is read for missing columns does not matter, since the
+    // digits are 0 there.
     template <int BYTES>
     static PG_DEVICE void fetch(Chunk *to, const unsigned char *from, u64 stride, int rows, int bytes) {
         Tile::template fetch_chunks<COUNT, LENGTH, BYTES>(to, from, stride, bytes / SIZE, SIZE * rows, place);
@@ -92,8 +96,8 @@ template <class Tile> struct LeftBytes<Tile, 0> : Tile {
     }
 };
 
-// y[i] = the sums modulo q of the columns of rows i part ... (i + 1) part - 1 of x (rows, n), below q. grid: n / 32 in
-// x, sums in y. block: 32 columns by 8 rows.
+// y[i] = the sum modulo q of rows i * part ... (i + 1) * part - 1 of x (rows, n), for each column. grid: n / 32 in x,
+// sums in y. block: 32 columns by 8 rows.
 template <class W> struct SumRowsParameters {
     const W *x;
     W *y;
@@ -118,9 +122,9 @@ template <class W> __global__ void __launch_bounds__(256) sum_rows(const SumRows
     p.y[(u64)blockIdx.y * p.n + column] = (W)sum;
 }
 
-// Sums over parts of the depth: out[part] = left right, (parts, m, n). Parts have at most 2^15 bytes, so that sums of
-// products stay below 2^31. The sign bits of signed integers are flipped by `flip`, which adds `half` to each integer.
-// So `half` times the sum of the words, which `sums` has for each part and column, is subtracted.
+// out[part] = left * right, summed over one part of the depth; out: (parts, m, n). Parts have at most 2^15 bytes, so
+// that sums of products stay below 2^31. `flip` flips the sign bits of signed integers, which adds `half` to each
+// integer. So `half` times the sum of the words is subtracted; `sums` has that sum for each part and column.
 template <class W> struct BytesParameters {
     const unsigned char *left, *right;
     const W *sums;

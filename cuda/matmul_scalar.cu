@@ -16,7 +16,7 @@ template <int WIDTH, class T> PG_DEVICE Neighbours<T, WIDTH> residues(const Modu
     return x;
 }
 
-// One step of k for all sums of a thread.
+// Adds the products of one step of k to all sums of a thread.
 template <class S, int TM, int TP, int WIDTH, class Items>
 PG_DEVICE void add_all(S (&sums)[TM][TP][WIDTH], const Items (&x)[TM], const Items (&y)[TP]) {
 #pragma unroll
@@ -43,17 +43,18 @@ PG_DEVICE Neighbours<typename S::Storage, WIDTH> values(const S (&sums)[WIDTH], 
     return y;
 }
 
-constexpr int POINTS_THREADS = 128;  // of a block
-// For how many blocks the registers of a multiprocessor should suffice; 0: as the compiler sees fit.
+constexpr int POINTS_THREADS = 128;  // threads of a block
+// How many blocks a multiprocessor should hold, which limits the registers of a thread; 0: no limit.
 constexpr __device__ int points_blocks(int rows, int columns) { return rows * columns >= 64 ? 3 : 0; }
 
-// out[s, i, j, e] = sum over k < length of a[s, i, k, e] b[s, k, j, e], e < entries: points of all rows. A thread holds
-// TM x TP sums at WIDTH neighbouring points. The last tile of an axis ends with the axis; sums that it shares with the
-// tile before are written by that tile. Threads of a block: 2^log_lanes along e, 2^log_columns tiles along j,
-// 2^log_rows along i, the rest along s. Blocks run along j first, then i, s and e, so that blocks which share operands
-// run together and find them in the cache. a_batch ... out_column: values from one index to the next of an axis.
-// INTEGERS: few rows times a matrix, whose columns are the points. a has no points, and words are canonical or not.
-// Product s takes `length` of the `total` terms, from s * length on.
+// out[s, i, j, e] = sum over k < length of a[s, i, k, e] * b[s, k, j, e]. e < entries runs over the points of all
+// limbs. A thread holds TM * TP sums at WIDTH neighbouring points. The last tile of an axis ends with the axis, so it
+// may overlap the tile before; the sums in both are written by the tile before. The threads of a block cover
+// 2^log_lanes places along e, 2^log_columns tiles along j, 2^log_rows tiles along i; the rest lie along s. Blocks run
+// along j first, then i, s and e, so that blocks which share operands run together and find them in the cache. a_batch
+// ... out_column: values from one index of an axis to the next.
+// INTEGERS: the product of few rows with a matrix whose columns are the points. Here a has no points, and words need
+// not be canonical. Product s takes `length` of the `total` terms, beginning at term s * length.
 template <class T> struct PointsParameters {
     const T *a, *b;
     T *out;
@@ -132,9 +133,10 @@ template <class T, int TILE, int WIDTH> struct PointsStages {
     static_assert(EDGE * POINTS == POINTS_THREADS * CHUNK, "a thread copies a chunk of either operand for each step");
 };
 
-// The same sums (matmul_points) by blocks of 2 x 2 warps at the same points, with TILE x TILE sums a thread. Copies for
-// the next steps of k run while the warps work on the present ones. Values outside of the operands are 0. Arrays and
-// sizes are those of whole chunks. Blocks run as above. A multiprocessor should hold three, or two with 64-bit words.
+// The sums of matmul_points, by blocks of 2 x 2 warps at the same points, with TILE x TILE sums a thread. Copies for
+// the next steps of k run while the warps work on the present ones. Values outside of the operands are read as 0.
+// Arrays begin at whole chunks, and their strides and `entries` are multiples of a chunk. Blocks run in the order of
+// matmul_points. A multiprocessor should hold three blocks, or two with 64-bit words.
 template <class T> struct StagedParameters {
     const T *a, *b;
     T *out;
@@ -219,7 +221,7 @@ __global__ void __launch_bounds__(POINTS_THREADS, sizeof(typename S::Storage) ==
 // A block of 16 x 16 threads with TILE x TILE sums each, which walks along k in steps of DEPTH.
 template <class T, int TILE> struct IntegerTile {
     static constexpr int SIDE = 16, THREADS = SIDE * SIDE, EDGE = SIDE * TILE;  // EDGE: rows and columns of outputs
-    static constexpr int DEPTH = TILE == 1 ? 16 : 8, MOVED = EDGE * DEPTH / THREADS;  // MOVED: words, by each thread
+    static constexpr int DEPTH = TILE == 1 ? 16 : 8, MOVED = EDGE * DEPTH / THREADS;  // MOVED: words a thread copies
     static constexpr int MOST = 16 / sizeof(T), VECTOR = TILE < MOST ? TILE : MOST;   // VECTOR: neighbouring sums
     static constexpr int PITCH = EDGE + MOST;
     // The row or column of sum i of the thread with this index along the axis.
@@ -228,10 +230,11 @@ template <class T, int TILE> struct IntegerTile {
     }
 };
 
-// out[s] = a[s] b[s], of words, canonical or not. A block reads the words of the next step while it works on the
-// residues of the present one in shared memory, which holds those of a by columns. Words outside of the operands are 0.
-// a_batch, b_batch: words from matrix to matrix, 0 if one is shared; a_row: from row to row of a. Product s takes
-// `length` of the `total` terms, beginning at s * length. Blocks along columns, rows, batch.
+// out[s] = a[s] * b[s] for matrices of words, which need not be canonical. Shared memory holds the residues of the
+// present step, those of a by columns; while a block works on these, it reads the words of the next step. Words outside
+// of the operands are read as 0. a_batch, b_batch: words from one matrix to the next, 0 if all products share it.
+// a_row: words from one row of a to the next. Product s takes `length` of the `total` terms, beginning at term s *
+// length. Blocks run along columns first, then rows, then the batch.
 template <class T> struct IntegerParameters {
     const T *a, *b;
     T *out;
@@ -299,7 +302,7 @@ __global__ void __launch_bounds__(256) matmul_integer(const IntegerParameters<ty
             add_all(sums, x, y);
             if ((l + 1) % S::STEPS == 0) settle_all(sums, m);
         }
-        if (more) put(buffer ^ 1);  // all have read that buffer before the last barrier
+        if (more) put(buffer ^ 1);  // all threads read that buffer before the last barrier
         __syncthreads();
     }
 #pragma unroll
@@ -311,11 +314,12 @@ __global__ void __launch_bounds__(256) matmul_integer(const IntegerParameters<ty
         }
 }
 
-constexpr int NARROW_THREADS = 256;  // of a block
+constexpr int NARROW_THREADS = 256;  // threads of a block
 
-// out[s] = a[s] b[s] of words, canonical or not, with at most N columns; b comes transposed. Both have rows of `pitch`
-// words. 2^log_lanes threads share ROWS rows of the result: each sums over its part of k, in chunks of WIDTH.
-// The terms of product s are as above. Blocks along rows, batch.
+// out[s] = a[s] * b[s] for matrices of words, which need not be canonical. out has at most N columns. b is stored
+// transposed, and rows of a and b have `pitch` words. 2^log_lanes threads share ROWS rows of the result: each sums over
+// its part of k, in chunks of WIDTH. Product s takes the same terms as in matmul_integer. Blocks run along rows first,
+// then the batch.
 template <class T> struct NarrowParameters {
     const T *a, *b;
     T *out;

@@ -1,16 +1,17 @@
 // Exact products of matrices modulo q on tensor cores that multiply bytes and sum in 32 bits (docs/math.md, "Products
 // of matrices").
 //
-// By digits: with a = sum of a_i 2^(8 i), a b = sum of a_i (2^(8 i) b mod q). The factors in brackets are cut into
-// bytes too. This is one product of matrices of bytes; the rows of the left one are the words as they lie in memory.
+// By digits: with a = sum of a_i * 2^(8 * i), a * b = sum of a_i * (2^(8 * i) * b mod q). The factors in brackets are
+// cut into bytes too, so that all is one product of matrices of bytes. The rows of the left matrix are the words as
+// they lie in memory.
 //
-// By residues: both operands modulo pairwise coprime p of at most 2^8, a product of matrices modulo each, and the
-// Chinese remainder theorem.
+// By residues: both operands are reduced modulo several numbers p <= 2^8, which are pairwise coprime. The matrices are
+// multiplied modulo each p, and the results are joined by the Chinese remainder theorem.
 #include "matmul_tensor.cuh"
 
 // ---- by digits ----
 
-// 2^8 x modulo q, below 2 q: Shoup's product with a constant.
+// 2^8 * x modulo q, below 2q: Shoup's product with a constant.
 template <class W> struct ByteShift;
 template <> struct ByteShift<u32> {  // q <= 2^31, or 2^32, which is held as 0
     u32 factor, quotient, q;
@@ -24,20 +25,20 @@ template <> struct ByteShift<u64> {  // q <= 2^62
     PG_DEVICE u64 operator()(u64 x) const { return x * factor - __umul64hi(x, quotient) * q; }
 };
 
-// The low bytes of four words.
+// Joins the low bytes of four words.
 PG_DEVICE u32 join_bytes(const u32 (&w)[4]) {
     return __byte_perm(__byte_perm(w[0], w[1], 0x0040), __byte_perm(w[2], w[3], 0x0040), 0x5410);
 }
 
-// The right operand's part of a stage. A thread's words become 16 bytes of depth, of one column of words.
+// The right operand's part of a stage. A thread's words, all of one column, become 16 bytes of depth.
 template <class Tile, class W> struct RightDigits {
     static constexpr int L = sizeof(W), DEEP = 16 / L,
-                         WIDE = Tile::COLUMNS / L;  // words: of a thread, and of a row of the tile
+                         WIDE = Tile::COLUMNS / L;  // DEEP: words of a thread; WIDE: of a row of the tile
     static constexpr int TASKS = WIDE * Tile::CHUNKS, TURNS = (TASKS + Tile::THREADS - 1) / Tile::THREADS;
     W words[TURNS][DEEP];
 
     static PG_DEVICE int task(int turn) { return turn * Tile::THREADS + (int)threadIdx.x; }
-    // b: the first word of the stage, where `rows` rows and `columns` columns begin; other words are 0.
+    // b: the first word of the stage. From it on, `rows` rows and `columns` columns exist; other words are read as 0.
     PG_DEVICE void read(const W *b, u64 stride, int rows, int columns) {
 #pragma unroll
         for (int turn = 0; turn < TURNS; ++turn) {
@@ -47,13 +48,13 @@ template <class Tile, class W> struct RightDigits {
                 words[turn][i] = n < columns && k + i < rows ? b[(u64)(k + i) * stride + n] : 0;
         }
     }
-    // Byte j of 2^(8 i) word k goes to byte L k + i of row L n + j.
+    // Byte j of 2^(8 * i) times word k goes to byte L * k + i of row L * n + j.
     PG_DEVICE void store(Chunk *right, const ByteShift<W> &shift) const {
 #pragma unroll
         for (int turn = 0; turn < TURNS; ++turn) {
             if (TASKS % Tile::THREADS && task(turn) >= TASKS) break;
             int n = task(turn) % WIDE, chunk = task(turn) / WIDE;
-            u32 bytes[L][4];  // of row L n + j
+            u32 bytes[L][4];  // of row L * n + j
 #pragma unroll
             for (int k = 0; k < DEEP; ++k) {
                 W x = words[turn][k];
@@ -80,8 +81,8 @@ template <class Tile, class W> struct RightDigits {
     }
 };
 
-// out = left right, or out += left right, for (batch, m, k) by (batch, k, n). W: u32 and q <= 2^31 or 2^32, or u64 and
-// q <= 2^62. k is at most 2^15 / sizeof(W), so that sums stay below 2^31.
+// out = left * right, or out += left * right if `add`. left: (batch, m, k); right: (batch, k, n). W is u32 with q <=
+// 2^31 or q = 2^32, or u64 with q <= 2^62. k is at most 2^15 / sizeof(W), so that sums stay below 2^31.
 template <class W> struct DigitsParameters {
     const W *left, *right;
     W *out;
@@ -154,10 +155,10 @@ __global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64)) gemm
 
 // ---- by residues ----
 
-// A modulus p <= 2^8, and what makes a residue of a centred word: the sum of its digits times weights.
+// A modulus p <= 2^8, and what turns a centred word into its residue: the sum of the word's digits times weights.
 struct Residue {
     u32 p, inverse;  // inverse: floor(2^32 / p)
-    u32 weights[3];  // 2^(16 i), or 2^(21 i) for words of 64 bits, times a factor, modulo p
+    u32 weights[3];  // 2^(16 * i), or 2^(21 * i) for words of 64 bits, times a factor, modulo p
     u32 offset;      // 128 plus a multiple of p, which makes the sum positive if the last digit is negative
     u32 multiple;    // the largest multiple of p up to 2^31
     u32 unused;
@@ -173,7 +174,7 @@ template <> struct CentredDigits<u32> {
     u32 low;
     i32 high;
     PG_DEVICE CentredDigits(i64 x) : low((u32)x & 0xffff), high((i32)(x >> 16)) {}
-    // 128 plus a residue from -128 to 127
+    // Returns 128 plus a residue from -128 to 127.
     PG_DEVICE u32 modulo(const Residue &r) const {
         return r.reduce(low * r.weights[0] + (u32)high * r.weights[1] + r.offset);
     }
@@ -188,9 +189,9 @@ template <> struct CentredDigits<u64> {
     }
 };
 
-// Signed residues of words, eight words of a row a thread: out[p][matrix][row][depth], with zeros at depths >= k.
-// TRANSPOSED: from x[matrix][k][row], which has `width` rows; the rows after them are zeros. Here a warp takes 8 rows
-// and 32 bytes of each, so that it reads and writes whole sectors of memory.
+// Computes signed residues of words: out[p][matrix][row][depth], with zeros at depths >= k. A thread takes eight words
+// of a row. TRANSPOSED: x is x[matrix][k][row] with `width` rows; any further rows of `out` are zeros. Here a warp
+// takes 8 rows and 32 bytes of each, so that it reads and writes whole sectors of memory.
 template <class W> struct SplitParameters {
     const W *x;
     unsigned char *out;
@@ -241,16 +242,16 @@ template <class W, bool TRANSPOSED> __global__ void __launch_bounds__(256) gemm_
     }
 }
 
-// The weights of a sum modulo p in the result. The sum has a factor 1/(P/p) from its left operand. cofactor: P/p modulo
-// q. share: 2^26 / p, rounded.
+// The weights of a sum modulo p in the result; P is the product of all p. The sum contains the factor 1/(P/p) mod p, by
+// which its left operand was multiplied. cofactor: P/p modulo q. share: 2^26 / p, rounded.
 struct Weight {
     u64 cofactor;
     u32 share, unused;
 };
 
-// Words modulo q of integers X, |X| < P/2 (1 - 2^-11), from sums[p][row][pitch], |sum| < 2^31 - 2^8. With y = sum mod
-// p, X is the sum of all y P/p, less t P, where t is the sum of all y/p, rounded. weights[count].cofactor is -P mod q.
-// A thread takes four words of a row.
+// Computes words modulo q of integers X, |X| < P/2 * (1 - 2^-11), from sums[p][row][pitch], |sum| < 2^31 - 2^8. With y
+// = sum mod p, X is the sum over p of y * P/p, minus t * P, where t is the sum over p of y/p, rounded.
+// weights[count].cofactor is -P mod q. A thread takes four words of a row.
 template <class W> struct ComposeParameters {
     const i32 *sums;
     W *out;

@@ -1,6 +1,6 @@
-// A block's share of a matrix product of bytes on tensor cores: a tile of ROWS rows of the left operand by COLUMNS
-// columns of the right one. Both are held as rows of DEPTH bytes along the inner dimension, one stage of DEPTH bytes
-// after the other.
+// What a block computes of a matrix product of bytes on tensor cores: a tile of ROWS rows of the left operand by
+// COLUMNS columns of the right one. The inner dimension (the depth) is taken in stages of DEPTH bytes. A stage holds
+// both operands as rows of DEPTH bytes along the depth.
 #pragma once
 #include "memory.cuh"
 #include "tensor.cuh"
@@ -9,10 +9,11 @@ using Chunk = Neighbours<u32, 4>;  // 16 bytes, the unit of copies and of load_m
 
 template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> struct GemmTile {
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, DEPTH = DEPTH_;
-    static constexpr int CHUNKS = DEPTH / 16;  // of a row
+    static constexpr int CHUNKS = DEPTH / 16;  // chunks of a row
     static constexpr int WARPS_DOWN = ROWS / WARP_ROWS, WARPS_ACROSS = COLUMNS / WARP_COLUMNS;
     static constexpr int THREADS = 32 * WARPS_DOWN * WARPS_ACROSS;
-    static constexpr int DOWN = WARP_ROWS / 16, ACROSS = WARP_COLUMNS / 8;  // products of a warp for 32 bytes of depth
+    static constexpr int DOWN = WARP_ROWS / 16, ACROSS = WARP_COLUMNS / 8;  // a warp makes DOWN * ACROSS products for
+                                                                            // 32 bytes of depth
     static constexpr int RUN = 2 * ACROSS;  // neighbouring columns of which a lane holds the sums
     static_assert(CHUNKS == 4 || CHUNKS == 8, "rows of 64 or 128 bytes");
     static_assert(ACROSS % 2 == 0, "two matrices of columns are loaded at a time");
@@ -22,7 +23,7 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
         return row * CHUNKS + (chunk ^ (row / (8 / CHUNKS) ^ row / RUN) % CHUNKS);
     }
 
-    // The first row and column of this thread's warp, and its lane, which says its part of a fragment.
+    // The first row and column of this thread's warp, and its lane, which determines its part of a fragment.
     int row, column, lane;
     PG_DEVICE GemmTile()
         : row((int)threadIdx.x / 32 / WARPS_ACROSS * WARP_ROWS),
@@ -33,8 +34,9 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
     PG_DEVICE int row_of(int i, int h) const { return row + 16 * i + 8 * h + lane / 4; }
     PG_DEVICE int column_of() const { return column + RUN * (lane % 4); }
 
-    // sums += left right, of one stage. load(a, step) gets the left operand's fragments of 32 bytes of depth, from
-    // chunk `step` on. Column c of fragment j is column RUN (c / 2) + 2 j + c % 2 of the warp.
+    // Adds the product of one stage, left times right, to the sums. load(a, step) loads the left operand's fragments of
+    // 32 bytes of depth, beginning with chunk `step`. Column c of fragment j is column RUN * (c / 2) + 2 * j + c % 2 of
+    // the warp.
     template <class Load>
     PG_DEVICE void multiply(i32 (&sums)[DOWN][ACROSS][4], const Load &load, const Chunk *right) const {
         const int c = lane % 8, right_row = column + RUN * (c / 2) + c % 2 + lane / 16 * 2, right_chunk = lane / 8 % 2;
@@ -57,8 +59,9 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
         for (int i = 0; i < DOWN; ++i) load_matrices<>(a[i], left + place(left_row + 16 * i, left_chunk + step));
     }
 
-    // Starts the copies of one stage of an operand with COUNT rows in this tile. `rows` of these and `bytes` of the
-    // DEPTH bytes exist. Missing bytes are zeros. Missing rows repeat the last one; their sums are not used.
+    // Starts the copies of one stage of an operand that has COUNT rows in this tile. Only `rows` of these, and `bytes`
+    // of the DEPTH bytes, exist. Missing bytes are read as zeros. Missing rows repeat the last one; their sums are not
+    // used.
     template <int COUNT, int BYTES>
     static PG_DEVICE void fetch(Chunk *to, const unsigned char *from, u64 stride, int rows, int bytes) {
         fetch_chunks<COUNT, CHUNKS, BYTES>(to, from, stride, rows, bytes, place);
@@ -90,7 +93,7 @@ PG_DEVICE void transpose_bytes(u32 (&w)[4]) {
     w[2] = __byte_perm(b, d, 0x5410), w[3] = __byte_perm(b, d, 0x7632);
 }
 
-// sum of x[j] 2^(8 j) modulo q, for 0 <= x[j] < 2^31
+// sum of x[j] * 2^(8 * j) modulo q, for 0 <= x[j] < 2^31
 template <class W> PG_DEVICE W compose_digits(const Modulus &m, const i32 *x);
 template <> PG_DEVICE u32 compose_digits<u32>(const Modulus &m, const i32 *x) {
     return (u32)reduce(m, (u64)x[0] + ((u64)x[1] << 8) + ((u64)x[2] << 16) + ((u64)x[3] << 24));

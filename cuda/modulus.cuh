@@ -11,7 +11,7 @@ using i64 = long long;
 #define PG_DEVICE __device__ __forceinline__
 
 struct Modulus {
-    u64 q;           // modulo 2^64: 0 stands for 2^64
+    u64 q;           // 0 stands for 2^64
     u64 last;        // q - 1
     u64 divisor;     // q << shift, its top bit set
     u64 reciprocal;  // floor((2^128 - 1) / divisor) - 2^64
@@ -24,10 +24,10 @@ struct Modulus {
     // separately: a compiler that knew how they are related would recompute them from q again and again.
     u32 q32, minus_q32, q2_32, minus_q2_32;
     u64 q2, q3, q6, minus_q;
-    u64 power64, power64_quotient;  // 2^64 mod q, floor(2^64 power64 / q)
+    u64 power64, power64_quotient;  // 2^64 mod q, floor(2^64 * power64 / q)
 };
 
-// (high * 2^64 + low) / (q << shift), high below the divisor; returns the quotient.
+// Divides high * 2^64 + low by m.divisor = q << shift. Returns the quotient. Needs high < m.divisor.
 // Source: Moeller & Granlund 2011, algorithm 4.
 PG_DEVICE u64 divide(const Modulus &m, u64 high, u64 low, u64 &remainder) {
     u64 product_low = m.reciprocal * high, quotient = __umul64hi(m.reciprocal, high);
@@ -40,7 +40,7 @@ PG_DEVICE u64 divide(const Modulus &m, u64 high, u64 low, u64 &remainder) {
     return quotient;
 }
 
-// (high * 2^64 + low) mod q; needs high < q
+// (high * 2^64 + low) mod q. Needs high < q.
 PG_DEVICE u64 reduce(const Modulus &m, u64 high, u64 low) {
     if (m.q == 0) return low;
     u64 r;
@@ -58,14 +58,15 @@ PG_DEVICE u64 sub_mod(const Modulus &m, u64 x, u64 y) { return x >= y ? x - y : 
 PG_DEVICE u64 neg_mod(const Modulus &m, u64 x) { return x ? m.q - x : 0; }
 PG_DEVICE u64 mul_mod(const Modulus &m, u64 x, u64 y) { return reduce(m, __umul64hi(x, y), x * y); }
 
-// floor(w * 2^64 / q), the quotient of Shoup's product; needs w < q
+// floor(w * 2^64 / q), the quotient of Shoup's product. Needs w < q.
 PG_DEVICE u64 shoup_quotient(const Modulus &m, u64 w) {
     u64 r;
     return divide(m, w << m.shift, 0, r);
 }
 
-// The product modulo p = 2^64 - 2^32 + 1, where 2^64 = 2^32 - 1 and 2^96 = -1: low + (2^32 - 1) h_0 - h_1 of the
-// halves h_0, h_1 of the high word. A borrow or carry of 2^64 is corrected by 2^32 - 1; no correction wraps again.
+// x * y modulo p = 2^64 - 2^32 + 1. Modulo p, 2^64 = 2^32 - 1 and 2^96 = -1. So if the high word of x * y is h_0 + h_1
+// * 2^32, then x * y = low + (2^32 - 1) * h_0 - h_1. A borrow of 2^64 is corrected by subtracting 2^32 - 1, a carry by
+// adding it. Neither correction wraps again.
 constexpr u64 GOLDILOCKS = 0xffffffff00000001, GOLDILOCKS_WRAP = 0xffffffff;
 PG_DEVICE u64 goldilocks_product(u64 x, u64 y) {
     const u64 low = x * y, high = __umul64hi(x, y), h1 = high >> 32, h0 = (u32)high * GOLDILOCKS_WRAP;
@@ -76,7 +77,7 @@ PG_DEVICE u64 goldilocks_product(u64 x, u64 y) {
     return r >= GOLDILOCKS ? r - GOLDILOCKS : r;
 }
 
-// Barrett's product for q < 2^62 (docs/math.md): the estimated quotient is at most 2 too small.
+// Barrett's product for q < 2^62 (docs/math.md). The estimated quotient is exact or up to 2 too small.
 PG_DEVICE u64 barrett_product(const Modulus &m, u64 x, u64 y) {
     u64 low = x * y, high = __umul64hi(x, y);
     u32 right = m.bits - 2, left = 64 - right;

@@ -1,29 +1,30 @@
 // Transforms and fused products.
 //
-// A launch is one pass over rows of residues: stages log_blocks ... log_blocks + LOG_LENGTH - 1 of the tree of factors
-// (docs/math.md). Or it is two passes, the second following the first through the L2 cache (flow.cuh). Row r holds
-// residues modulo limb r % limbs. Tiles: tile.cuh. Launches: polygpu/_backends/cuda/. block: Shape::THREADS. dynamic
-// shared memory: Shape::SHARED_VALUES values.
+// A launch is one pass over rows of residues, or two passes of which the second follows the first through the L2 cache
+// (flow.cuh). A pass takes stages log_blocks ... log_blocks + LOG_LENGTH - 1 of the tree of factors (docs/math.md). Row
+// r holds residues modulo limb r % limbs. Tiles: tile.cuh. Launches: polygpu/_backends/cuda/. block: Shape::THREADS.
+// dynamic shared memory: Shape::SHARED_VALUES values.
 //
-// grid of a pass: blocks of threads in the order of memory, in x. Or the batch in x, and in y the parts into which
-// blocks of threads divide a row, by limb; then blocks that run side by side read the same twiddles.
+// grid of a pass: either all blocks of threads in x, in the order of memory; or the batch in x and, in y, limbs and the
+// parts into which blocks of threads divide a row. In the second form, blocks that run side by side read the same
+// twiddles.
 #include "complex.cuh"
 #include "flow.cuh"
 #include "goldilocks.cuh"
 #include "tile.cuh"
 
-constexpr int MAX_LIMBS = 64;  // of a launch
+constexpr int MAX_LIMBS = 64;  // limbs of a launch, at most
 struct Tables {
     const char *of[MAX_LIMBS];  // by limb: the table of its prime (tables.cu)
-    u16 rows[MAX_LIMBS];        // GROUPED: by limb, its row of a polynomial
+    u16 rows[MAX_LIMBS];        // GROUPED: by limb, its row in a polynomial
 };
 
 struct Pass {
     const Modulus *moduli;  // by limb
-    u64 offset;             // bytes before this pass's twiddles in a table: W::Twiddle by block and entry
+    u64 offset;             // bytes before this pass's twiddles in a table, which are ordered by block and entry
     u64 tiles;              // transforms (COLUMNS = 1) or groups of COLUMNS of them, over all rows
-    u32 limbs;              // that one word serves
-    u32 total;              // GROUPED: rows of a polynomial, with those of other limbs
+    u32 limbs;              // those of this launch, which all have the same word
+    u32 total;              // GROUPED: rows of a polynomial, including those of other limbs
     u32 log_degree;         // log2 of the values of a row: the points times the size of a leaf
     u32 log_blocks;
     u32 starts_next;  // whether the next kernel may start while this one computes
@@ -38,8 +39,8 @@ struct Pass {
 
 // Where a thread's transform lies in memory, and its twiddles.
 template <class W, class S> struct Address {
-    u64 first;       // its value 0
-    u32 log_stride;  // from value to value
+    u64 first;       // where its value 0 lies
+    u32 log_stride;  // log2 of the distance from value to value
     u32 limb;
     bool inside;
     const typename W::Twiddle *twiddles;
@@ -75,7 +76,7 @@ template <class W, class S> struct Address {
 };
 
 // Transfers between memory and threads that hold neighbours. holds: whether value `first` exists; a block of several
-// rows may reach beyond the last one.
+// rows may reach beyond the last row.
 template <class S> PG_DEVICE bool holds(const Pass &pass, u64 first) {
     return S::ROWS == 1 || first < pass.tiles << S::LOG_LENGTH;
 }
@@ -113,13 +114,13 @@ PG_DEVICE void write_neighbours(typename W::Storage *y, const Pass &pass, const 
             write<OUT>((typename Side::Chunk *)(y + place_of<W, S>(pass, tables, first + k * Side::STEP)), chunks[k]);
 }
 
-// Rounds and chunks use the same shared memory. If values and residues differ in size, the part of a warp lies
-// elsewhere for one than for the other, so that warps must wait for each other.
+// Rounds and chunks use the same shared memory. If values and residues differ in size, a warp's part for rounds is not
+// its part for chunks, so that warps must wait for each other.
 template <class W> PG_DEVICE void await_other_warps() {
     if constexpr (sizeof(typename W::Value) != sizeof(typename W::Storage)) __syncthreads();
 }
 
-// The same transfers for columns, and for values in the order of round ROUND.
+// The same transfers for values that a thread holds in the order of round ROUND.
 template <int ROUND, CacheHint IN, class S, class W, class T>
 PG_DEVICE void read_round(const T *x, const Address<W, S> &at, const Place<S> &place, T *values) {
     using Item = Neighbours<T, S::WIDTH>;
@@ -142,9 +143,9 @@ PG_DEVICE void write_round(T *y, const Address<W, S> &at, const Place<S> &place,
         }
 }
 
-// Transforms the tiles of block `group` of a launch. LAZY_IN: not the first pass of the transform. LAZY_OUT: not the
-// last pass. x may be y.
-// APART: y has rows of as many values as lie below one node after the pass, and these rows lie `pitch` values apart.
+// Transforms the tiles of block `group` of a launch. LAZY_IN: values are lazy, because this is not the first pass of
+// the transform. LAZY_OUT: this is not the last pass. x may be y. APART: a row of y holds the values below one node
+// after the pass, and rows lie `pitch` values apart.
 template <class W, class S, bool LAZY_IN, bool LAZY_OUT, CacheHint IN, CacheHint OUT, bool APART = false>
 PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass,
                              const Tables &tables, u64 group, typename W::Value *shared, u64 pitch = 0) {
@@ -169,7 +170,7 @@ PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *
     }
 }
 
-// The same backwards. LAZY_IN: not the first pass. ROOT: the last pass. x may be y.
+// The inverse of forward_tiles. LAZY_IN: this is not the first pass. ROOT: this is the last pass. x may be y.
 template <class W, class S, bool LAZY_IN, bool ROOT, CacheHint IN, CacheHint OUT>
 PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass,
                              const Tables &tables, u64 group, typename W::Value *shared) {
@@ -199,15 +200,16 @@ PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *
     extern __shared__ __align__(16) unsigned char memory[]; \
     auto *shared = (typename W::Value *)memory
 
-// The group that block x takes, in this block's row of the grid.
+// The group that block x of this row of the grid takes.
 template <class S> PG_DEVICE u64 group_of(const Pass &pass, u32 x) {
     if (gridDim.y == 1) return x;
     const u32 log_parts = pass.log_degree - S::LOG_BLOCK_VALUES, limb = blockIdx.y >> log_parts;
     return (((u64)x * pass.limbs + limb) << log_parts) + (blockIdx.y & ((1u << log_parts) - 1));
 }
 
-// Brings to the L2 cache the values that the block of threads `ahead` of this one will read, if they lie within `rows`
-// rows. They must be neighbours: ahead is 0 if a block has several rows with rows of other limbs between them.
+// Prefetches into the L2 cache the values that block blockIdx.x + ahead will read, if they lie within the first `rows`
+// rows. These values must lie side by side in memory. So `ahead` is 0 if a block has several rows with rows of other
+// limbs between them.
 template <class W, class S>
 PG_DEVICE void prefetch(const typename W::Storage *x, const Pass &pass, const Tables &tables, u64 rows, u32 ahead) {
     if (S::COLUMNS > 1 || threadIdx.x || ahead == 0 || blockIdx.x + ahead >= gridDim.x || (u64)x % 16) return;
@@ -220,8 +222,8 @@ PG_DEVICE void prefetch(const typename W::Storage *x, const Pass &pass, const Ta
 // hint STREAM.
 template <class W, class S>
 constexpr CacheHint TILES = sizeof(typename W::Storage) << S::LOG_BLOCK_VALUES < 1 << 17 ? DEFAULT : STREAM;
-// Blocks of threads that a multiprocessor should hold. With 64-bit words and 32 values a thread it is half as many,
-// rounded up.
+// How many blocks of threads a multiprocessor should hold: as many as W::BLOCKS says, but half of that, rounded up, for
+// 64-bit words with more than 16 values a thread.
 template <class W, class S>
 constexpr int BLOCKS =
     (sizeof(typename W::Storage) == 8 && S::VALUES > 16 ? (W::BLOCKS + 1) / 2 : W::BLOCKS) * 256 / S::THREADS;
@@ -229,10 +231,10 @@ template <class T> struct PassParameters {
     const T *x;
     T *y;
     Pass pass;
-    u64 rows;   // of x, with the rows of other limbs
+    u64 rows;   // rows of x, including those of other limbs
     u32 ahead;  // how many blocks of threads later the prefetched values are read; 0: no prefetch
     Tables tables;
-    u64 pitch;  // of y, if APART
+    u64 pitch;  // the pitch of rows of y, if APART
 };
 template <class W, class S, bool LAZY_IN, bool LAZY_OUT, bool APART = false>
 __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
@@ -253,15 +255,15 @@ __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
                                                                  group_of<S>(p.pass, blockIdx.x), shared);
 }
 
-// The last two passes of a forward transform, or the first two of an inverse one, as a flow. In `pass`, log_blocks is
-// that of the flow's units, and tiles is their number. COLUMNS, ROWS: the shapes of the passes, with the same number of
-// threads. grid: flow.cuh.
+// Two passes in one launch, as a flow (flow.cuh): the last two of a forward transform, or the first two of an inverse
+// one. In `pass`, log_blocks is that of the flow's units, and `tiles` is the number of units. COLUMNS, ROWS: the shapes
+// of the passes, with the same number of threads. grid: flow.cuh.
 template <class T> struct FlowParameters {
     const T *x;
     T *y;
     u32 *progress;    // flow.cuh
     Pass pass;        // its offset is that of the columns
-    u64 rows_offset;  // in a table, in bytes: of the rows
+    u64 rows_offset;  // bytes before the twiddles of the rows in a table
     u32 lag;
     Tables tables;
 };
@@ -279,7 +281,8 @@ template <class COLUMNS, class ROWS> struct TwoPasses {
         columns.starts_next = rows.starts_next = 0;
         log_columns = log_unit - COLUMNS::LOG_BLOCK_VALUES, log_rows = log_unit - ROWS::LOG_BLOCK_VALUES;
     }
-    // Units run over the batch first, then over the blocks of a row, then over limbs, as the blocks of a pass do.
+    // Units are ordered as the blocks of a pass are: the batch index changes fastest, then the block of a row, then the
+    // limb.
     PG_DEVICE u64 group(const Task &task, u32 units, u32 log_tasks) const {
         u64 block = task.unit;
         if (const u32 places = columns.limbs << columns.log_blocks; places > 1) {
@@ -330,15 +333,15 @@ __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
 }
 
 // y = a * b in coefficients, by complete transforms of one pass. Both operands are transformed together, as two
-// columns, which share twiddles. Then follow the product and the inverse, on values that stay with their threads.
-// Dynamic shared memory: twice Shape::SHARED_VALUES.
+// columns, which share twiddles. Then the thread multiplies the values that it holds, and the inverse transform begins
+// with the products. Dynamic shared memory: twice Shape::SHARED_VALUES.
 template <class T> struct ProductParameters {
     const T *a, *b;
     T *y;
     Pass pass;           // its offset is that of the forward transform
-    u64 inverse_offset;  // in a table, in bytes
+    u64 inverse_offset;  // bytes before the twiddles of the inverse in a table
     u32 rows_a, rows_b;  // row r takes row r % rows_a of a, which broadcasts a over the leading batch axis
-    u32 ahead;           // as PassParameters
+    u32 ahead;           // as in PassParameters
     Tables tables;
 };
 template <class W, class S>

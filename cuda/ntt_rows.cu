@@ -1,14 +1,14 @@
-// Transforms in two passes of listed rows: some limbs of some polynomials. The first pass takes the stages of the
+// Transforms of listed rows (some limbs of some polynomials) in two passes. The first pass takes the stages of the
 // columns and leaves lazy values. The second pass takes the stages of the rows, and may add multiples of other rows.
 // Listed row r is row places[r] of each polynomial. tables: by listed row, the table of its prime (tables.cu). offset:
 // bytes before the twiddles of the pass in a table. dynamic shared memory: Shape::SHARED_VALUES values. block:
 // Shape::THREADS.
 #include "ntt_rows.cuh"
 
-// The columns of x (items, x_rows, n), in place. grid: blocks of columns, by polynomial, in x; listed rows in y.
+// The first pass, in place on x (items, x_rows, n). grid: blocks of columns, by polynomial, in x; listed rows in y.
 struct StartParameters {
     void *x;
-    const Modulus *moduli;  // by listed row, as `places` and `tables`
+    const Modulus *moduli;  // by listed row, like `places` and `tables`
     const u64 *places;
     const char *const *tables;
     u64 offset, n;
@@ -48,12 +48,12 @@ __global__ void __launch_bounds__(C::THREADS, C::THREADS < 768 ? 768 / C::THREAD
     }
 }
 
-// The rows of x (items, x_rows, n), in place. With OWN a multiple of a row of own (items, own_rows, n) is added. grid:
-// blocks of a row, by polynomial, in x; listed rows in y.
+// The second pass, in place on x (items, x_rows, n). With OWN, own_factors[r] times row own_places[r] of own (items,
+// own_rows, n) is added to listed row r. grid: blocks of a row, by polynomial, in x; listed rows in y.
 struct FinishParameters {
     const void *own;
     void *x;
-    const Modulus *moduli;  // by listed row, as `places`, `tables`, and the places and factors of own rows
+    const Modulus *moduli;  // by listed row, like all arrays below
     const u64 *places, *own_places, *own_factors;
     const char *const *tables;
     u64 offset, n;
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>) finish_rows(const 
 #pragma unroll
         for (int i = 0; i < SIZE; ++i) {
             typename W::Value value = W::load(chunks[k].values[i], true);
-            if constexpr (OWN) {  // value + factor * other is the sum of a butterfly
+            if constexpr (OWN) {  // value + factor * other: the sum of a butterfly
                 typename W::Value other = W::load(more[k].values[i], false);
                 word.forward(value, other, factor, relaxes<typename W::Bounds>(Tile::BOUND));
             }

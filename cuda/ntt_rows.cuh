@@ -1,5 +1,6 @@
-// The last pass of transforms in two passes. A block of threads transforms neighbouring values of a row. Then it holds
-// the results as it reads and writes memory, in chunks, for more work on them in the same kernel.
+// The second pass of transforms that have two passes. A block of threads transforms neighbouring values of a row. It
+// then holds the results in chunks, as they are moved to and from memory, so that the same kernel can work on them
+// further.
 #pragma once
 #include "tile.cuh"
 
@@ -9,26 +10,28 @@ template <class W, class R> struct RowsTile {
     using T = typename W::Storage;
     using Side = Chunks<R, T>;
     using Chunk = typename Side::Chunk;
-    static constexpr int BOUND = forward_bound<typename W::Bounds>(W::Bounds::LIMIT, R::LOG_LENGTH);  // of the results
+    static constexpr int BOUND = forward_bound<typename W::Bounds>(W::Bounds::LIMIT, R::LOG_LENGTH);  // the bound of
+                                                                                                      // the results
     static_assert(R::COLUMNS == 1 && sizeof(typename W::Value) == sizeof(T), "neighbours, in the same memory");
     const Place<R> place;
     const Side side;
     typename W::Value *const shared;
     const typename W::Twiddle *const twiddles;
 
-    // table: the twiddles of the pass; part: which of the blocks of a row this one is.
+    // table: the twiddles of the pass. part: index of this block of threads among those of its row.
     PG_DEVICE RowsTile(void *memory, const char *table, u32 part)
         : side(memory),
           shared((typename W::Value *)memory),
           twiddles((const typename W::Twiddle *)table + ((u64)(part * R::ROWS + place.row) << R::LOG_LENGTH)) {}
 
-    // The place among the values of the block of this thread's chunk k, and of the value k that its first round takes.
+    // Places among the values of the block. chunk(k): of this thread's chunk k. value(k): of value k that it takes in
+    // its first round.
     PG_DEVICE u32 chunk(int k) const { return side.first() + k * Side::STEP; }
     PG_DEVICE u32 value(int k) const {
         return place.row * R::LENGTH + place.template group_index<0>(k) + place.template offset<0>(k);
     }
-    // Transforms lazy values to lazy values. The threads of a row must have ended all other use of this shared memory
-    // before.
+    // Transforms lazy values to lazy values. Before the call, the threads of a row must have ended all other use of
+    // this shared memory.
     PG_DEVICE void transform(const W &word, const T *raw, Chunk *chunks) const {
         typename W::Value values[R::VALUES];
 #pragma unroll
@@ -39,8 +42,8 @@ template <class W, class R> struct RowsTile {
         for (int k = 0; k < R::VALUES; ++k) lazy[k] = W::store_lazy(values[k]);
         side.spread(lazy, chunks);
     }
-    // The first pass of the inverse transforms, from lazy values up to the bound FROM to lazy values at the places
-    // `value`. inverse: the twiddles of this pass, as `twiddles`.
+    // The first pass of the inverse transforms. It takes lazy values up to the bound FROM, in chunks, and returns lazy
+    // values in `raw`, whose places are value(k). inverse: the twiddles of this pass, in the form of `twiddles`.
     template <int FROM>
     PG_DEVICE void inverse(const W &word, const Chunk *chunks, T *raw, const typename W::Twiddle *inverse) const {
         synchronise<R::sharers(0)>();

@@ -9,9 +9,10 @@
 
 enum Op { ADD, SUB, NEG, MUL, MUL_ADD };
 
-// What the moduli of a launch have in common: all have up to 62 bits; all are the Goldilocks prime; or neither.
+// What the moduli of a launch have in common. SHORT: all have at most 62 bits. ONLY_GOLDILOCKS: all are the Goldilocks
+// prime. ANY: nothing.
 enum Moduli { SHORT, ONLY_GOLDILOCKS, ANY };
-// The product modulo q. For q <= 2^32 the estimated quotient is at most 1 too small.
+// The product modulo q. For q <= 2^32 the estimated quotient is exact or 1 too small.
 template <class T, int MODULI = ANY> PG_DEVICE u64 product_mod(const Modulus &m, u64 a, u64 b) {
     if (sizeof(T) == 4) {
         const u64 z = a * b, r = z - __umul64hi(z, m.inverse64) * m.q;
@@ -36,7 +37,7 @@ template <class T> struct PointwiseParameters {
     const Modulus *moduli;
     u64 n, b_length, entries;  // b_length: n, or 1 if b holds a scalar for each row
     u32 limbs, dense;
-    Layout layout;  // of a, b and c
+    Layout layout;  // the layout of a, b and c
 };
 template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) pointwise(const PointwiseParameters<T> p) {
     using Item = Neighbours<T, WIDTH>;
@@ -62,11 +63,12 @@ template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) poi
     write<DEFAULT>((Item *)(p.y + e), values);
 }
 
-// Sums of multiples of up to COMBINE_TERMS operands. A thread reads its entries of each operand once, and writes them
-// for each of the `count` combinations, which follow each other in the result, `entries` apart. Factor i of combination
-// c for a limb is factors[(c * factors_each + i) * limbs + limb]. constant: a number for each row, added to every
-// step-th entry if has_constant. adds: the result has a sum of other operands already. A block of threads takes
-// CHUNKS * 256 * WIDTH neighbours; where CHUNKS > 1, of one row.
+// Computes `count` combinations: sums of multiples of the same operands, at most COMBINE_TERMS. A thread reads its
+// entries of each operand once, and writes its entries of each combination; combinations lie `entries` apart in the
+// result. Factor i of combination c for a limb is factors[(c * factors_each + i) * limbs + limb]. If has_constant,
+// `constant` has a number for each row, which is added to every step-th entry. adds: the result already holds a sum of
+// other operands, to which the new sum is added. A block of threads takes CHUNKS * 256 * WIDTH neighbours; if CHUNKS >
+// 1, they are of one row.
 constexpr int COMBINE_TERMS = 8;
 template <class T> struct CombineParameters {
     const T *x[COMBINE_TERMS];
@@ -74,7 +76,7 @@ template <class T> struct CombineParameters {
     T *y;
     const Modulus *moduli;
     u64 n, entries, count, factors_each, step;
-    u32 limbs, terms, adds, has_constant, dense;  // dense: operands have the rows of a combination
+    u32 limbs, terms, adds, has_constant, dense;  // dense: operands have the same rows as a combination
     LayoutOf<COMBINE_TERMS + 1> layout;           // of the operands and of `constant`, for all batch axes of the result
 };
 template <class T, int MODULI> struct SumOf {
@@ -134,18 +136,18 @@ __global__ void __launch_bounds__(256, 2) combine(const CombineParameters<T> p) 
     }
 }
 
-// Products of ciphertexts of two components, (x_0 y_0, x_0 y_1 + x_1 y_0) and x_1 y_1. SQUARE: y is x. The products are
-// added to what the results hold (adds), or the first two to those of `more` (has_more). Components are `limbs` rows
-// apart in `pair`; those of operands are as many rows apart as `component` says. A result's items are pair_rows and
-// square_rows apart.
+// Products of ciphertexts of two components: pair = (x_0 * y_0, x_0 * y_1 + x_1 * y_0) and square = x_1 * y_1. SQUARE:
+// y is x. If `adds`, the products are added to what the results hold; if has_more, the two components of `more` are
+// added to `pair`. In `pair` components lie `limbs` rows apart; in x, y and `more` they lie component[0], component[1]
+// and component[2] rows apart. Items lie pair_rows rows apart in `pair`, and square_rows rows in `square`.
 template <class T> struct TensorParameters {
     const T *x, *y, *more;
     T *pair, *square;
     const Modulus *moduli;
-    u64 n, entries;  // entries: of the last product
+    u64 n, entries;  // entries: of `square`
     u64 component[3], pair_rows, square_rows;
     u32 limbs, adds, has_more;
-    Layout layout;  // of x, y and `more`, without the axis of components
+    Layout layout;  // the layout of x, y and `more`, without the axis of components
 };
 template <class T, bool SQUARE, int WIDTH, int MODULI>
 __global__ void __launch_bounds__(256) tensor(const TensorParameters<T> p) {
@@ -183,15 +185,15 @@ __global__ void __launch_bounds__(256) tensor(const TensorParameters<T> p) {
     for (int c = 0; c < 3; ++c) write<DEFAULT>(to[c], sums[c]);
 }
 
-// y[j] = x[j] first step^j for each row; row i takes entry i % rows of first and step. Rows of x and of y begin at
-// multiples of their pitch; a row of y lies in runs of 2^log_run entries, run_step apart. A factor is the product of
-// two powers from a table, which fill_powers makes. Each of its rows holds first step^k for k < 2^log_near, then
-// step^(2^log_near k) for k = 0, 1, ...
+// scale_by_powers: y[j] = x[j] * first * step^j for each row. Row i takes entry i % rows of `first` and of `step`. Rows
+// of x and y begin at multiples of x_pitch and y_pitch. A row of y is cut into runs of 2^log_run entries, which lie
+// run_step apart. A factor is the product of two powers from a table that fill_powers makes. A row of the table holds
+// first * step^k for k < 2^log_near, then step^(2^log_near * k) for k = 0, 1, ...
 template <class T> struct FillPowersParameters {
     const T *first, *step;
     T *powers;
     const Modulus *moduli;
-    u64 entries, row;  // row: entries of a row of powers
+    u64 entries, row;  // row: entries of a row of the table
     u32 log_near, limbs;
 };
 template <class T> __global__ void __launch_bounds__(256) fill_powers(const FillPowersParameters<T> p) {
@@ -215,8 +217,8 @@ template <class T> struct ScaleParameters {
     u64 n, entries, rows, row, x_pitch, y_pitch, run_step;
     u32 limbs, log_near, log_run;
 };
-// A block of threads takes CHUNKS * 256 * WIDTH neighbours; where CHUNKS > 1, of one row. Then a thread's near powers
-// are the same in all chunks, since 2^log_near divides 256 * WIDTH.
+// A block of threads takes CHUNKS * 256 * WIDTH neighbours. If CHUNKS > 1, they are of one row, and a thread's near
+// powers (k < 2^log_near) are the same in all chunks, since 2^log_near divides 256 * WIDTH.
 template <class T, int WIDTH, int CHUNKS, int MODULI>
 __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> p) {
     using Item = Neighbours<T, WIDTH>;
@@ -249,8 +251,9 @@ __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> 
     }
 }
 
-// Rows in another order, by a number for each item of `rows` rows. Items take the `count` numbers in turn, which lie
-// `step` apart. Row r is modulo limb r % limbs.
+// Parameters of `permute` and `mul_monomial`, which reorder each row by a number: a multiplier or an exponent. The
+// `rows` rows of an item have the same number; item i takes number i % count, and numbers lie `step` apart. Row r is
+// modulo limb r % limbs.
 template <class T> struct ReorderParameters {
     const T *x;
     const u64 *numbers;
@@ -264,8 +267,8 @@ template <class T> struct ReorderParameters {
         return numbers[(item < count ? item : rest(item, count)) * step];
     }
 };
-// Automorphisms by multipliers (_core/plans/permutation.py): y[j] = x[k] for k = j * multiplier mod order; if k >= n it
-// is -x[k - n]. EVALUATED: rows hold values at bit-reversed points, whose exponents are multiplied by the multiplier.
+// Automorphisms by multipliers (_core/plans/permutation.py): y[j] = x[k] for k = j * multiplier mod order, but -x[k -
+// n] if k >= n. EVALUATED: rows hold values at bit-reversed points, whose exponents are multiplied by the multiplier.
 // From one of a thread's WIDTH entries to the next, k grows by the multiplier.
 template <class T, bool EVALUATED, int WIDTH>
 __global__ void __launch_bounds__(256) permute(const ReorderParameters<T> p) {
@@ -278,7 +281,7 @@ __global__ void __launch_bounds__(256) permute(const ReorderParameters<T> p) {
     T values[WIDTH];
     await_previous();
     const u64 multiplier = p.number(row);
-    u64 next = EVALUATED ? 0 : rest(j * multiplier, p.order);
+    u64 next = EVALUATED ? 0 : product_modulo(j, multiplier, p.order);
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
         const u64 k = EVALUATED ? permuted_point(j + i, n, p.order, multiplier) : next;
@@ -288,7 +291,7 @@ __global__ void __launch_bounds__(256) permute(const ReorderParameters<T> p) {
     }
     write<DEFAULT>((Neighbours<T, WIDTH> *)(p.y + e), pack<WIDTH>(values));
 }
-// y = X^e x, or X^e x - x if LESS; exponents as reduced_exponent takes them.
+// y = X^e * x, or X^e * x - x if LESS. Exponents: see reduced_exponent.
 template <class T, bool LESS, int WIDTH>
 __global__ void __launch_bounds__(256) mul_monomial(const ReorderParameters<T> p) {
     start_next(starts_early());
@@ -308,7 +311,7 @@ __global__ void __launch_bounds__(256) mul_monomial(const ReorderParameters<T> p
     write<DEFAULT>((Neighbours<T, WIDTH> *)(p.y + e), pack<WIDTH>(values));
 }
 
-// Row by row y[j] = x[index[j]], for rows of n entries.
+// y[j] = x[index[j]] in each row of n entries.
 template <class T> struct TakeParameters {
     const T *x;
     const u64 *index;
@@ -328,11 +331,11 @@ template <class T> __global__ void __launch_bounds__(256) take(const TakeParamet
 template <class T> struct LeavesParameters {
     const T *a, *b;
     T *y;
-    const u64 *const *constants;  // of each limb, by leaf
+    const u64 *const *constants;  // constants[limb][leaf]
     const Modulus *moduli;
     u64 n, entries;
     u32 limbs, leaf_size, dense;
-    Layout layout;  // of a and b
+    Layout layout;  // the layout of a and b
 };
 template <class T> __global__ void __launch_bounds__(256) multiply_eval(const LeavesParameters<T> p) {
     start_next(starts_early());

@@ -2,8 +2,8 @@
 #pragma once
 #include "modulus.cuh"
 
-// After this load the thread sees what other blocks wrote before their add_release; after a barrier its whole block
-// does.
+// After this load the thread sees what other blocks wrote before the add_release whose result it has read. After a
+// barrier, the other threads of its block see it too.
 PG_DEVICE u32 load_acquire(const u32 *p) {
 #ifdef PG_SIMULATOR
     return sim::load_acquire(p);
@@ -22,9 +22,9 @@ PG_DEVICE void add_release(u32 *p, u32 value) {
 }
 
 // Programmatic dependent launch, on cards that have it: the next kernel on the stream starts when all blocks of this
-// one have come to start_next() or to their end. The next kernel must wait in await_previous() before it reads or
-// writes memory that kernels write; before that it may read what the host wrote. A kernel of many blocks does not start
-// early: each of its blocks would wait for some hundred cycles.
+// one have called start_next() or ended. The next kernel must call await_previous() before it reads or writes memory
+// that kernels write; before that call it may read what the host wrote. A kernel of many blocks does not start early,
+// because each of its blocks would wait for hundreds of cycles.
 constexpr u32 EARLY_BLOCKS = 1 << 13;
 PG_DEVICE bool starts_early() { return (u64)gridDim.x * gridDim.y <= EARLY_BLOCKS; }
 PG_DEVICE void start_next(bool now) {
@@ -62,7 +62,7 @@ PG_DEVICE void prefetch_l2(const void *p, u32 bytes) {
 #endif
 }
 
-// A barrier of some warps of a block, `threads` together; id: 1 to 15.
+// A barrier for some of the warps of a block, which have `threads` threads together. id: 1 to 15.
 PG_DEVICE void synchronise_named(u32 id, u32 threads) {
 #ifdef PG_SIMULATOR
     sim::sync_named(id, threads);
@@ -71,8 +71,8 @@ PG_DEVICE void synchronise_named(u32 id, u32 threads) {
 #endif
 }
 
-// Adds to a number in shared memory. Who sees the sum sees also what the other threads of the block did before they
-// added.
+// Adds to a number in shared memory and returns the number before. A thread that sees the sum also sees what the other
+// threads of the block wrote before they added.
 PG_DEVICE u32 add_in_block(u32 *p, u32 value) {
 #ifdef PG_SIMULATOR
     return sim::atomic_add_acq_rel(p, value);
@@ -86,8 +86,9 @@ PG_DEVICE u32 add_in_block(u32 *p, u32 value) {
 #endif
 }
 
-// Copies from global to shared memory by one thread, on cards that have them (9.0). An mbarrier counts the bytes. Its
-// phases alternate, beginning with 0; a phase ends when the copy that one thread has begun has arrived.
+// Bulk copies from global to shared memory, which one thread starts, on cards of compute capability 9.0. An mbarrier
+// counts the bytes that arrive. The parity of its phases alternates, beginning with 0. A phase ends when one thread has
+// called expect_bytes and all the bytes it announced have arrived.
 PG_DEVICE void start_barrier(u64 *barrier) {
 #ifdef PG_SIMULATOR
     sim::mbarrier_init((uint64_t *)barrier, 1);
@@ -102,7 +103,7 @@ PG_DEVICE void end_barrier_starts() {
     asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
-// Arrives at a barrier, whose phase then waits only for `bytes` bytes.
+// Arrives at a barrier. Its phase then ends when `bytes` bytes have been copied.
 PG_DEVICE void expect_bytes(u64 *barrier, u32 bytes) {
 #ifdef PG_SIMULATOR
     sim::mbarrier_arrive_expect_tx((uint64_t *)barrier, bytes);
@@ -122,8 +123,8 @@ PG_DEVICE void copy_bulk(void *shared, const void *global, u32 bytes, u64 *barri
                  : "memory");
 #endif
 }
-// Orders what this thread has read in shared memory before copies that another thread begins after a barrier. Such
-// copies need not come after reads that are still on their way.
+// Orders this thread's reads of shared memory before the copies that another thread starts after a barrier. Without it,
+// such a copy may overwrite values that are still being read.
 PG_DEVICE void finish_before_copies() {
 #ifdef PG_SIMULATOR
     sim::fence_proxy_async();
@@ -146,7 +147,7 @@ PG_DEVICE void await_bulk(u64 *barrier, u32 phase) {
 #endif
 }
 
-// The blocks of a cluster (9.0) run at the same time, and write to each other's shared memory.
+// The blocks of a cluster (compute capability 9.0) run at the same time and write to each other's shared memory.
 PG_DEVICE void synchronise_cluster() {
 #ifdef PG_SIMULATOR
     sim::cluster_arrive(), sim::cluster_wait();
@@ -154,18 +155,20 @@ PG_DEVICE void synchronise_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
-struct OtherBlock {                                       // of the cluster
-    u32 distance;                                         // of its shared memory from this block's
-    PG_DEVICE OtherBlock(const void *shared, u32 rank) {  // shared: any number in this block's shared memory
+struct OtherBlock {                                       // another block of the cluster
+    u32 distance;                                         // from an address in this block's shared memory to the same
+                                                          // place in the other's
+    PG_DEVICE OtherBlock(const void *shared, u32 rank) {  // shared: any address in this block's shared memory
 #ifdef PG_SIMULATOR
         distance = rank;
 #elif __CUDA_ARCH__ >= 900
         const u32 here = (u32)__cvta_generic_to_shared(shared);
         asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(distance) : "r"(here), "r"(rank));
-        distance -= here;  // an address has the number of its block
+        distance -= here;  // addresses contain the rank of their block
 #endif
     }
-    // Stores 16 bytes where p points to, there. The mbarrier there counts them.
+    // Stores 16 bytes at the place in the other block's shared memory that corresponds to p. The mbarrier of that block
+    // counts them.
     template <class T> PG_DEVICE void store(T *p, const T &value, u64 *barrier) const {
         static_assert(sizeof(T) == 16, "one store");
 #ifdef PG_SIMULATOR
@@ -180,7 +183,7 @@ struct OtherBlock {                                       // of the cluster
     }
 };
 
-// x y + z w modulo 2^64, in one chain of multiply-adds: compilers compute both products and then add them.
+// x * y + z * w modulo 2^64, as one chain of multiply-adds. Compilers would compute both products and then add them.
 PG_DEVICE u64 sum_of_products(u64 x, u64 y, u64 z, u64 w) {
 #ifdef PG_SIMULATOR
     return x * y + z * w;
@@ -208,7 +211,7 @@ PG_DEVICE u64 sum_of_products(u64 x, u64 y, u64 z, u64 w) {
 #endif
 }
 
-// The high half of x y, or one less: without the carry from the product of the low words.
+// The high half of x * y, or one less, because the carry from the product of the low words is left out.
 PG_DEVICE u64 high_product_or_less(u64 x, u64 y) {
 #ifdef PG_SIMULATOR
     const u32 x0 = (u32)x, x1 = (u32)(x >> 32), y0 = (u32)y, y1 = (u32)(y >> 32);
@@ -239,7 +242,7 @@ PG_DEVICE u64 high_product_or_less(u64 x, u64 y) {
 #endif
 }
 
-// sum += x y. From the same in C++, compilers also add the high halves of x and y, which are zero.
+// sum += x * y. From the same in C++, compilers would also multiply the high halves of x and y, which are zero.
 PG_DEVICE void add_product(u64 &sum, u32 x, u32 y) {
 #ifdef PG_SIMULATOR
     sum += (u64)x * y;
@@ -247,7 +250,7 @@ PG_DEVICE void add_product(u64 &sum, u32 x, u32 y) {
     asm("mad.wide.u32 %0, %1, %2, %0;" : "+l"(sum) : "r"(x), "r"(y));
 #endif
 }
-// sum += x y, with its carries in `high`.
+// sum += x * y; carries are added to `high`.
 PG_DEVICE void add_product(u64 &sum, u32 &high, u32 x, u32 y) {
 #ifdef PG_SIMULATOR
     const u64 product = (u64)x * y;
@@ -265,7 +268,7 @@ PG_DEVICE void add_product(u64 &sum, u32 &high, u32 x, u32 y) {
         : "r"(x), "r"(y));
 #endif
 }
-// The sum of 160 bits (high, middle, low) += x y + z w 2^64.
+// Adds x * y + z * w * 2^64 to the 160-bit number (high, middle, low).
 PG_DEVICE void add_products(u64 &low, u64 &middle, u32 &high, u32 x, u32 y, u32 z, u32 w) {
 #ifdef PG_SIMULATOR
     u32 carry = 0;

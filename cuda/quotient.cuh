@@ -1,13 +1,14 @@
-// The polynomial by which a ring is reduced: X^n + 1, X^n - 1 or X^n - X^(n/2) + 1, n the degree. Whatever depends on
-// which one it is asks these functions, but for the first split of Goldilocks (goldilocks.cuh) and the root of a
-// trinomial's tree (Trinomial in word.cuh). On the CPU: cpu/quotient.hpp.
+// The polynomial by which a ring is reduced: X^n + 1, X^n - 1 or X^n - X^(n/2) + 1, where n is the degree. All code
+// that depends on the polynomial calls these functions, except the first split of Goldilocks (goldilocks.cuh) and the
+// root of a trinomial's tree (Trinomial in word.cuh). On the CPU: cpu/quotient.hpp.
 #pragma once
 #include "modulus.cuh"
 
-// X^n - 1, X^n + 1, X^n - X^(n/2) + 1; Quotient.number of polygpu/_core/quotient.py
+// X^n - 1, X^n + 1, X^n - X^(n/2) + 1. The values are those of Quotient.number in polygpu/_core/quotient.py.
 enum Quotient : u32 { CYCLIC, NEGACYCLIC, TRINOMIAL };
 
-// Coefficient j of a linear product, reduced. coefficient(k) is a coefficient of the linear product.
+// Coefficient j of a linear product reduced by the polynomial. coefficient(k) returns coefficient k of the linear
+// product.
 template <class Index, class Coefficient>
 PG_DEVICE u64 folded(Quotient quotient, const Modulus &m, Index n, Index j, const Coefficient &coefficient) {
     const u64 value = coefficient(j);
@@ -23,24 +24,33 @@ PG_DEVICE u64 folded(Quotient quotient, const Modulus &m, Index n, Index j, cons
 }
 
 PG_DEVICE u64 reversed_bits(u64 x, u32 bits) { return bits ? __brevll(x) >> (64 - bits) : 0; }
-// The exponent of the twiddle of node i > 0 of the tree of factors with 2^bits leaves, a power of the root of unity,
-// below its order (docs/math.md, "The tree of factors").
+// Exponent number r modulo `order` of a trinomial: 1, -1, 7, 5, 13, 11, ... for r = 0, 1, 2, ...
+PG_DEVICE u64 trinomial_exponent(u64 r, u64 order) { return r == 1 ? order - 1 : 3 * r + 1 - 5 * (r & 1); }
+// The twiddle of node i > 0 of the tree of factors with 2^bits leaves is a power of the root of unity. Returns its
+// exponent, which is below the order of that root (docs/math.md, "The tree of factors").
 PG_DEVICE u64 exponent_of_node(Quotient quotient, u32 bits, u64 i) {
     const u32 level = 63 - __clzll((i64)i);
     const u64 r = reversed_bits(i ^ (1ull << level), level), unit = 1ull << (bits - level - 1);
     if (quotient == CYCLIC) return unit * r;
     if (quotient == NEGACYCLIC) return unit * (2 * r + 1);
-    return r == 1 ? (3ull << bits) - unit : unit * (3 * r + 1 - 5 * (r & 1));
+    return unit * trinomial_exponent(r, 6ull << level);
 }
 
-// The index of the point whose exponent is `multiplier` times that of point j, modulo the order of X. The n points are
-// in the order of the leaves. The order is n if X^n = 1; 2n, with odd exponents, if X^n = -1; else 3n, with exponents
-// 1, -1, 7, 5, 13, 11, ..., which are all that have no factor in common with 6.
+// x * y modulo `order`, which is a power of two or below 2^39; x and y are below the order.
+PG_DEVICE u64 product_modulo(u64 x, u64 y, u64 order) {
+    if ((order & (order - 1)) == 0) return x * y & (order - 1);
+    if (order >> 32 == 0) return x * y % order;
+    return (x * (y >> 16) % order * 65536 + x * (y & 65535)) % order;
+}
+
+// The index of the point whose exponent is `multiplier` times that of point j, modulo `order`, the order of X. The n
+// points are in the order of the leaves. If X^n = 1, the order is n. If X^n = -1, it is 2n, and the exponents are odd.
+// Else it is 3n, and the exponents are 1, -1, 7, 5, 13, 11, ..., which are all that have no factor in common with 6.
 PG_DEVICE u64 permuted_point(u64 j, u64 n, u64 order, u64 multiplier) {
     const u32 bits = 63 - __clzll((i64)n);
     const u64 r = reversed_bits(j, bits);
     if (order == 3 * n) {
-        const u64 exponent = (r == 1 ? order - 1 : 3 * r + 1 - 5 * (r & 1)) * multiplier % order;
+        const u64 exponent = product_modulo(trinomial_exponent(r, order), multiplier, order);
         return reversed_bits((exponent % 6 == 1 ? exponent - 1 : exponent + 4) / 3, bits);
     }
     const u32 twice = order != n;
@@ -48,16 +58,16 @@ PG_DEVICE u64 permuted_point(u64 j, u64 n, u64 order, u64 multiplier) {
     return reversed_bits(exponent >> twice, bits);
 }
 
-// An exponent of X, below the order of X. It is given so, or is any number if the order is a power of two.
+// Reduces an exponent of X modulo the order of X. If the order is not a power of two, e must be reduced already.
 PG_DEVICE u64 reduced_exponent(i64 e, u64 order) { return order & (order - 1) ? e : e & (order - 1); }
 
-// Coefficient j of X^e x, for e below the order of X, which is n if X^n = 1, and 2n if X^n = -1.
+// Coefficient j of X^e * x, for e below the order of X, which is n if X^n = 1, and 2n if X^n = -1.
 template <class T> PG_DEVICE u64 mul_monomial_at(const Modulus &m, const T *x, u64 n, u64 order, u64 e, u64 j) {
     u64 k = j + order - e;  // below 2 * order
     if (k >= order) k -= order;
     return k < n ? x[k] : neg_mod(m, x[k - n]);
 }
-// The same if n is a power of two, modulo q that T holds
+// The same if n is a power of two and q fits T. Here e may be any number.
 template <class T> PG_DEVICE T mul_monomial_at_pow2(T q, const T *x, u32 n, u32 order, u32 e, u32 j) {
     const u32 k = (j - e) & (order - 1);
     const T value = x[k & (n - 1)];

@@ -1,30 +1,31 @@
-// Rows of residues from rows of residues modulo other moduli, coefficient by coefficient (docs/math.md, "Conversion
-// between bases"; polygpu/_core/plans/rns.py has the numbers). A thread takes WIDTH neighbouring coefficients of a
-// polynomial and computes `share` rows of the target. The block keeps the moduli and table entries of these rows in
-// shared memory. grid: entries / (256 WIDTH) in x, parts times targets / share in y. block: 256 threads. dynamic shared
-// memory: for each row of a share its modulus and its part of the table.
+// Basis conversion: rows of residues from rows of residues modulo other moduli, coefficient by coefficient
+// (docs/math.md, "Conversion between bases"; polygpu/_core/plans/rns.py computes the tables). A thread takes WIDTH
+// neighbouring coefficients of a polynomial and computes `share` rows of the target. The block keeps the moduli and
+// table entries of these rows in shared memory. grid: entries / (256 WIDTH) in x, parts times targets / share in y.
+// block: 256 threads. dynamic shared memory: for each row of a share its modulus and its part of the table.
 #include "memory.cuh"
 #include "ptx.cuh"
 #include "rows.cuh"
 #include "sum.cuh"
 
-// How a quotient floor(sum of z_i / q_i + half) is found. NONE: not at all. FLOOR: with half = 0. NEAREST: with
+// How a quotient floor(sum of z_i / q_i + half) is found. NONE: it is not needed. FLOOR: with half = 0. NEAREST: with
 // half = 1/2. COUNTED: as the number of z_i that are at least q_i / 2.
 enum Way { NONE, FLOOR, NEAREST, COUNTED };
 
-// What a quotient is found from. ratios: the doubles 1 / q_i of the source rows i. numbers: the product P of the
-// moduli, then each P / q_i, of `words` little-endian words each.
+// The numbers from which a quotient is found. ratios: the doubles 1 / q_i of the source rows i. numbers: the product P
+// of the moduli, then each P / q_i, of `words` little-endian words each.
 struct QuotientTable {
     const u64 *ratios, *numbers;
     u32 words;
 };
 
-// A launch may have several parts: conversions of one array into rows of another that differ only in moduli, places and
-// numbers. The moduli of the parts follow each other, and so do their tables, of part_words words each.
+// A launch may have several parts: conversions of one array into rows of another that differ only in their target
+// moduli and their tables. The moduli of the parts follow each other, and so do their tables, of part_words words each.
 //
-// A table, in 64-bit words: the inverses of K source rows, their ratios, their places; a TargetRow for each target row;
-// the numbers of the quotient. If values are scaled there follow the remainders of K source rows, their ratios, and the
-// numbers of the fraction. Entries of source rows from `rows` on are zeros.
+// A table, in 64-bit words: for K source rows, the inverses, the ratios and the places of the rows; a TargetRow for
+// each target row; the `numbers` of the quotient (QuotientTable). If values are scaled, there follow, for K source
+// rows, the remainders and the ratios, then the `numbers` of the fraction. K may be larger than `rows`; entries of
+// source rows that do not exist are zeros.
 struct ConvertParameters {
     const void *x, *own;
     void *out;
@@ -34,19 +35,19 @@ struct ConvertParameters {
     u32 rows, targets, x_rows, own_rows, out_rows, words, fraction_words, share, shares, part_words;
 };
 
-// Where the words of a target row lie in the table: its place, the place of its own row, the word from which its sum
-// starts, and factors, packed for S. The factors are those of K source rows, of the quotient, of the low and the high
-// part of a scaled value, of the residue that the result already holds, and of the own row. A start or a factor that a
-// kernel does not use is left out.
+// Where the words of a target row lie in the table: the row's place in `out`, the place in `own` of the row that is
+// added to it (its own row), the word from which its sum starts, and factors, packed for S. The factors are those of K
+// source rows, of the quotient, of the low and the high part of a scaled value, of the residue that the result already
+// holds, and of the own row. A start or a factor that a kernel does not use is left out.
 template <class S, int K, int WAY, int SCALE, bool ADDS, bool OWN> struct TargetRow {
     static constexpr int PLACE = 0, OWN_PLACE = 1, START = 2, FACTORS = START + S::STARTS, TURNS = FACTORS + K,
                          SCALED = TURNS + (WAY != NONE), THERE = SCALED + 2 * (SCALE != NONE),
                          OWN_FACTOR = THERE + ADDS, WORDS = OWN_FACTOR + OWN;
 };
 
-// Whether the sum of all z_i / q_i, plus half, is at least the positive integer `boundary`. With T = sum of z_i P / q_i
-// this is 2 T >= (2 boundary - [NEAREST]) P. The difference is computed word by word from the lowest; only its sign is
-// kept.
+// Whether the sum of all z_i / q_i, plus half, is at least the positive integer `boundary`. With T = sum of z_i * P /
+// q_i this is 2 * T >= (2 * boundary - c) * P, where c is 1 for NEAREST, else 0. The difference is computed word by
+// word from the lowest; only its sign is kept.
 template <int WAY, class T, int K>
 PG_DEVICE bool reaches(const T (&z)[K], u32 rows, const QuotientTable &table, u64 boundary) {
     const u64 factor = 2 * boundary - (WAY == NEAREST);
@@ -81,7 +82,7 @@ PG_DEVICE u64 quotient_of(const T (&z)[K], u32 rows, const Modulus *moduli, cons
         u64 count = 0;
 #pragma unroll
         for (int i = 0; i < K; ++i)
-            if (i < (int)rows) count += z[i] > moduli[i].last / 2;  // 2 z >= q
+            if (i < (int)rows) count += z[i] > moduli[i].last / 2;  // 2 * z >= q
         return count;
     }
     double sum = WAY == NEAREST ? 0.5 : 0;
@@ -103,8 +104,8 @@ constexpr int CONVERT_BLOCKS =
     SCALE == NONE && K <= FEW_ROWS && K * WIDTH * sizeof(typename S::Storage) <= FEW_BYTES ? 4 : 1;
 
 // S: the sum (sum.cuh) modulo the target's moduli. X, Y, O: storage of x, own and out. K: source rows for which there
-// are registers, at least `rows`. ADDS: the sum has a multiple of what the result already holds. OWN: it has a multiple
-// of an own row. WIDTH: neighbouring coefficients of a thread, which it moves at once.
+// are registers, at least `rows`. ADDS: a multiple of what the result already holds is added. OWN: a multiple of an own
+// row is added. WIDTH: neighbouring coefficients of a thread, which it moves at once.
 template <class S, class X, class Y, class O, int K, int WAY, int SCALE, bool ADDS, bool OWN, int WIDTH>
 __global__ void __launch_bounds__(256, (CONVERT_BLOCKS<S, K, SCALE, WIDTH>)) convert(const ConvertParameters p) {
     using T = typename S::Storage;

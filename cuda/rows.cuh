@@ -1,17 +1,17 @@
-// Rows: the row and column of an entry, and, with broadcasting, the row of an operand that a row of the result takes.
-// 64-bit divisions would take longer than the memory accesses, so divisors that are powers of two, the usual case, take
-// shifts and masks.
+// Computes the row and column of an entry and, with broadcasting, the row of an operand that belongs to a row of the
+// result. 64-bit divisions would take longer than the memory accesses. So if the divisor is a power of two, the usual
+// case, they are replaced by shifts and masks.
 #pragma once
 #include "modulus.cuh"
 
 PG_DEVICE u64 quotient(u64 x, u64 y) { return y & (y - 1) ? x / y : x >> (63 - __clzll((i64)y)); }
 PG_DEVICE u64 rest(u64 x, u64 y) { return y & (y - 1) ? x % y : x & (y - 1); }
 
-constexpr int MAX_AXES = 6;  // of a batch; the innermost last
+constexpr int MAX_AXES = 6;  // axes of a batch, at most; in arrays the innermost comes last
 
 // How the operands' batch axes broadcast. Dense operands have the same rows as the result, and need no layout.
 template <int OPERANDS> struct LayoutOf {
-    u64 shape[MAX_AXES];           // of the batch
+    u64 shape[MAX_AXES];           // the shape of the batch
     u64 step[OPERANDS][MAX_AXES];  // by operand and axis: rows from one index to the next, 0 if it broadcasts
 
     PG_DEVICE u64 row(int operand, u64 row, u32 limbs) const {
@@ -19,7 +19,7 @@ template <int OPERANDS> struct LayoutOf {
         visit(quotient(row, limbs), [&](int axis, u64 i) { at += i * step[operand][axis]; });
         return at;
     }
-    // The rows of the first COUNT operands. The batch index is divided once for all of them.
+    // The same for the first COUNT operands. The batch index is divided once for all of them.
     template <int COUNT> PG_DEVICE void rows(u64 row, u32 limbs, u64 (&at)[COUNT]) const {
 #pragma unroll
         for (int k = 0; k < COUNT; ++k) at[k] = rest(row, limbs);
@@ -30,7 +30,8 @@ template <int OPERANDS> struct LayoutOf {
     }
 
   private:
-    // Calls add(axis, index), from the innermost axis on, until the indices of all axes that are left are 0.
+    // Calls add(axis, index) for each axis, beginning with the innermost, until the indices of all axes that are left
+    // are 0.
     template <class Add> PG_DEVICE void visit(u64 batch, const Add &add) const {
 #pragma unroll
         for (int axis = MAX_AXES - 1; axis >= 0; --axis) {

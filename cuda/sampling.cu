@@ -1,6 +1,6 @@
 // Random residues from the bytes of ChaCha20 streams (docs/math.md, "Random elements", "Small random elements"). A
-// stream is cut into blocks of 64 bytes, one a thread. The first block begins with `skip` coefficients that are not
-// wanted. Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
+// stream is cut into blocks of 64 bytes; a thread computes one. The first block begins with `skip` coefficients that
+// are not wanted. Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
 #include "memory.cuh"
 #include "rows.cuh"
 
@@ -37,8 +37,8 @@ PG_DEVICE void chacha20(const Stream &stream, u32 limb, u64 index, u32 *x) {
 }
 PG_DEVICE u64 word_of(const u32 *x) { return (u64)x[1] << 32 | x[0]; }
 
-// (high 2^64 + low) mod q of any words. For q < 2^62 it is the sum of two of Shoup's products, each below 2q: high
-// times 2^64 mod q, and low times 1.
+// (high * 2^64 + low) mod q for any two words. For q < 2^62 it is the sum of two of Shoup's products, each below 2q:
+// high times (2^64 mod q), and low times 1.
 PG_DEVICE u64 reduce_any(const Modulus &m, u64 high, u64 low) {
     if (m.bits > 62) return reduce(m, reduce(m, high), low);
     const u64 quotients = __umul64hi(high, m.power64_quotient) + __umul64hi(low, m.inverse64);
@@ -47,8 +47,8 @@ PG_DEVICE u64 reduce_any(const Modulus &m, u64 high, u64 low) {
     return min(r, r - m.q);
 }
 
-// Uniform residues: four a thread, from 16 bytes each. WHOLE: they lie in one row, and are moved together. grid: blocks
-// of stream / 256 in x, limbs in y. block: 256 threads.
+// Uniform residues. A thread computes four, each from 16 bytes. WHOLE: the four lie in one row, and are written
+// together. grid: blocks of stream / 256 in x, limbs in y. block: 256 threads.
 template <class T> struct UniformParameters {
     T *y;
     const Modulus *moduli;
@@ -75,7 +75,7 @@ template <class T, bool WHOLE> __global__ void __launch_bounds__(256) uniform(co
         } else {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const u64 e = 4 * block + i - p.skip;  // wraps far above all entries for a skipped one
+                const u64 e = 4 * block + i - p.skip;  // if it is skipped, e wraps far above all entries
                 if (e >= p.entries) continue;
                 const u64 item = quotient(e, p.n);
                 p.y[(item * p.limbs + limb) * p.n + (e - item * p.n)] = values[i];
@@ -84,7 +84,7 @@ template <class T, bool WHOLE> __global__ void __launch_bounds__(256) uniform(co
     }
 }
 
-// v mod q, |v| <= bound
+// v mod q. Needs |v| <= bound.
 PG_DEVICE u64 residue_of(const Modulus &m, i64 v, u64 bound) {
     if (m.q == 0 || bound < m.q) return (u64)v + ((u64)(v >> 63) & m.q);
     const u64 r = reduce(m, (u64)(v < 0 ? -v : v));
@@ -126,13 +126,13 @@ PG_DEVICE i64 small_integer(const unsigned char *x, const P &p, const u64 *thres
     }
 }
 
-// Small integers, the same for all limbs. A block of threads computes its part of the stream. Then thread after thread
-// takes the next coefficient, so that neighbouring threads write neighbouring coefficients. grid: blocks of stream /
-// 256 in x. block: 256 threads.
+// Small integers, the same for all limbs. A block of threads first computes its part of the stream. Then each thread in
+// turn takes the next coefficient, so that neighbouring threads write neighbouring coefficients. grid: blocks of stream
+// / 256 in x. block: 256 threads.
 template <class T> struct SmallParameters {
     T *y;
     const Modulus *moduli;
-    const u64 *thresholds;  // of a Gaussian, `count` of them
+    const u64 *thresholds;  // the `count` thresholds of a Gaussian
     Stream stream;
     u64 n, skip, entries, blocks, bound;
     i64 weights[4];
@@ -155,7 +155,7 @@ template <class T, int SHAPE, int BYTES> __global__ void __launch_bounds__(256, 
     __syncthreads();
     for (u32 i = threadIdx.x; i < 256 * PER_BLOCK; i += 256) {
         const u64 e = first * PER_BLOCK + i - p.skip;
-        if (e >= p.entries) continue;  // so do skipped ones, whose e wraps
+        if (e >= p.entries) continue;  // also if it is skipped, because e wraps
         const i64 v = small_integer<SHAPE, BYTES>((const unsigned char *)memory + i * BYTES, p, thresholds);
         const u64 item = quotient(e, p.n);
         T *const y = p.y + item * p.limbs * p.n + (e - item * p.n);
@@ -163,7 +163,7 @@ template <class T, int SHAPE, int BYTES> __global__ void __launch_bounds__(256, 
     }
 }
 
-// The stream itself. grid: blocks of stream / 256 in x. block: 256 threads.
+// Writes the stream itself. grid: blocks of stream / 256 in x. block: 256 threads.
 struct KeysParameters {
     u64 *y;
     Stream stream;
@@ -178,11 +178,11 @@ __global__ void __launch_bounds__(256) keystream(const KeysParameters p) {
     for (int i = 0; i < 16; i += 4) write<DEFAULT>((Neighbours<u32, 4> *)((u32 *)p.y + 16 * block + i), pack<4>(x + i));
 }
 
-// Sparse ternary polynomials. The key of a coefficient is its word / 2. The `weight` coefficients with the least (key,
-// index) are 1 or -1 by the word's last bit. The greatest chosen key is found in digits of 8 bits, from the highest on.
-// grid: polynomials in x. block: 1024 threads.
+// Sparse ternary polynomials. Each coefficient has a word of the stream; its key is floor(word / 2). The `weight`
+// coefficients with the smallest (key, index) become 1 or -1, by the word's last bit. The greatest chosen key is found
+// in digits of 8 bits, beginning with the highest. grid: polynomials in x. block: 1024 threads.
 template <class T> struct SparseParameters {
-    const u64 *x;  // words of the stream, `skip` of them before the first polynomial's
+    const u64 *x;  // words of the stream; the first `skip` of them precede the first polynomial
     T *y;
     const Modulus *moduli;
     u64 n, skip, weight;
@@ -210,8 +210,8 @@ template <class T> __global__ void __launch_bounds__(1024, 1) sparse(const Spars
         }
         __syncthreads();
     }
-    // Whether all coefficients with the greatest chosen key are chosen. Else lower indices come first; this has a
-    // probability of at most n 2^-63.
+    // Whether all coefficients with the greatest chosen key are chosen. If not, those with lower indices are chosen
+    // first; the probability of this is at most n 2^-63.
     const bool all = wanted == equal;
     for (u64 j = threadIdx.x; j < p.n; j += 1024) {
         const u64 w = x[j], key = w >> 1;

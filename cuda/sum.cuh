@@ -1,9 +1,9 @@
-// Exact sums of products modulo q, one result in one thread. The value is canonical. Factors are below the bound on q
-// that a sum states; they need not be residues modulo q.
+// Exact sums of products modulo q. A thread computes one result, which is canonical. Each type of sum states a bound on
+// q. Factors are below that bound; they need not be residues modulo q.
 //
 //   Storage     type of the factors and of the value
-//   STEPS       products after which a sum must be settled; it may be settled earlier. Products of matrices unroll
-//               their loops by this number
+//   STEPS       products after which a sum must be settled, that is, reduced enough to leave room for more; it may be
+//               settled earlier. Products of matrices unroll their loops by this number
 //   pack        from a factor to the form that `add` takes
 //   STARTS      whether a sum starts from a word that depends on the table's factors (_backends/cuda/rns.py)
 //   add         adds one product
@@ -13,7 +13,7 @@
 #pragma once
 #include "word.cuh"
 
-// The residue of any word x. The estimated quotient is at most 1 too small.
+// The residue of any word x. The estimated quotient is exact or 1 too small.
 template <class T> PG_DEVICE T residue(const Modulus &m, T x) {
     const T q = (T)m.q, inverse = (T)(m.inverse64 >> (64 - 8 * sizeof(T)));  // floor(2^bits / q)
     return reduce_once(x - high_product(x, inverse) * q, q);
@@ -31,37 +31,37 @@ template <class T> struct SumOfIntegers {
     PG_DEVICE void start(u64) {}
 };
 
-// q < 2^31, in 64 bits. Settling subtracts q from the high word where possible. A settled sum is below (2^32 - q) 2^32,
-// which leaves room for two products below q^2, since 2q < 2^32.
+// q < 2^31: a sum in 64 bits. Settling subtracts q from the high word if that is at least q. A settled sum is below
+// (2^32 - q) * 2^32, which leaves room for two products below q^2, since 2q < 2^32.
 struct Sum31 : SumOfIntegers<u32> {
     static constexpr int STEPS = 2;
     u64 sum = 0;
-    // Shoup's product: the factor y has its quotient floor(2^32 y / q) in the high word.
+    // Shoup's product. The low word of y is the factor w, its high word the quotient floor(2^32 * w / q).
     static PG_DEVICE u32 product(const Modulus &m, u32 x, u64 y) {
         const u32 r = x * (u32)y + __umulhi(x, (u32)(y >> 32)) * m.minus_q32;
         return reduce_once_by(r, m.minus_q32);
     }
     PG_DEVICE void add(u32 x, u32 y) { sum += (u64)x * y; }
-    // A high word below q stays: minus q it would wrap to 2^32 - q or more.
+    // A high word below q stays as it is, because subtracting q would wrap to 2^32 - q or more.
     PG_DEVICE void settle(const Modulus &m) {
         const u32 high = (u32)(sum >> 32);
         sum = (u64)reduce_once_by(high, m.minus_q32) << 32 | (u32)sum;
     }
-    // The estimated quotient is at most 1 too small.
+    // The estimated quotient is exact or 1 too small.
     PG_DEVICE u32 value(const Modulus &m) const {
         const u32 r = (u32)sum - (u32)__umul64hi(sum, m.inverse64) * m.q32;
         return reduce_once_by(r, m.minus_q32);
     }
 };
 
-// q < 2^30, in 64 bits: 15 products and a residue.
+// q < 2^30: 64 bits have room for a residue and 15 products.
 struct Sum30 : Sum31 {
     static constexpr int STEPS = 15;
     PG_DEVICE void add(u32 x, u32 y) { add_product(sum, x, y); }
     PG_DEVICE void settle(const Modulus &m) { sum = value(m); }
 };
 
-// q <= 2^32, in 96 bits: up to 2^32 products.
+// q <= 2^32: a sum in 96 bits, which have room for 2^32 products.
 struct Sum32 : SumOfIntegers<u32> {
     static constexpr int STEPS = 2;
     u64 low = 0;
@@ -74,8 +74,9 @@ struct Sum32 : SumOfIntegers<u32> {
     }
 };
 
-// q <= 2^64, in 160 bits: up to 2^31 products. Products of low halves and of high halves go to one sum; mixed ones to
-// another, of 96 bits, with the weight 2^32.
+// q <= 2^64: a sum in 160 bits, which have room for 2^31 products. Factors are split into halves. One sum takes the
+// products of two low halves and those of two high halves. Another sum, of 96 bits and the weight 2^32, takes the
+// products of a low and a high half.
 struct Sum64 : SumOfIntegers<u64> {
     static constexpr int STEPS = 1;
     u64 low = 0, middle = 0, mixed = 0;
@@ -97,7 +98,7 @@ struct Sum64 : SumOfIntegers<u64> {
         u64 low, middle;
         u32 high;
     };
-    // Both sums in one.
+    // The whole sum: the two sums, added up with their weights.
     PG_DEVICE Words words() const {
         const u64 l = low + (mixed << 32), partial = middle + ((u64)mixed_high << 32 | mixed >> 32);
         const u64 w = partial + (l < low);
@@ -113,7 +114,8 @@ struct Sum62 : Sum64 {
     }
 
   protected:
-    // A word congruent to x 2^64 + y. The product is below 3q, and so is the sum where it wraps.
+    // A word congruent to x * 2^64 + y. The reduced product x * 2^64 is below 3q. If the sum with y wraps, what is left
+    // is below 3q too, so adding 2^64 mod q does not wrap again.
     static PG_DEVICE u64 fold(const Modulus &m, u64 x, u64 y) {
         const u64 quotient = high_product_or_less(x, m.power64_quotient);
         const u64 sum = y + sum_of_products(x, m.power64, quotient, m.minus_q);
@@ -121,9 +123,9 @@ struct Sum62 : Sum64 {
     }
 };
 
-// Both factors are below 2^(2 BITS), split into halves of BITS bits; moduli are up to 2^(2 BITS). Products of halves
-// are added up by their weights, 2^(BITS i), without carries: up to 2^13 products with halves of 25 bits, and 7 with
-// halves of 30 bits, before the sum is settled.
+// Both factors are below 2^(2 * BITS) and split into halves of BITS bits; moduli are at most 2^(2 * BITS). Products of
+// halves are summed by weight, without carries: those of weight 2^(BITS * i) in parts[i]. Before the sum is settled
+// there is room for 2^13 products with halves of 25 bits, or for 7 with halves of 30 bits.
 template <int BITS> struct SumHalves : Sum62 {
     static_assert(BITS == 25 || BITS == 30);
     static constexpr int STEPS = BITS == 25 ? 1 << 13 : 7;
@@ -155,9 +157,10 @@ template <int BITS> struct SumHalves : Sum62 {
     }
 };
 
-// Words below 2^50 times residues modulo q, 16 <= q < 2^50, in doubles, on cards where doubles are fast. The residues
-// are factors of a table, and centred. `pack` subtracts 2^49 from the words, so that products are at most 2^98. The sum
-// starts from what these subtractions take away, modulo q. docs/math.md, "Sums of products on the GPU".
+// Words below 2^50 times residues modulo q, 16 <= q < 2^50, in doubles, for cards where doubles are fast. The residues
+// come from a table and are centred. `pack` subtracts 2^49 from the words, so that products are at most 2^98 in size.
+// To make up for this, the sum starts from 2^49 times the sum of the residues, modulo q (docs/math.md, "Sums of
+// products on the GPU").
 struct SumFloat64 {
     using Storage = u64;
     static constexpr int STEPS = 7;
@@ -194,8 +197,9 @@ struct SumFloat64 {
     PG_DEVICE double both(const Float64 &word) const { return __dadd_rn(word.reduced(__dadd_rn(high, -ABOVE)), low); }
 };
 
-// The sum of products of forward values with residues, as an inverse value of the bound BOUND. 32-bit words add up
-// products that are not reduced (KeySum32). Other words reduce each product: longer sums would take too many registers.
+// The sum of products of forward values with residues, as an inverse value of the bound BOUND (forward and inverse
+// values: word.cuh). 32-bit words add up products that are not reduced (KeySum32). Other words reduce each product:
+// longer sums would take too many registers.
 template <class W> struct KeySum {
     static constexpr int BOUND = W::Bounds::PRODUCT, STEPS = 1 << 30;
     typename W::Value sum = 0;
@@ -205,8 +209,8 @@ template <class W> struct KeySum {
     PG_DEVICE void settle(const W &, const Modulus &) {}
     PG_DEVICE typename W::Value value(const W &, const Modulus &) const { return sum; }
 };
-// A residue is not centred: its product with a relaxed value has the same bound as a twiddle's product with a value
-// twice as large.
+// A residue in [0, q) is not centred, so it may be twice as large as a twiddle. Its product with a relaxed value has
+// the bound of a twiddle times a value twice as large.
 template <> struct KeySum<Float64> {
     using Bounds = Float64::Bounds;
     static constexpr int BOUND = Bounds::PRODUCT, STEPS = 5;
@@ -228,6 +232,6 @@ template <class W, class SUM> struct KeySum32 {
 template <> struct KeySum<Lazy32> : KeySum32<Lazy32, Sum30> {};
 template <> struct KeySum<Tight32> : KeySum32<Tight32, Sum31> {};
 template <> struct KeySum<Strict32> : KeySum32<Strict32, Sum32> {};
-// Rows among those of other limbs, of a wider storage; and a word of another tree
+// Grouped changes only the rows, and Trinomial only the tree, so their sums are those of W.
 template <class W, class T> struct KeySum<Grouped<W, T>> : KeySum<W> {};
 template <class W> struct KeySum<Trinomial<W>> : KeySum<W> {};

@@ -5,22 +5,24 @@
 #include "goldilocks.cuh"
 #include "quotient.cuh"
 
-// A pass takes stages log_blocks ... log_blocks + log_length - 1 of the tree (tile.cuh). Below each of its 2^log_blocks
-// nodes ("blocks") it has 2^log_length twiddles. Stages are grouped in rounds of log_values stages; the first round
-// takes the rest. A round starts at a stage with 2^start nodes. Below node b of these, node i of the k-th stage of the
-// round lies in unit i >> unit of the stage; a unit has 2^unit entries. The 2^start units of the same number, one for
-// each b, lie side by side.
+// A pass takes stages log_blocks ... log_blocks + log_length - 1 of the tree (tile.cuh). It starts at 2^log_blocks
+// nodes ("blocks"), and has 2^log_length twiddles below each. Its stages are grouped in rounds of log_values stages;
+// the first round takes the stages that are left over. A round starts at a stage that has 2^start nodes in each block.
+// Stage k of the round has 2^k nodes below each of these. They are stored in units of 2^unit entries, where `unit` is
+// the smaller of k and log_unit: below node b, node i lies in unit i >> unit. The 2^start units of the same index, one
+// for each b, lie side by side.
 struct PassTable {
-    u32 log_blocks, log_length, log_values, log_unit;  // log_unit: of the largest units
+    u32 log_blocks, log_length, log_values, log_unit;  // log_unit: log2 of the entries of the largest units
 
     PG_DEVICE u32 first_radix() const { return (log_length - 1) % log_values + 1; }
-    // start: the stage at which the round of a stage starts, both counted within the pass. radix: how many stages the
-    // round has that starts there.
+    // start(stage): the stage at which the round starts that contains `stage`; both are counted within the pass.
+    // radix(start): how many stages the round has that starts at `start`.
     PG_DEVICE u32 start(u32 stage) const {
         return stage < first_radix() ? 0 : stage - (stage - first_radix()) % log_values;
     }
     PG_DEVICE u32 radix(u32 start) const { return start == 0 ? first_radix() : log_values; }
-    // The node of an entry, but for entry 0 of a block: node i of stage `first` + k below the b-th node of its round.
+    // The node to which an entry belongs: node i of stage `first` + k, below node b of stage `first`, where its round
+    // starts. Entry 0 of a block belongs to no such node.
     struct Entry {
         u64 block, b, i;
         u32 first, k;
@@ -33,7 +35,7 @@ struct PassTable {
         return {block, b, i, first, k};
     }
     PG_DEVICE bool is_first(u64 entry) const { return (entry & ((1ull << log_length) - 1)) == 0; }
-    // The index in the tree of node i of stage `first` + k, below the node of the round to which e belongs.
+    // The index in the tree of node i of stage e.first + k, below the node at which the round of e starts.
     PG_DEVICE u64 node(const Entry &e, u32 k, u64 i) const {
         const u32 stage = e.first + k;
         return (1ull << (log_blocks + stage)) + (e.block << stage) + (e.b << k) + i;
@@ -45,24 +47,25 @@ struct PassTable {
     }
 };
 template <class W> constexpr u32 LOG_UNIT = sizeof(typename W::Twiddle) == 8;
-// Words with POWERS have rho^E, 0 < E < 2^radix, in place of the twiddle E below a node of a round (goldilocks.cuh).
-// rho is the twiddle of the node's first descendant in the round's last stage. In the pass of node 1 entry 0 is that of
-// first[prime], and the powers of the second round are multiplied by it.
-// Inverse rounds that start at a stage START > 0 have another order: rho^j of node b is entry
-// 2^START + 2 ((b >> 1) (2^radix - 1) + j - 1) + (b & 1). A thread reads rho^j of the nodes b and b + 1, b even, at
-// once; the next thread reads the same j or the next one.
+// For words with POWERS, the tables have rho^E, 0 < E < 2^radix, instead of twiddle E below a node at which a round
+// starts (goldilocks.cuh). rho is the twiddle of the node's first descendant in the round's last stage. In the pass
+// that starts at node 1, entry 0 is entry 0 of first[prime], and the powers of the second round are multiplied by it.
+// Inverse rounds that start at a stage START > 0 have their powers in another order: rho^j of node b is entry
+//     2^START + 2 * ((b >> 1) * (2^radix - 1) + j - 1) + (b & 1).
+// A thread reads rho^j of the nodes b and b + 1, b even, at once; the next thread reads the same j or the next one.
 template <class W> constexpr bool POWERS = false;
 template <int K, Quotient QUOTIENT> constexpr bool POWERS<Goldilocks<K, QUOTIENT>> = true;
 
-// The twiddle of a node is the product of factors[prime][d] over the bits d of its exponent. Entries 0 and 1 are
-// first[prime]: those of node 1, of which entry 0 is the factor of the root's other half. Tables may be those of a part
-// of a larger tree, below its node `root`. Then nodes are numbered from 1 within the part, and `bits` and `factors` are
-// those of the larger tree, which has 2^bits leaves.
+// The twiddle of a node is the product of factors[prime][d] over the bits d that are set in its exponent. Entries 0 and
+// 1 are those of first[prime]. Both belong to node 1: the inverse transform multiplies one half of the root's results
+// by entry 0, the other half by entry 1 (inverse_root in word.cuh). Tables may be those of a part of a larger tree,
+// below its node `root`. Then nodes are numbered from 1 within the part, but `bits` and `factors` are those of the
+// larger tree, which has 2^bits leaves.
 struct FillParameters {
-    char *const *tables;  // by prime
+    char *const *tables;  // the table of each prime
     const Modulus *moduli;
     const u64 *factors, *first;
-    u64 offset;  // in a table, in bytes
+    u64 offset;  // where the pass begins in a table, in bytes
     u64 root;    // 1: the whole tree
     u32 log_blocks, log_length, log_values;
     u32 bits, inverse;
@@ -107,11 +110,11 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
     ((typename W::Twiddle *)(p.tables[blockIdx.y] + p.offset))[entry] = W::twiddle(m, w);
 }
 
-// Copies twiddles from `nodes`, which has them by node, to the order of a pass.
+// Copies twiddles from `nodes`, which is indexed by node, into the order of a pass.
 struct ArrangeParameters {
     char *table;
     const void *nodes;
-    u64 offset;  // in the table, in bytes
+    u64 offset;  // where the pass begins in the table, in bytes
     u32 log_blocks, log_length, log_values;
 };
 template <class W> __global__ void __launch_bounds__(256) arrange_twiddles(const ArrangeParameters p) {

@@ -7,8 +7,8 @@
 
 PG_DEVICE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 
-// Copies BYTES (4, 8 or 16) bytes: the first `wanted` are read, the rest are zeros. On cards before 8.0 the thread
-// waits for the copy.
+// Copies BYTES (4, 8 or 16) bytes: the first `wanted` are read, the rest are zeros. Below compute capability 8.0 the
+// thread waits for the copy.
 template <int BYTES> PG_DEVICE void copy_async(void *shared, const void *global, int wanted = BYTES) {
 #ifdef PG_SIMULATOR
     sim::async_copy(shared, global, BYTES, (u32)wanted, sim::Place());
@@ -45,9 +45,9 @@ template <int GROUPS> PG_DEVICE void await_copies() {
 
 // ---- operands ----
 
-// Loads four matrices of 8 rows of 16 bytes from shared memory, a register for each. Lane 8 j + i gives the address of
-// row i of matrix j. Lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each matrix. TRANSPOSED, for elements of 2
-// bytes: it gets the elements of column g in rows 2 t and 2 t + 1.
+// Loads four matrices of 8 rows of 16 bytes from shared memory, one register for each. Lane 8 * j + i gives the address
+// of row i of matrix j. Lane 4 * g + t gets bytes 4 * t to 4 * t + 3 of row g of each matrix. With TRANSPOSED, for
+// elements of 2 bytes, it gets instead the elements of column g in rows 2 * t and 2 * t + 1.
 template <bool TRANSPOSED = false> PG_DEVICE void load_matrices(u32 *registers, const void *row) {
 #ifdef PG_SIMULATOR
     sim::load_matrices(registers, 4, row, TRANSPOSED);
@@ -77,7 +77,7 @@ struct Half {
     using Sum = float;
     static constexpr const char *PTX = "f16";
 };
-struct Tf32 {  // a float of which 10 bits of the mantissa count; on cards from 8.0 on
+struct Tf32 {  // a float of which only 10 bits of the mantissa are used; needs compute capability 8.0
     using Sum = float;
     static constexpr const char *PTX = "tf32";
 };
@@ -97,11 +97,12 @@ struct Tf32 {  // a float of which 10 bits of the mantissa count; on cards from 
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                       \
         : "r"(a[2 * J]), "r"(a[2 * J + 1]), "r"(b[J]))
 
-// c += a b by a warp. a has 16 rows and b has 8 columns, of 32 bytes each; c has 16 rows of 8 sums. Lane 4 g + t holds
-//   a[0], a[1]         bytes 4 t to 4 t + 3 of rows g and g + 8
-//   b[0]               bytes 4 t to 4 t + 3 of column g
+// A warp adds the product a * b to c. a has 16 rows and b has 8 columns, of 32 bytes each; c has 16 rows of 8 sums.
+// Lane 4 * g + t holds
+//   a[0], a[1]         bytes 4 * t to 4 * t + 3 of rows g and g + 8
+//   b[0]               bytes 4 * t to 4 * t + 3 of column g
 //   a[2], a[3], b[1]   the same, 16 bytes further on
-//   c                  columns 2 t and 2 t + 1 of rows g and g + 8
+//   c                  columns 2 * t and 2 * t + 1 of rows g and g + 8
 template <class T> PG_DEVICE void multiply_add(typename T::Sum *c, const u32 *a, const u32 *b) {
 #ifdef PG_SIMULATOR
     sim::mma(c, a, b, T::PTX);

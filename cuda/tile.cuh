@@ -2,8 +2,8 @@
 // LOG_VALUES stages in registers, with one exchange through shared memory between rounds.
 //
 // LOG_LENGTH    stages of the pass; the transforms of a tile have 2^LOG_LENGTH values
-// LOG_VALUES    stages of a round; a thread holds 2^LOG_VALUES values of one transform, more in long tiles and fewer
-//               in small ones
+// LOG_VALUES    stages of a round, at most; a thread holds 2^LOG_VALUES values of one transform. It is larger in long
+//               tiles and smaller in short ones
 // LOG_COLUMNS   0: the values of a transform are neighbours in memory, and a tile holds 2^LOG_ROWS transforms
 //               else: the values are `stride` apart, and a tile holds 2^LOG_COLUMNS neighbouring transforms
 // LOG_WIDTH     a thread works on 2^LOG_WIDTH neighbouring columns, whose values one instruction moves
@@ -15,7 +15,7 @@ template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int
     static constexpr int LOG_LENGTH = LOG_LENGTH_, LOG_COLUMNS = LOG_COLUMNS_, LOG_ROWS = LOG_ROWS_;
     static constexpr int LOG_VALUES = LOG_VALUES_, LOG_WIDTH = LOG_WIDTH_;
     static constexpr int LENGTH = 1 << LOG_LENGTH, COLUMNS = 1 << LOG_COLUMNS, ROWS = 1 << LOG_ROWS;
-    static constexpr int VALUES = 1 << LOG_VALUES, WIDTH = 1 << LOG_WIDTH;  // per transform in a thread; its transforms
+    static constexpr int VALUES = 1 << LOG_VALUES, WIDTH = 1 << LOG_WIDTH;  // a thread holds VALUES * WIDTH values
     static constexpr int LANES = LENGTH / VALUES;                           // threads that share a transform
     static constexpr int THREADS = LANES * (COLUMNS / WIDTH) * ROWS;
     static constexpr bool SMALL = THREADS <= 256 && VALUES <= 16;
@@ -25,23 +25,25 @@ template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int
     static constexpr int FIRST_RADIX = LOG_LENGTH - (ROUNDS - 1) * LOG_VALUES;
     static constexpr __device__ int start(int round) { return round == 0 ? 0 : FIRST_RADIX + (round - 1) * LOG_VALUES; }
     static constexpr __device__ int radix(int round) { return round == 0 ? FIRST_RADIX : LOG_VALUES; }
-    static constexpr int SHARED_VALUES = THREADS * WIDTH * (VALUES + 1);  // with a gap after VALUES of them
+    static constexpr int SHARED_VALUES = THREADS * WIDTH * (VALUES + 1);  // includes room for gaps (log_gap)
     // log2 of the stride of a round's values
     static constexpr __device__ int log_stride(int round) { return LOG_LENGTH - start(round) - radix(round); }
-    // Threads that share the values below one node at which a round starts. Their indices follow each other.
+    // The number of threads that share the values below one node at which a round starts. Their indices are
+    // consecutive.
     static constexpr __device__ int sharers(int round) { return (LENGTH >> start(round)) / VALUES * (COLUMNS / WIDTH); }
-    // log2 of the gap in the exchange before a round. A thread's values lie 2^run words apart in the round (run:
-    // log_stride + LOG_COLUMNS), and 2^(run + LOG_VALUES) words in the round before it. Neighbouring threads take 2^run
-    // neighbouring words, then go on in the next block of 2^(run + LOG_VALUES) words. A gap of 2^run words after every
-    // block keeps the threads of a warp in different banks, in both rounds. Round ROUNDS stands for the exchange of
-    // Chunks, -1. No exchange precedes round 0: it has the gap of round 1.
+    // log2 of the gap in the exchange before a round. In the round a thread's values lie 2^run words apart, where run =
+    // log_stride + LOG_COLUMNS; in the round before, they lie 2^(run + LOG_VALUES) words apart. Neighbouring threads
+    // take 2^run neighbouring words, then go on in the next block of 2^(run + LOG_VALUES) words. A gap of 2^run words
+    // after every block keeps the threads of a warp in different banks, in both rounds. Round ROUNDS stands for the
+    // exchange of Chunks, which has another layout; its result is -1. No exchange precedes round 0, which has the gap
+    // of round 1.
     static constexpr __device__ int log_gap(int round) {
         const int run = round == ROUNDS ? -1 : log_stride(round == 0 && ROUNDS > 1 ? 1 : round) + LOG_COLUMNS;
         return run < LOG_VALUES ? run : LOG_VALUES;
     }
 };
 
-template <class S> struct Place {  // where a thread's transform, the first of WIDTH, lies inside the tile
+template <class S> struct Place {  // where the first of a thread's WIDTH transforms lies inside the tile
     u32 lane, column, row;
     PG_DEVICE Place() {  // with ROWS = 1 all threads belong to one row: no remainder is needed
         const u32 t = threadIdx.x;
@@ -50,7 +52,8 @@ template <class S> struct Place {  // where a thread's transform, the first of W
         lane = S::ROWS == 1 ? t / ACROSS : t / ACROSS % S::LANES;
         row = S::ROWS == 1 ? 0 : t / (ACROSS * S::LANES);
     }
-    // Index inside the transform of value k of a round: group_index, that of its group's first value, plus `offset`.
+    // Value k of a round has the index group_index + offset in its transform. group_index: index of the first value of
+    // its group.
     template <int ROUND> PG_DEVICE u32 group_index(int k) const {
         constexpr int RADIX = S::radix(ROUND), LOG_H = S::log_stride(ROUND);
         const u32 group = lane + S::LANES * (k >> RADIX);
@@ -59,13 +62,13 @@ template <class S> struct Place {  // where a thread's transform, the first of W
     template <int ROUND> static constexpr __device__ u32 offset(int k) {
         return (k & ((1 << S::radix(ROUND)) - 1)) << S::log_stride(ROUND);
     }
-    // Which of the 2^start(ROUND) blocks at the start of a round value k belongs to.
+    // The index of the block to which value k belongs, among the 2^start(ROUND) blocks at the start of a round.
     template <int ROUND> PG_DEVICE u32 block(int k) const {
         return ROUND == 0 ? 0 : (lane + S::LANES * (k >> S::radix(ROUND))) >> S::log_stride(ROUND);
     }
     // Place in shared memory of value k of a round, in an exchange with gaps of 2^LOG_GAP words. Index and offset have
-    // no bit in common, so the gaps below their sum are the sum of the gaps below each. This lets the compiler fold the
-    // offset into the address.
+    // no bit in common, so the gaps before their sum are the sum of the gaps before each. This lets the compiler fold
+    // the offset into the address.
     template <int ROUND, int LOG_GAP> PG_DEVICE u32 shared(int k) const {
         const u32 at = (row * S::LENGTH + group_index<ROUND>(k)) * S::COLUMNS + column;
         const u32 more = offset<ROUND>(k) * S::COLUMNS;
@@ -74,11 +77,11 @@ template <class S> struct Place {  // where a thread's transform, the first of W
     }
 };
 
-// The twiddles that a pass needs below one node of the tree: 2^LOG_LENGTH entries. Entry 1 is that of the node itself.
-// A round starts at the 2^START nodes of stage START. Its twiddles below the b-th of these have numbers E: node i of a
-// stage, counted from the round's start, has E = 2^stage + i. E = 1 is entry 2^START + b. From E = 2 on a unit of 16
-// bytes holds E and E + 1, or E alone if twiddles have 16 bytes. The units E of nodes b and b + 1 follow each other, so
-// that threads at neighbouring nodes read neighbours (tables.cu).
+// The twiddles that a pass needs below one node of the tree: 2^LOG_LENGTH entries. Entry 1 belongs to the node itself.
+// A round starts at the 2^START nodes of stage START; b is the index of one of them. The round's twiddles below node b
+// have numbers E: node i of a stage has E = 2^stage + i, where stages are counted from the start of the round. E = 1 is
+// entry 2^START + b. For E >= 2, a unit of 16 bytes holds E and E + 1, or E alone if a twiddle has 16 bytes. The units
+// E of nodes b and b + 1 are neighbours, so that threads at neighbouring nodes read neighbours (tables.cu).
 template <class Twiddle, int START> struct Twiddles {
     static constexpr int SIZE = 16 / sizeof(Twiddle);
     using Unit = Neighbours<Twiddle, SIZE>;
@@ -90,8 +93,8 @@ template <class Twiddle, int START> struct Twiddles {
     }
 };
 
-// relaxes: whether a forward stage relaxes the values that it does not multiply. forward_bound: the bound after
-// `stages` stages. bound: of the values that enter.
+// relaxes: whether a forward stage must relax the values that it does not multiply by a twiddle. forward_bound: the
+// bound of values after `stages` stages. In both, `bound` is the bound of the values that enter.
 template <class Bounds> constexpr __device__ bool relaxes(int bound) {
     return bound + Bounds::multiplied(bound) > Bounds::LIMIT;
 }
@@ -99,8 +102,8 @@ template <class Bounds> constexpr __device__ int forward_bound(int bound, int st
     for (; stages > 0; --stages) bound = (relaxes<Bounds>(bound) ? Bounds::RELAXED : bound) + Bounds::multiplied(bound);
     return bound;
 }
-// The bound of one value after `stages` inverse stages of a round. Bounds differ between values: bit i of a value's
-// number in its group says whether stage i left a sum there, relaxed if it must be, or a product.
+// The bound of one value after `stages` inverse stages of a round. It depends on the value's index in its group: if bit
+// i of the index is 1, stage i left a product there, else a sum, relaxed if it must be.
 template <class Bounds> constexpr __device__ int inverse_bound(int bound, int stages, int value) {
     for (; stages > 0; --stages, value >>= 1) {
         const int sum = 2 * bound > Bounds::LAZY_INVERSE ? Bounds::RELAXED : 2 * bound;
@@ -125,9 +128,10 @@ template <class Bounds> constexpr __device__ int inverse_bound(int bound, int st
     return largest;
 }
 
-// One stage of a round of RADIX stages on one group of 2^RADIX values, each WIDTH neighbours, and the stages after it.
-// The recursion is over compile-time stages, so that every value stays in a register. BOUND, in the unit of W::Bounds:
-// of the values that enter this stage or, in inverse_stages, the round.
+// Computes stage STAGE of a round and the stages after it, on one group of 2^RADIX values in each of WIDTH neighbouring
+// transforms. The round has RADIX stages. The recursion is over compile-time stages, so that every value stays in a
+// register. BOUND, in the unit of W::Bounds: bound of the values that enter this stage or, in inverse_stages, the
+// round.
 template <class W, int RADIX, int WIDTH, int BOUND, int STAGE = 0, class Round>
 PG_DEVICE void forward_stages(const W &word, typename W::Value *values, const Round &twiddles) {
     static_assert(BOUND <= W::Bounds::LIMIT, "values have outgrown their word");
@@ -193,15 +197,16 @@ template <class W> struct Rounds {
     }
 };
 
-// A barrier of THREADS threads that follow each other.
+// A barrier for THREADS threads with consecutive indices.
 template <int THREADS> PG_DEVICE void synchronise() {
     if constexpr (THREADS <= 32) __syncwarp();
     else __syncthreads();
 }
 
-// Moves values through shared memory, from their places in round FROM to those in round TO. While the layout stays, a
-// thread writes only where it has read itself. If the gap changes, it writes where threads have read with which it
-// shared values in round FROM, and waits for these threads first.
+// Moves values through shared memory, from their places in round FROM to those in round TO. If the gap is the same as
+// in the exchange before, a thread writes only to places that it has itself read. If the gap changes, it writes to
+// places that other threads have read, namely the threads with which it shared values in round FROM. So it waits for
+// these threads first.
 template <class S, int FROM, int TO, class V> PG_DEVICE void exchange(V *values, V *shared, const Place<S> &place) {
     constexpr int LATER = FROM < TO ? TO : FROM, LOG_GAP = S::log_gap(LATER);
     if constexpr (S::log_gap(FROM) != S::log_gap(FROM + 1)) synchronise<S::sharers(FROM)>();
@@ -215,7 +220,7 @@ template <class S, int FROM, int TO, class V> PG_DEVICE void exchange(V *values,
         unpack(*(const Item *)(shared + place.template shared<TO, LOG_GAP>(k)), values + k * S::WIDTH);
 }
 
-// BOUND: of the values that enter the round.
+// Computes round ROUND and the rounds after it. BOUND: bound of the values that enter round ROUND.
 template <class W, class S, int BOUND, int ROUND = 0>
 PG_DEVICE void forward_rounds(const W &word, typename W::Value *values, typename W::Value *shared,
                               const Place<S> &place, const typename W::Twiddle *twiddles) {
@@ -226,7 +231,7 @@ PG_DEVICE void forward_rounds(const W &word, typename W::Value *values, typename
         forward_rounds<W, S, AFTER, ROUND + 1>(word, values, shared, place, twiddles);
     }
 }
-// ROOT: the last stage is that of the root.
+// Computes round ROUND and the rounds before it, backwards. ROOT: whether the last stage is that of the root.
 template <class W, class S, bool ROOT, int BOUND, int ROUND = S::ROUNDS - 1>
 PG_DEVICE void inverse_rounds(const W &word, typename W::Value *values, typename W::Value *shared,
                               const Place<S> &place, const typename W::Twiddle *twiddles) {
@@ -238,10 +243,11 @@ PG_DEVICE void inverse_rounds(const W &word, typename W::Value *values, typename
     }
 }
 
-// If a tile has no columns, the values of a block of threads are neighbours in memory. After the last round a thread
-// holds neighbouring values. Coalesced accesses need neighbouring threads to hold neighbouring chunks of 16 bytes. Each
-// warp exchanges chunks on its own, in its part of shared memory. The lowest bits of a chunk's number are changed so
-// that the 8 threads that are served at once meet different banks.
+// Moves values between the layout of rounds and that of coalesced accesses. If a tile has no columns, the values of a
+// block of threads are neighbours in memory, and after the last round a thread holds neighbouring values. But for
+// coalesced accesses, neighbouring threads must hold neighbouring chunks of 16 bytes. Each warp exchanges chunks on its
+// own, in its part of shared memory. The lowest bits of a chunk's index are changed so that the 8 threads that are
+// served at once use different banks.
 template <class S, class T> struct Chunks {
     static constexpr int BYTES = S::VALUES * sizeof(T) < 16 ? S::VALUES * sizeof(T) : 16;
     static constexpr int SIZE = BYTES / sizeof(T), COUNT = S::VALUES / SIZE;  // values of a chunk, chunks of a thread
@@ -255,8 +261,8 @@ template <class S, class T> struct Chunks {
 
     // The first value of this thread's first chunk, counted within the block of threads.
     PG_DEVICE u32 first() const { return (threadIdx.x / WARP * (WARP * COUNT) + thread) * SIZE; }
-    // Places in shared memory: of chunk k of this thread's own values, and of chunk k that it moves to or from memory.
-    // 8 chunks cover all banks once.
+    // Places in shared memory. own: of chunk k of the values with which this thread computes. moved: of chunk k that it
+    // moves to or from global memory. 8 chunks cover all banks once.
     static constexpr int ROW = COUNT > 8 ? COUNT : 8, MASK = (COUNT > 8 ? 8 : COUNT) - 1;
     PG_DEVICE u32 own(int k) const { return thread * COUNT + (k ^ (thread * COUNT / ROW & MASK)); }
     PG_DEVICE u32 moved(int k) const { return k * WARP + (thread ^ ((thread / ROW ^ k * (WARP / ROW)) & MASK)); }

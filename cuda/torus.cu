@@ -1,22 +1,24 @@
 // Blind rotation modulo 2^32 or 2^64 in doubles, with rounding errors (docs/math.md, "Products in doubles").
 //
-// A ciphertext stays in shared memory, or in registers where each has a key of its own, as words of 32 bits. One block
-// of threads holds ITEMS ciphertexts of K components, S::LANES threads for each component. A transform takes the n
-// coefficients of a row as n/2 complex numbers (fft_product.cu). The inverse one takes the rounds backwards, but
-// multiplies before it adds, x + w y and x - w y, so that both directions have six FMAs a butterfly; what is missing is
-// a factor for each coefficient, the twist. cpu/fft_torus.hpp does the same operations in the same order.
+// A ciphertext stays in shared memory as words of 32 bits, or in registers if each ciphertext has its own key. One
+// block of threads holds ITEMS ciphertexts of K components, S::LANES threads for each component. A transform takes the
+// n coefficients of a row as n/2 complex numbers (fft_product.cu). The inverse transform takes the rounds backwards,
+// but multiplies before it adds (x + w * y and x - w * y), so that both directions have six FMAs a butterfly. Such
+// butterflies leave out one factor for each coefficient, the twist. So the results are multiplied by the twist.
+// cpu/fft_torus.hpp does the same operations in the same order.
 #include "complex.cuh"
 #include "ptx.cuh"
 #include "tile.cuh"
 
-constexpr int KEY_ROWS = 8;   // of a spectrum: leaf i is in row i % KEY_ROWS
-constexpr int KEY_PARTS = 2;  // of the matrices of a step, fetched one by one, with KEY_ROWS / KEY_PARTS rows each
+constexpr int KEY_ROWS = 8;   // rows of a spectrum: leaf i is in row i % KEY_ROWS
+constexpr int KEY_PARTS = 2;  // parts of a step's matrices, fetched one by one, with KEY_ROWS / KEY_PARTS rows each
 
-// Where leaf KEY_ROWS i + v lies in row v. Threads of 8, 16 and 32 neighbouring leaves each meet different banks.
+// Where leaf KEY_ROWS * i + v lies in row v. Threads use different banks, whether each has 8, 16 or 32 neighbouring
+// leaves.
 PG_DEVICE u32 key_place(u32 i) { return i ^ (i >> 3 & 3); }
 
-// The twiddles of a forward round, of which even[i] are those of entries 1, 2, 4, 6, ... (tile.cuh). An odd entry has i
-// times the twiddle of the even one before it.
+// The twiddles of a forward round. even(j) for j = 0, 1, 2, 3, ... are the twiddles of entries 1, 2, 4, 6, ...
+// (tile.cuh). The twiddle of an odd entry above 1 is i times that of the even entry before it, where i^2 = -1.
 template <class Even> struct TreeTwiddles {
     const Even &even;
     PG_DEVICE Complex<double> operator[](u32 entry) const {
@@ -25,19 +27,20 @@ template <class Even> struct TreeTwiddles {
     }
 };
 
-// x + w y and x - w y.
+// From x and y to x + w * y and x - w * y. finish_butterfly is given s = x + w * y.
 PG_DEVICE void finish_butterfly(Complex<double> &x, Complex<double> &y, Complex<double> s) {
     y = {fma(2., x.re, -s.re), fma(2., x.im, -s.im)}, x = s;
 }
 PG_DEVICE void inverse_butterfly(Complex<double> &x, Complex<double> &y, Complex<double> w) {
     finish_butterfly(x, y, multiply_add(y, w, x));
 }
-PG_DEVICE void turned_butterfly(Complex<double> &x, Complex<double> &y, Complex<double> w) {  // by -i w
+PG_DEVICE void turned_butterfly(Complex<double> &x, Complex<double> &y, Complex<double> w) {  // with -i * w for w
     finish_butterfly(x, y, {fma(y.im, w.re, fma(y.re, w.im, x.re)), fma(y.im, w.im, fma(-y.re, w.re, x.im))});
 }
 
-// Stages of an inverse round on 2^RADIX values that are 2^LOG_H apart, from the shortest distance on. twiddle(i): that
-// of stage 0, then from 2^(STAGE - 1) on the first half of those of a stage; the others are -i times these.
+// Computes the stages of an inverse round on 2^RADIX values, beginning with the one that joins neighbours in `values`.
+// twiddle(0) is the twiddle of stage 0. twiddle(2^(STAGE - 1) + k) gives the first half of the twiddles of a later
+// stage; the others are -i times these. LAST: this is round LAST, in which the first twiddle of every stage is 1.
 template <int RADIX, bool LAST, int STAGE = 0, class Twiddle>
 PG_DEVICE void inverse_torus_stages(Complex<double> *values, const Twiddle &twiddle) {
     constexpr int HALF = 1 << STAGE, COUNT = STAGE ? HALF / 2 : 1;
@@ -60,8 +63,8 @@ PG_DEVICE void inverse_torus_stages(Complex<double> *values, const Twiddle &twid
     if constexpr (STAGE + 1 < RADIX) inverse_torus_stages<RADIX, LAST, STAGE + 1>(values, twiddle);
 }
 
-// Transforms of ROWS rows by a block, S::LANES threads for each. INVERSE: whether there are tables of the inverse, too.
-// PAIRED: a warp has half of the lanes of two rows, and a transform of two rounds moves a quarter of its values at a
+// Transforms of ROWS rows by a block, S::LANES threads for each. INVERSE: there are tables of the inverse, too. PAIRED:
+// a warp has half of the lanes of each of two rows, and a transform of two rounds moves a quarter of its values at a
 // time, in place.
 template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
     using Value = Complex<double>;
@@ -70,15 +73,15 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
     static constexpr bool KEEPS = V == 8;
     static constexpr int ROUNDS = (1 + INVERSE) * LAST, TWIST = INVERSE ? M / 2 + 1 : 0,
                          TABLES = ROUNDS * (M / 2) + TWIST, KEPT = KEEPS ? ROUNDS * V / 2 + (INVERSE ? V : 0) : 1;
-    static constexpr int ROOM = PAIRED ? 2 * 16 * 17 : M + LANES;  // numbers in shared memory for a row
-    static constexpr int IN_SHARED = KEEPS ? 0 : TABLES;           // numbers of tables there
+    static constexpr int ROOM = PAIRED ? 2 * 16 * 17 : M + LANES;  // complex numbers in shared memory for a row
+    static constexpr int IN_SHARED = KEEPS ? 0 : TABLES;           // complex numbers in shared memory for tables
     static_assert(LANES >= 32, "a row has whole warps");
 
-    Value *const tables, *const rooms;       // in shared memory: IN_SHARED numbers, ROWS ROOM numbers
+    Value *const tables, *const rooms;       // in shared memory: IN_SHARED numbers, ROWS * ROOM numbers
     const double *const first, *const last;  // constant twiddles: of forward round 0, and of the first inverse round
     Place<S> place;
     Value kept[KEPT];  // twiddles, then the twist
-    // from: twiddles of rounds (twiddle()), the first half of the twist, and one more
+    // from: twiddles of rounds in the order of twiddle(), then entries 0 ... M / 2 of the twist.
     PG_DEVICE TorusTransform(const Value *from, Value *t, Value *r, const double *f, const double *l, u32 row, u32 lane)
         : tables(t), rooms(r), first(f), last(l) {
         place.row = row, place.lane = lane;
@@ -93,26 +96,26 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
         }
     }
 
-    // Of the threads of a row, or of two if PAIRED.
+    // A barrier for the threads of a row, or of two rows if PAIRED.
     PG_DEVICE void synchronise_row() const {
         if constexpr (PAIRED) synchronise_named(1 + place.row / 2, 2 * LANES);
         else if constexpr (LANES == 32) __syncwarp();
         else synchronise_named(1 + place.row, LANES);
     }
-    // Of SHARERS threads of a row, which follow each other.
+    // A barrier for SHARERS threads of a row with consecutive indices.
     template <int SHARERS> PG_DEVICE void synchronise_some() const {
         if constexpr (SHARERS <= 32) __syncwarp();
         else synchronise_row();
     }
     PG_DEVICE u32 index(int k) const { return place.template group_index<0>(k) + place.template offset<0>(k); }
-    static constexpr __device__ u32 distance(int k) {  // of index(k) from place.lane
+    static constexpr __device__ u32 distance(int k) {  // index(k) - place.lane
         return LANES * (k >> S::radix(0)) + Place<S>::template offset<0>(k);
     }
-    // Where the thread read value v last.
+    // The place from which the thread last read value v.
     PG_DEVICE u32 last_place(int v) const { return place.template shared<LAST, S::log_gap(LAST)>(v); }
 
-    // Transposes 32 x 32 numbers, a thread's values being a row: by quarters of 16 x 16, of which each half of the
-    // threads first takes the one on the diagonal.
+    // Transposes 32 x 32 numbers, of which each thread holds a row, in quarters of 16 x 16. Each half of the threads
+    // first transposes its quarter on the diagonal.
     template <int HALF> PG_DEVICE void transpose(Value *values) const {
         constexpr int NEAR = 16 * HALF, FAR = 16 - NEAR;
         Value *const own = rooms + place.row * ROOM + HALF * 272, *const other = own + (1 - 2 * HALF) * 272;
@@ -130,7 +133,7 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
         for (int r = 0; r < 16; ++r) values[FAR + r] = own[h * 17 + r];
         __syncwarp();
     }
-    // As exchange() of tile.cuh. While the layout stays, a thread writes only where it has read itself.
+    // Moves values as exchange() of tile.cuh does. As there, barriers are needed before writing if the gap changes.
     template <int FROM, int TO> PG_DEVICE void move(Value *values) const {
         if constexpr (PAIRED) {
             if (__shfl_sync(~0u, place.lane, 0) < 16) transpose<0>(values);
@@ -145,13 +148,14 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
             for (int k = 0; k < V; ++k) values[k] = rooms[place.template shared<TO, LOG_GAP>(k)];
         }
     }
-    // Twiddle i of V / 2 of this thread in a round: 0 ... LAST - 1 are forward rounds 1 ... LAST, then come inverse
-    // rounds LAST - 1 ... 0.
+    // Twiddle i of the V / 2 that this thread needs in a round. `round` = 0 ... LAST - 1 stands for forward rounds 1
+    // ... LAST; then come inverse rounds LAST - 1 ... 0.
     PG_DEVICE Value twiddle(int round, int i) const {
         const int at = round * (V / 2) + i;
         return KEEPS ? kept[at] : tables[at * LANES + place.lane];
     }
-    // The twist is exp(-i pi j / (2 M)) times a scale. Of the second half it has the parts of number M - j, exchanged.
+    // Entry j of the twist is exp(-i pi j / (2 M)) times a scale. The table has only the first half: in the second
+    // half, entry j is entry M - j with its parts exchanged and negated.
     PG_DEVICE Value twist_of(const Value *half, int k) const {
         const u32 j = index(k);
         if (!(k >> (S::radix(0) - 1) & 1)) return half[j];
@@ -190,8 +194,8 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
     }
 };
 
-// Where a leaf lies in a matrix (KEY_PARTS, columns, KEY_ROWS / KEY_PARTS, levels, k, n / 2 / KEY_ROWS): value v of a
-// lane, of the polynomial in row (component `from`, level) and a column.
+// The place in a matrix (KEY_PARTS, columns, KEY_ROWS / KEY_PARTS, levels, k, n / 2 / KEY_ROWS) of a leaf: value v of a
+// lane, in the polynomial of row (component `from`, level) and the given column.
 template <class S>
 PG_DEVICE u32 matrix_place(u32 lane, int v, u32 levels, u32 k, u32 columns, u32 level, u32 from, u32 column) {
     constexpr u32 OF_PART = KEY_ROWS / KEY_PARTS;
@@ -200,8 +204,8 @@ PG_DEVICE u32 matrix_place(u32 lane, int v, u32 levels, u32 k, u32 columns, u32 
     return at * (S::LENGTH / KEY_ROWS) + key_place(lane * (S::VALUES / KEY_ROWS) + v / KEY_ROWS);
 }
 
-// X^e times a polynomial of N words, which is read along its numbers from `lane` on. It wraps round once, where its
-// sign changes. j: of number lane + j
+// X^e times a polynomial of N words. Argument j stands for coefficient lane + j, which is read at from + j. From j =
+// wrap on, the index has wrapped round, and the sign is the opposite.
 template <class T, u32 N> struct Turned {
     const T *from;
     u32 wrap, sign;  // sign: 1 or -1, before it wraps
@@ -216,16 +220,17 @@ template <class T, u32 N> struct Turned {
 
 template <class T> struct TorusParameters {
     const T *x;                  // (items, K, n)
-    const Complex<double> *key;  // (count, ...), or if OWN (items, count, ...), as of matrix_place
+    const Complex<double> *key;  // (count, ...), or if OWN (items, count, ...); the other axes: see matrix_place
     T *y;
     const i64 *exponents;           // (items, width): e_0; then, unless OWN, one for each step
-    const Complex<double> *tables;  // (TorusTransform)
-    double first[32], last[32];     // constant twiddles (TorusTransform)
+    const Complex<double> *tables;  // see TorusTransform
+    double first[32], last[32];     // constant twiddles: see TorusTransform
     u32 items, count, width, bits, offset;
     u32 begins;  // 0: e_0 counts as 0
 };
-// OWN: each ciphertext has matrices of its own, by which each step multiplies it; else by matrix times X^e - 1, and
-// adds the product. SPLIT: the components of a ciphertext are in the K blocks of a cluster.
+// OWN: each ciphertext has its own matrices, and a step multiplies the ciphertext by one. Else a step multiplies it by
+// X^e - 1 and by a matrix that all ciphertexts share, and adds the product to the ciphertext. SPLIT: the components of
+// a ciphertext are in the K blocks of a cluster.
 template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN, bool SPLIT> struct Torus {
     using Value = Complex<double>;
     static constexpr int V = S::VALUES, LANES = S::LANES, M = S::LENGTH, N = 2 * M;
@@ -234,13 +239,13 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
     // Components of a warp exchange digits by shuffles.
     static constexpr bool PAIRED = K == 2 && LANES == 32 && V == 32 && LEVELS == 1 && !SPLIT;
     using Transform = TorusTransform<S, HERE * ITEMS, true, PAIRED>;
-    // Words in shared memory for a component. The components of a warp begin in different banks.
+    // Words in shared memory for a component. If PAIRED, the two components of a warp begin in different banks.
     static constexpr int HELD = OWN ? 0 : PAIRED ? N + 16 : N;
-    static constexpr int STEP = LEVELS * K * K * M;  // numbers of a key
+    static constexpr int STEP = LEVELS * K * K * M;  // numbers of a step's matrix
     static constexpr int PART = LEVELS * K * HERE * M / KEY_PARTS;
     static constexpr int INBOX = SPLIT ? (K - 1) * M : 0;  // numbers of the other components
     static_assert(V >= KEY_ROWS && OF_ITEM % 32 == 0, "whole rows of a key, and whole warps");
-    // Barriers of components come first; a component of one warp has none.
+    // Named barriers: those of components come first, then those of ciphertexts. A component of one warp needs none.
     static constexpr int FIRST_OF_ITEMS = LANES == 32 ? 1 : 1 + HERE * ITEMS;
     static_assert(FIRST_OF_ITEMS + ITEMS <= 16, "barriers have numbers from 1 to 15");
     static_assert(!(OWN && STAGED) || ITEMS == 1, "a block stages one matrix");
@@ -251,7 +256,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
     unsigned char *const memory;
     const TorusParameters<T> &p;
     u32 item, component;
-    u64 at;  // of the ciphertext
+    u64 at;  // index of the ciphertext
     Transform transform;
     PG_DEVICE u64 wanted_item() const { return SPLIT ? blockIdx.x / K : (u64)blockIdx.x * ITEMS + item; }
     static PG_DEVICE u32 own_component() {
@@ -289,7 +294,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
     // ---- the key ----
 
     PG_DEVICE const Value *matrix(u32 step) const { return p.key + ((OWN ? at * p.count : 0) + step) * STEP; }
-    // Fetches part `part` of the matrix of a step into shared memory; if SPLIT, of the column of this component.
+    // Fetches part `part` of the matrix of a step into shared memory; if SPLIT, only the column of this component.
     PG_DEVICE void fetch(u32 step, int part) const {
         if (step >= p.count) return;
         expect_bytes(barriers() + part, PART * sizeof(Value));
@@ -312,8 +317,8 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
 #pragma unroll
             for (int part = 0; part < KEY_PARTS; ++part) fetch(step + 1, part);
     }
-    // sums += the products of all components' digits of a level with the key's entries for this component, its own
-    // digits first. Of one level, sums are the digits' places.
+    // Adds to `sums` the products of all components' digits of a level with the key's entries for this component; its
+    // own digits come first. If there is only one level, `sums` and `digits` are the same array.
     PG_DEVICE void multiply(const Value *key, Value *digits, Value *sums, int level, u32 step) const {
         const u32 lane = transform.place.lane, exchange = step * LEVELS + level;
         const auto factor = [&](u32 from, int v) {
@@ -321,7 +326,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
         };
         if constexpr (SPLIT) {
 #pragma unroll
-            for (int i = 1; i < K; ++i) {  // to those who take this component as their i-th other one
+            for (int i = 1; i < K; ++i) {  // to the component that takes this one as its i-th other
                 const OtherBlock other(memory, component >= i ? component - i : component + K - i);
                 Value *const there = inbox(exchange) + (i - 1) * M + lane;
 #pragma unroll
@@ -364,7 +369,8 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
 
     // ---- rotation ----
 
-    // current = own += the nearest integers to values times the twist; OWN: current is these integers.
+    // Rounds values times the twist to integers. If OWN, `current` becomes these integers; else they are added to
+    // `own`, and `current` is the sum.
     PG_DEVICE void add(Value *values, u32 *own, u32 *current) const {
         u32 largest = 0;
 #pragma unroll
@@ -373,7 +379,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
             largest = max(largest, max(size_of(x.re), size_of(x.im)));
         }
         const auto before = [&](int k, u32 more) { return OWN ? 0 : own[transform.index(k) + more]; };
-        if (largest < 0x43e00000) {  // below 2^63, as all but made-up values are
+        if (largest < 0x43e00000) {  // below 2^63, as all values are in practice
 #pragma unroll
             for (int k = 0; k < V; ++k) {
                 current[k] = before(k, 0) + (u32)__double2ll_rn(values[k].re);
@@ -392,7 +398,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
                 own[transform.index(k)] = current[k], own[transform.index(k) + M] = current[k + V];
     }
     static PG_DEVICE u32 size_of(double x) { return (u32)__double2hiint(x) & 0x7fffffff; }  // grows with |x|
-    // The digit in a number to which p.offset has been added.
+    // Digit `level` of a number to which p.offset has been added.
     PG_DEVICE double digit(u32 x, int level) const {
         const u32 shift = 32 - p.bits * (level + 1);
         if (LEVELS == 1) return (double)((i32)x >> shift);
@@ -414,7 +420,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
 #pragma unroll
             for (int part = 0; part < KEY_PARTS; ++part) fetch(0, part);
         }
-        if constexpr (SPLIT) synchronise_cluster();  // the others' barriers are there, too
+        if constexpr (SPLIT) synchronise_cluster();  // the other blocks have started their barriers, too
         u32 current[2 * V];
         const u32 first = p.begins ? (u32)exponents[0] : 0;
 #pragma unroll
@@ -426,7 +432,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
             current[k] = from & N ? 0 - word : word;
             if constexpr (!OWN) own[j] = current[k];
         }
-        __syncthreads();  // mbarriers and tables are there
+        __syncthreads();  // mbarriers and tables are written
         u32 next = !OWN && p.count ? (u32)exponents[1] : 0;
         for (u32 step = 0; step < p.count; ++step) {
             const u32 e = next;
@@ -448,7 +454,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
                     digits[k] = {digit(turned.plus(d, p.offset - low), level),
                                  digit(turned.plus(d + M, p.offset - high), level)};
                 }
-                // The first part of the key is awaited so early that the products find it.
+                // The first part of the key is awaited already here, so that it has arrived when the products begin.
                 transform.forward(digits, [&] {
                     if (STAGED) await_bulk(barriers(), step & 1);
                 });
@@ -471,7 +477,7 @@ __global__ void __launch_bounds__((Torus<T, S, K, LEVELS, ITEMS, STAGED, OWN, fa
     extern __shared__ __align__(16) unsigned char memory[];
     Torus<T, S, K, LEVELS, ITEMS, STAGED, OWN, false>(memory, p).run();
 }
-// The same by a cluster for each ciphertext. grid: K items in x.
+// The same with a cluster of K blocks for each ciphertext. grid: K items in x.
 #if defined(PG_SIMULATOR) || __CUDA_ARCH__ >= 900
 template <class T, class S, int K, int LEVELS, bool OWN>
 __global__ void __cluster_dims__(K) __launch_bounds__((Torus<T, S, K, LEVELS, 1, true, OWN, true>::THREADS))
@@ -484,19 +490,20 @@ __global__ void __cluster_dims__(K) __launch_bounds__((Torus<T, S, K, LEVELS, 1,
 // ---- keys of groups of bits ----
 
 constexpr int COMBINED_STAGES = 4;  // polynomials of a key in shared memory
-constexpr int MOST_GROUP = 8;       // bits
+constexpr int MOST_GROUP = 8;       // bits of a group, at most
 
 template <class T> struct CombineParameters {
     const T *keys;         // (steps, 2^group, components, levels, components, n)
-    Complex<double> *y;    // (items, count, ...), as of matrix_place
-    const i64 *exponents;  // (items, width), from that of the first bit of step 0 on
+    Complex<double> *y;    // (items, count, ...); the other axes: see matrix_place
+    const i64 *exponents;  // (items, width), beginning with the exponent of the first bit of step 0
     const Complex<double> *tables;
-    double first[32];  // (TorusTransform)
+    double first[32];  // see TorusTransform
     u32 items, count, width, k, levels, group;
-    u32 bits;  // of all steps; the last group may be shorter
+    u32 bits;  // bits of all steps together; the last group may be shorter
 };
-// Spectra of the sums over S of X^(sum of e_i, i in S) times matrix S of a step, exact modulo 2^w before they are
-// transformed. A block computes one polynomial of a step for ITEMS ciphertexts, which share what it reads of the key.
+// For each step, the sum of X^(sum of e_i, i in S) * (the matrix of S), over all subsets S of the step's bits. The sum
+// is computed exactly modulo 2^w and then transformed. A block computes one polynomial of a step for ITEMS ciphertexts,
+// which share what it reads of the key.
 template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
     using Value = Complex<double>;
     using Transform = TorusTransform<S, ITEMS, false, false>;
@@ -504,8 +511,8 @@ template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
     static constexpr int ROOMS = ITEMS * Transform::ROOM * (int)sizeof(Value),
                          STAGES = STAGED ? COMBINED_STAGES * N * (int)sizeof(T) : 0;
 
-    // Dynamic shared memory: rooms of transforms or, before, polynomials of the key; tables; an mbarrier for each
-    // polynomial.
+    // Dynamic shared memory: polynomials of the key, and later the rooms of transforms in their place; tables; an
+    // mbarrier for each polynomial.
     unsigned char *const memory;
     const CombineParameters<T> &p;
     Transform transform;
@@ -521,7 +528,7 @@ template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
         const u32 sets = (p.items + ITEMS - 1) / ITEMS, polynomials = p.k * p.levels * p.k;
         const u32 polynomial = blockIdx.x / sets % polynomials, step = blockIdx.x / sets / polynomials;
         const u32 size = min(p.group, p.bits - step * p.group),
-                  count = 1u << size;  // of this group, and of its matrices
+                  count = 1u << size;  // size: bits of this group; count: its matrices
         const u64 wanted = (u64)(blockIdx.x % sets) * ITEMS + transform.place.row;
         const u64 at = wanted < p.items ? wanted : p.items - 1;
         const i64 *const exponents = p.exponents + at * p.width + step * p.group;
@@ -541,7 +548,7 @@ template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
             end_barrier_starts();
             for (u32 set = 0; set < COMBINED_STAGES; ++set) fetch(set);
         }
-        __syncthreads();  // mbarriers and tables are there
+        __syncthreads();  // mbarriers and tables are written
         T sums[2 * V] = {};
         for (u32 set = 0; set < count; ++set) {
             u32 e = 0;

@@ -4,28 +4,29 @@
 //   Storage, Value       types of a residue in memory, and of a value in registers
 //   Twiddle              an entry of the tables: w and what a product by w needs
 //   load, store_lazy     read a residue or, between the passes of one transform, a lazy value; write a lazy value
-//   GROUPED              whether rows of other limbs lie between the rows of this word's limbs (Grouped)
-//   Bounds               upper bounds of values, in a unit chosen per word: of CANONICAL values, of a PRODUCT of two
-//                        values, of RELAXED values; `multiplied`: of a value up to `bound` times a twiddle. Forward
-//                        values stay within LIMIT, inverse values within LAZY_INVERSE, between passes too
-//   BLOCKS               for how many blocks of 256 threads with 16 values each the registers of a multiprocessor
-//                        should suffice
-//   PRODUCT_BLOCKS       the same for blocks of up to 256 threads that hold both operands of a product; 0: as the
-//                        compiler sees fit
+//   GROUPED              whether rows of other limbs lie between the rows of this word's limbs (see Grouped)
+//   Bounds               upper bounds of values, in a unit that each word chooses. CANONICAL: of a residue; RELAXED: of
+//                        a value that was partly reduced; PRODUCT: of a result of `multiply`; multiplied(bound): of the
+//                        product of a twiddle and a value up to `bound`. Forward values stay within LIMIT, inverse
+//                        values within LAZY_INVERSE, between passes too
+//   BLOCKS               how many blocks of 256 threads with 16 values each a multiprocessor should hold; this limits
+//                        the registers of a thread
+//   PRODUCT_BLOCKS       the same for blocks of up to 256 threads that hold both operands of a product; 0: no limit
 //   forward, inverse     Cooley-Tukey and Gentleman-Sande butterflies; reduce: whether the first value (forward) or
 //                        the sum (inverse) must be relaxed now
 //   canonical            from a forward value to a residue in [0, q)
 //   inverse_root         the last inverse butterfly, with the factor 1/points
 //   finish               from a value of inverse_root to a residue in [0, q)
 //   twiddle              from a residue to an entry of the tables
-//   multiply             product of two forward values, as an inverse value within PRODUCT
-//   add_products         sum of two inverse values within PRODUCT, within PRODUCT again
-//   forward_root         the first forward butterfly, of canonical values; only where it differs (HAS_ROOT)
+//   multiply             product of two forward values; an inverse value within PRODUCT
+//   add_products         sum of two inverse values within PRODUCT; reduced, so that it is within PRODUCT again
+//   forward_root         the first forward butterfly, of canonical values; only in words where it is not `forward`
+//                        (HAS_ROOT)
 #pragma once
 #include "ptx.cuh"
 
 template <class T> PG_DEVICE T reduce_once(T x, T bound) { return min(x, x - bound); }
-// The same, given -bound: one instruction on cards from 9.0 on.
+// The same, but takes -bound. It is one instruction if the compute capability is at least 9.0.
 PG_DEVICE u32 reduce_once_by(u32 x, u32 minus_bound) { return __viaddmin_u32(x, minus_bound, x); }
 
 // Bounds of words whose values are always canonical.
@@ -33,12 +34,12 @@ struct Canonical {
     static constexpr int CANONICAL = 0, PRODUCT = 0, RELAXED = 0, LIMIT = 0, LAZY_INVERSE = 0;
     static constexpr __device__ int multiplied(int /*bound*/) { return 0; }
 };
-// Forward values in [0, 4q), inverse values in [0, 2q); in multiples of q.
+// Forward values in [0, 4q), inverse values in [0, 2q). The unit of the bounds is q.
 struct FourTimes {
     static constexpr int CANONICAL = 1, PRODUCT = 2, RELAXED = 2, LIMIT = 4, LAZY_INVERSE = 2;
     static constexpr __device__ int multiplied(int /*bound*/) { return 2; }
 };
-// Forward values in [0, 2q), inverse values in [0, q); in multiples of q.
+// Forward values in [0, 2q), inverse values in [0, q). The unit of the bounds is q.
 struct Twice {
     static constexpr int CANONICAL = 1, PRODUCT = 1, RELAXED = 1, LIMIT = 2, LAZY_INVERSE = 1;
     static constexpr __device__ int multiplied(int /*bound*/) { return 1; }
@@ -87,8 +88,8 @@ struct Lazy32 {
         x = reduce_once_by(s, minus_q), y = reduce_once_by(d, minus_q);
     }
     PG_DEVICE Storage finish(Value x) const { return x; }
-    // In [0, 2q). z < 2 q^2, so z / 2^(bits - 1) < 2^32. The quotient is at most 2 too small: before the last reduction
-    // the remainder is below 3q.
+    // The result is in [0, 2q). z < 2 * q^2, so z / 2^(bits - 1) < 2^32. The estimated quotient is exact or up to 2 too
+    // small, so the remainder is below 3q before the last reduction.
     PG_DEVICE Value multiply(Value x, Value y) const {
         const u64 z = (u64)canonical(x) * reduce_once_by(y, minus_q2);
         const u32 quotient = __umulhi((u32)(z >> (bits - 1)), barrett);
@@ -164,8 +165,8 @@ struct Lazy64 {
 };
 
 // 2^40 <= q < 2^60. Values below 16q fit 64 bits, so that reductions are deferred over several stages. Products are in
-// [0, 3q): their quotient, the high half of x times shoup, leaves out the carry from the product of the low words, and
-// so may be 1 too small. Bounds are in multiples of q.
+// [0, 3q): their quotient is the high half of x times shoup, but without the carry from the product of the low words,
+// so that it may be 1 too small. The unit of the bounds is q.
 struct Lazy60 : Lazy64 {
     struct Bounds {
         static constexpr int CANONICAL = 1, PRODUCT = 1, RELAXED = 2, LIMIT = 15, LAZY_INVERSE = 6;
@@ -179,8 +180,9 @@ struct Lazy60 : Lazy64 {
     PG_DEVICE Value mul(Value x, Twiddle t) const {
         return sum_of_products(x, t.w, high_product_or_less(x, t.shoup), minus_q);
     }
-    // From x < 15q to below 2q. The quotient is estimated from the high half of x. It is too small by less than 15/16,
-    // since 2^64 / q is rounded, plus 2^32 / q, for the low half of x, plus 1 for its own rounding: less than 2.
+    // Reduces x < 15q to a value below 2q. The quotient is estimated from the high half of x. The estimate falls below
+    // x / q by less than 15/16 because 2^64 / q is rounded, plus 2^32 / q because the low half of x is left out, plus 1
+    // because the estimate itself is rounded: less than 2 in all.
     PG_DEVICE Value relax(Value x) const { return x + __umulhi((u32)(x >> 32), quotient) * minus_q; }
     PG_DEVICE void forward(Value &x, Value &y, Twiddle t, bool reduce) const {
         u64 u = reduce ? relax(x) : x, p = mul(y, t);
@@ -198,10 +200,10 @@ struct Lazy60 : Lazy64 {
     PG_DEVICE Value multiply(Value x, Value y) const { return barrett_product(m, canonical(x), canonical(y)); }
 };
 
-// q < 2^50: centred integers in doubles, for cards whose FP64 runs at half the rate of FP32. A product x w is taken
-// exactly as h + l by FMA; the result is h + l - b q for an integer b near h / q. Bounds are in units of 2^44, RELAXED
-// values are up to 2^49. A product needs |x| <= 2^52 and |w| < q/2, so that |x w / q| < 2^51 - 1 and adding ROUND
-// leaves an integer.
+// q < 2^50: centred integers in doubles, for cards whose FP64 runs at half the rate of FP32. By FMA a product x * w is
+// exactly h + l, the sum of two doubles. The result is h + l - b * q for an integer b near h / q. The unit of the
+// bounds is 2^44; RELAXED values are at most 2^49 in size. A product needs |x| <= 2^52 and |w| < q/2, so that |x * w /
+// q| < 2^51 - 1 and adding ROUND leaves an integer.
 struct Float64 {
     using Storage = u64;
     using Value = double;
@@ -209,9 +211,10 @@ struct Float64 {
     static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct Bounds {
         static constexpr int CANONICAL = 64, PRODUCT = 36, RELAXED = 32, LIMIT = 256, LAZY_INVERSE = 128;
-        // q/2 is 32 units. The rounding of 1 / q adds `part`; |l| adds as much, but at most 2^47, which is 8 units.
+        // The result has at most the size of q/2, which is 32 units, plus `part` since 1 / q is rounded, plus |l|. |l|
+        // is at most `part`, and at most 2^47, which is 8 units.
         static constexpr __device__ int multiplied(int bound) {
-            const int part = (bound + 15) / 16;  // |x w| / 2^53
+            const int part = (bound + 15) / 16;  // |x * w| / 2^53
             return 32 + part + (part < 8 ? part : 8);
         }
     };
@@ -225,7 +228,7 @@ struct Float64 {
     PG_DEVICE explicit Float64(const Modulus &m) : q(integer(m.q)), inverse_q(m.inverse), integer_q(m.q) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) { return {w > m.q / 2 ? -(double)(m.q - w) : (double)w}; }
-    static PG_DEVICE double integer(u64 x) {  // needs x < 2^52; through the bits of 2^52 + x
+    static PG_DEVICE double integer(u64 x) {  // needs x < 2^52; sets the bits of 2^52 + x and subtracts 2^52
         return __dadd_rn(__longlong_as_double((i64)(x | 0x4330000000000000ull)), -EXPONENT);
     }
     PG_DEVICE double nearest(double x) const { return __dadd_rn(__fma_rn(x, inverse_q, ROUND), -ROUND); }
@@ -261,9 +264,9 @@ static_assert(Float64::Bounds::PRODUCT == Float64::Bounds::multiplied(Float64::B
 PG_DEVICE u32 high_product(u32 x, u32 y) { return __umulhi(x, y); }
 PG_DEVICE u64 high_product(u64 x, u64 y) { return __umul64hi(x, y); }
 
-// Any q below B = 2^32 or B = 2^64; values are canonical after every operation. A twiddle w is held as v = w B mod q
-// and the quotient with v = quotient q mod B. So x v and (x quotient mod B) q have the same low half, and the
-// difference of their high halves is x w mod q, or q less. Source: Montgomery 1985.
+// Any q below B, where B is 2^32 or 2^64. Values are canonical after every operation. A twiddle w is held as v = w * B
+// mod q, together with the `quotient` for which v = quotient * q mod B. So x * v and (x * quotient mod B) * q have the
+// same low half, and the difference of their high halves is x * w mod q, or that minus q. Source: Montgomery 1985.
 template <class T> struct Strict {
     using Storage = T;
     using Value = T;
@@ -278,7 +281,7 @@ template <class T> struct Strict {
     PG_DEVICE explicit Strict(const Modulus &modulus) : q((T)modulus.q), m(modulus) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) {
-        const T quotient = 0 - (T)(shoup_quotient(m, w) >> (64 - 8 * sizeof(T)));  // floor(w B / q)
+        const T quotient = 0 - (T)(shoup_quotient(m, w) >> (64 - 8 * sizeof(T)));  // floor(w * B / q)
         return {quotient * (T)m.q, quotient};
     }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
@@ -308,8 +311,8 @@ template <class T> struct Strict {
 using Strict32 = Strict<u32>;
 using Strict64 = Strict<u64>;
 
-// A word W of some of a ring's limbs, whose rows lie among rows of other limbs. T is the storage of the ring, which may
-// be wider than that of W.
+// The word W for a ring in which W serves only some of the limbs: rows of other limbs lie between the rows of these
+// limbs. T is the type in which the ring stores residues, which may be wider than that of W.
 template <class W, class T> struct Grouped : W {
     static constexpr bool GROUPED = true;
     using Storage = T;
@@ -321,8 +324,9 @@ template <class W, class T> struct Grouped : W {
     PG_DEVICE T finish(Value x) const { return W::finish(x); }
 };
 
-// A word W of the tree of X^n - X^(n/2) + 1, whose root has the butterflies (x + w y, x + (1 - w) y) and back. With s
-// and t the values that inverse_root of W forms, the latter gives s - t and 2t (docs/math.md, "The tree of factors").
+// The word W for the tree of X^n - X^(n/2) + 1. At the root the forward butterfly turns (x, y) into (x + w * y, x + (1
+// - w) * y). The inverse one turns the results s and t of inverse_root of W into s - t and 2t (docs/math.md, "The tree
+// of factors").
 template <class W> struct Trinomial : W {
     using typename W::Twiddle;
     using typename W::Value;
@@ -331,7 +335,8 @@ template <class W> struct Trinomial : W {
     static constexpr bool INTEGERS = (Value)1 / 2 == 0;
     static constexpr bool STRICT = Base::LIMIT == Base::CANONICAL;  // values are always canonical
     static constexpr bool FITS = 2 * Base::CANONICAL + Base::multiplied(Base::CANONICAL) <= Base::LIMIT;
-    // A round knows that it is at the root by the bound CANONICAL, which no other round has.
+    // Only a forward round at the root starts with the bound CANONICAL, so the bound tells a round that it is at the
+    // root. In Float64 some sums of the inverse have this bound too; they are relaxed a stage earlier than needed.
     struct Bounds : Base {
         static constexpr int LIMIT = Base::LIMIT + STRICT, LAZY_INVERSE = Base::LAZY_INVERSE + STRICT;
         static constexpr __device__ int multiplied(int bound) {
@@ -348,7 +353,7 @@ template <class W> struct Trinomial : W {
     }
     PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
         W::inverse_root(x, y, scale, t);
-        if constexpr (INTEGERS) x = difference(x, y), y = difference(y, W::q - y);  // of canonical values
+        if constexpr (INTEGERS) x = difference(x, y), y = difference(y, W::q - y);  // all values are canonical
         else x = x - y, y = y + y;
     }
 

@@ -1,13 +1,13 @@
-"""Polynomial-ring and NTT arithmetic in Z_Q[X]/(X^N ± 1): exact for every modulus, batched, in RNS."""
+"""Arithmetic in polynomial rings Z_Q[X]/(X^N ± 1) with NTTs: exact for every modulus, batched, in RNS."""
 
 import importlib as _importlib
 
-import numpy as _numpy  # here, because an import of NumPy by the core would hide Ctrl-C
+import numpy as _numpy  # before the core: an import of NumPy by the core would hide a Ctrl-C
 
 if int(_numpy.__version__.partition(".")[0]) < 2:  # the core would fail to load, and not say why
     raise ImportError(
         f"polygpu needs NumPy 2.0 or later, and NumPy {_numpy.__version__} is installed at "
-        f"{_numpy.__file__}. Run: pip install 'numpy>=2'"
+        f"{_numpy.__file__}. Run `pip install 'numpy>=2'`."
     )
 
 __version__ = "0.2.0"
@@ -15,7 +15,7 @@ __version__ = "0.2.0"
 try:
     _importlib.import_module("polygpu._cpu")
 except ImportError as error:
-    # A folder of sources has no compiled core. It takes the core of an installed package of this version.
+    # A folder of sources has no compiled core, so use the core of an installed package of this version.
     from importlib.metadata import distributions as _distributions
 
     _installed = (d for d in _distributions(name="polygpu") if d.version == __version__)
@@ -25,7 +25,7 @@ except ImportError as error:
     except ImportError:
         raise ImportError(
             f"polygpu at {__path__[0]} has no compiled core ({error}), and no polygpu {__version__} is "
-            "installed. Type in the folder of the sources: pip install ."
+            "installed. Run `pip install .` in the folder of the sources."
         ) from None
 
 from . import errors as errors
@@ -55,15 +55,15 @@ from .ring import Ring
 
 
 def __getattr__(name: str) -> object:
-    """`polygpu.interop`, imported at its first use: few programs need it, and the import takes 8 ms."""
+    """Import polygpu.interop at its first use: few programs need it, and the import takes 8 ms."""
     if name == "interop":
         return _importlib.import_module("polygpu.interop")
-    moved = f". It is polygpu.errors.{name} since 0.2" if name in vars(errors) else ""
+    moved = f". It is polygpu.errors.{name} since 0.2." if name in vars(errors) else ""
     raise AttributeError(f"module 'polygpu' has no attribute {name!r}{moved}")
 
 
 def __dir__() -> list[str]:
-    """All names, also those that are imported at their first use."""
+    """Return all names, including those that are imported at their first use."""
     return [*globals(), "interop"]
 
 

@@ -32,7 +32,7 @@ from .ring import Ring
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line. Return its status: 0, 1 if a check failed, 2 for an error, 130 after Ctrl-C.
 
-    arguments: those of this process, sys.argv, if there are none.
+    arguments: words of the command line after the program's name. None means those of this process, sys.argv.
     """
     with _escaping():
         return _main(arguments)
@@ -45,7 +45,7 @@ def _main(arguments: list[str] | None) -> int:
             options = _parser().parse_args(arguments)
             name = f"polygpu {options.command}"
             status: int = options.run(options)
-        except SystemExit:  # of --help, --version and wrong calls
+        except SystemExit:  # raised by argparse for --help, --version and wrong arguments
             _flush(sys.stdout)
             raise
         _flush(sys.stdout)
@@ -54,7 +54,9 @@ def _main(arguments: list[str] | None) -> int:
     except (PolyGPUError, OSError, MemoryError) as error:
         status = 2
         with suppress(OSError):
-            print(f"{name}: {str(error) or 'not enough memory; take smaller batches'}", file=sys.stderr)
+            print(
+                f"{name}: {str(error) or 'There is not enough memory. Use smaller batches.'}", file=sys.stderr
+            )
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             _flush(stream)
@@ -63,11 +65,11 @@ def _main(arguments: list[str] | None) -> int:
 
 @contextmanager
 def _escaping() -> Iterator[None]:
-    """Write characters that the encoding of stdout or stderr does not have as escapes."""
+    """Let stdout and stderr write escapes for characters that their encoding does not have."""
     changed = []
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
-            with suppress(OSError, ValueError):  # it flushes first, into what may be full or closed
+            with suppress(OSError, ValueError):  # reconfigure() flushes, and the stream may be full or closed
                 changed.append((stream, stream.errors))
                 stream.reconfigure(errors="backslashreplace")
     try:
@@ -79,8 +81,8 @@ def _escaping() -> Iterator[None]:
 
 
 def _flush(stream: TextIO | None) -> None:
-    """Write what the stream has buffered. On failure drop the rest, or Python fails again at its exit."""
-    if stream is None:  # Python found it closed at its start
+    """Flush the stream. If that fails, drop what is buffered, since Python flushes again when it exits."""
+    if stream is None:  # the stream was closed when Python started
         return
     try:
         stream.flush()
@@ -178,7 +180,7 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _info_of_file(file: File, as_json: bool) -> None:
-    """Print what the header says; residues are not read."""
+    """Print what the header of a file says. Residues are not read."""
     rings = [file.ring(i) for i in range(len(file.rings))]
     facts = []
     for name, entry in file.entries.items():
@@ -247,7 +249,7 @@ def _selftest(options: argparse.Namespace) -> int:
 
     failures, results = 0, []
     began = time.perf_counter()
-    get_backend("cpu")  # reads POLYGPU_CPU_ISA now; later that would undo the choices below
+    get_backend("cpu")  # reads POLYGPU_CPU_ISA; at a later time this would override set_isa() below
     before = _cpu.isa()
     with device(options.device):
         isas = _cpu.supported_isas() if options.device == "cpu" else [None]
@@ -281,7 +283,7 @@ def _selftest(options: argparse.Namespace) -> int:
 
 
 def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield a name and a check for every word, path and kind. small: only sizes for "reference"."""
+    """Yield (name, check) for every word size, code path and kind. small: use sizes that suit "reference"."""
     degrees = (1, 8, 64) if small else (1, 8, 64, 512, 1 << 14)
     for bits in (29, 30, 31, 32, 46, 50, 51, 60, 62, 63, 64):
         for kind in KINDS:
@@ -316,7 +318,10 @@ def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def _check_rings(rings: list[Ring]) -> None:
-    """Check random and largest operands: products up to degree 4096, one point of complete transforms."""
+    """Check rings with random operands and with the largest ones.
+
+    Products are compared with Python ints up to degree 4096, and complete transforms at one point.
+    """
     for ring in rings:
         n, modulus = ring.n, ring.modulus
         for a, b in (ring.random(2, seed=n), ring([[modulus - 1] * n] * 2)):
@@ -343,7 +348,7 @@ def _check_rings(rings: list[Ring]) -> None:
 
 
 def _check_matrices(shape: tuple[int, int, int]) -> None:
-    """Check products of random and largest words, against Python ints."""
+    """Compare matrix products of random words and of the largest words with Python ints."""
     compute, rng, (m, k, n) = backend(), np.random.default_rng(1), shape
     for q in (2, 257, 2**30 - 35, 2**31 - 1, 1 << 32, 2**50 - 27, 2**62 - 57, 1 << 62):
         dtype = np.uint32 if q <= 1 << 32 else np.uint64
@@ -355,14 +360,14 @@ def _check_matrices(shape: tuple[int, int, int]) -> None:
 
 
 def _check_poly_matrices(rings: list[Ring]) -> None:
-    """Check products of random matrices, against sums of products of polynomials."""
+    """Compare products of random matrices of polynomials with sums of products of polynomials."""
     for ring in rings:
         a, b = ring.random((3, 4), seed=1), ring.random((4, 2), seed=2)
         assert a @ b == (a[:, :, np.newaxis] * b).sum(1), f"matrix product in {ring!r}"
 
 
 def _check_complex(lengths: tuple[int, ...]) -> None:
-    """Check transforms, their inverses and convolutions, against NumPy in long double."""
+    """Compare complex transforms, their inverses and convolutions with NumPy in long double."""
     compute, rng = backend(), np.random.default_rng(1)
 
     def wrong(found: Any, expected: Any) -> float:
@@ -392,11 +397,13 @@ def _bench(options: argparse.Namespace) -> int:
     from ._bench.timing import Row, Unverified, print_table
 
     if options.out is not None:
-        with open(options.out, "a"):  # first: a wrong output fails before the work
+        with open(options.out, "a"):  # before the work, so that a wrong path fails at once
             pass
     devices = [checked_device(name, "--device") for name in options.device or bench.answering()]
     if "reference" in devices:
-        raise ParameterError("--device: 'reference' is for checks, and takes hours; give cpu or cuda")
+        raise ParameterError(
+            "--device reference would take hours, because that device is for checks. Use cpu or cuda."
+        )
 
     def told(row: Row) -> None:
         if not options.json:

@@ -1,7 +1,7 @@
-"""Batches larger than a memory and polynomials of huge degree, in blocks that Dask computes.
+"""Batches larger than memory and polynomials of huge degree, computed by Dask in blocks.
 
-The same work runs on the cores of this process, on processes or on machines: Dask's schedulers decide where
-and when. Needs Dask: pip install "polygpu[dask]".
+Dask's scheduler decides where and when each block is computed: on threads of this process, on several
+processes, or on several machines. This module needs Dask: pip install "polygpu[dask]".
 
 >>> import polygpu as pg, polygpu.dask as pd
 >>> R = pg.Ring(2**10, pg.ntt_primes(2**10, bits=60))
@@ -10,23 +10,24 @@ and when. Needs Dask: pip install "polygpu[dask]".
 >>> c.compute() == a * b
 True
 
-Processes of this machine, one thread each, with Dask's own client; its dashboard (client.dashboard_link) and
-dask.distributed.progress show the work:
+Dask's own client starts processes on this machine, here two with one thread each. Its dashboard
+(client.dashboard_link) and dask.distributed.progress show the work:
 
     from dask.distributed import Client, progress
     client = Client(n_workers=2, threads_per_worker=1, env={"POLYGPU_NUM_THREADS": "1"})
     c = c.persist()
     progress(c)
 
-Client("tcp://scheduler:8786") takes workers of other machines. Each worker computes on its current device:
-with POLYGPU_DEVICE=cuda:0 in its environment a block goes to that GPU and back. Between tasks blocks are
-NumPy arrays. Dask sends them, spills them to disk, and computes them again if a worker is lost, because
-the result of a task depends on its blocks alone.
+Client("tcp://scheduler:8786") uses workers on other machines. Each worker computes on its current device: if
+POLYGPU_DEVICE=cuda:0 is in the worker's environment, each task copies its blocks to that GPU and the result
+back. Between tasks blocks are NumPy arrays. Dask sends them to other workers and spills them to disk. If a
+worker is lost, Dask computes its blocks again, because the result of a task depends only on its input blocks.
 
-One polynomial can be divided if its ring has a complete transform. Then ntt() and intt() are four steps
-(docs/math.md, "Four steps"), each on a block: coefficients are a matrix in blocks of neighbouring columns,
-evaluated values a matrix in blocks of neighbouring rows. Between columns and rows every block sends a piece
-to every other.
+A single polynomial can be divided into several blocks if its ring has a complete transform. Then ntt() and
+intt() use the four-step algorithm (docs/math.md, "Four steps"), and each step works on one block at a time.
+The coefficients are arranged as a matrix, whose blocks are ranges of neighbouring columns. The evaluated
+values are a matrix too, whose blocks are ranges of neighbouring rows. To go from columns to rows or back,
+every block sends a piece to every other block; the docstrings below call this an exchange.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ try:
     from dask.highlevelgraph import HighLevelGraph
     from dask.utils import format_bytes, parse_bytes
 except ImportError as error:
-    raise ImportError(f'polygpu.dask needs Dask and zarr ({error}): pip install "polygpu[dask]"') from error
+    raise ImportError(
+        f'polygpu.dask needs Dask and zarr ({error}). Run pip install "polygpu[dask]".'
+    ) from error
 
 from . import functions, linalg
 from ._backends import Array, backend, backend_for, host
@@ -89,21 +92,21 @@ from .ring import Ring
 
 __all__ = ["BlockedPoly", "einsum", "equal", "from_array", "from_poly", "load", "matmul", "random"]
 
-_FORMAT = 1  # of the attributes of a .zarr: those of a ring in files.py, "domain" and "format"
+_FORMAT = 1  # version of a .zarr's attributes: the entries for a ring (files.py), "domain" and "format"
 _WINDOW = 1 << 25  # bytes of a file that a worker maps at a time
-_LOOK = 5.0  # seconds between looks at workers
-_PATIENCE = 30.0  # seconds for which all workers may have stopped, before an error
+_LOOK = 5.0  # seconds between two checks of the workers' state
+_PATIENCE = 30.0  # seconds after which an error is raised if all workers have stopped
 
-Chunks = Any  # as Dask takes them: "auto", "64MiB", a size or a tuple for each axis
+Chunks = Any  # what Dask accepts: "auto", "64MiB", or for each axis a size or a tuple of sizes
 
 
 class BlockedPoly(NotAnArray, DaskMethodsMixin):
-    """A batch of elements of a ring in blocks, which are computed when they are asked for.
+    """A batch of ring elements in blocks, which are computed only when the value is needed.
 
-    `ring` and `domain` are those of a Poly; `data` is a dask.array of residues (*batch, rows, n). Make values
-    from_poly, from_array, random and load. The operators +, -, * and @ and a[i] have the rules of Poly,
-    give the same bits and raise the same errors. One operand may be a Poly or an int. A value is a
-    collection of Dask, which dask.compute, dask.persist and dask.visualize take.
+    `ring` and `domain` mean the same as for a Poly; `data` is a dask.array of residues (*batch, rows, n).
+    from_poly, from_array, random and load make such values. The operators +, -, * and @ and the index a[i]
+    follow the rules of Poly, give the same bits and raise the same errors. One operand may be a Poly or an
+    int. A BlockedPoly is a Dask collection: dask.compute, dask.persist and dask.visualize accept it.
 
     >>> from polygpu import Ring
     >>> x = random(Ring(4, 17), batch=6, seed=1, chunks=(2, -1, -1))
@@ -114,9 +117,10 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     ring: Ring
     domain: Domain
 
-    # The residues: (*batch, rows, n), if a block has all n. Or divided: (*batch, rows, height, width), a
-    # matrix whose entry (c, j) is number c width + j. Then a block has some rows of the matrix for evaluated
-    # values, and some columns or some rows for coefficients.
+    # If each block holds whole polynomials, the residues have the shape (*batch, rows, n). If polynomials are
+    # divided, the shape is (*batch, rows, height, width): the n entries of a limb as a matrix, row by row, so
+    # that matrix entry (c, j) is entry c * width + j of the limb. A block of evaluated values then holds some
+    # rows of this matrix; a block of coefficients holds some of its columns or some of its rows.
     _array: Any
     _divided: bool
 
@@ -153,17 +157,17 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
 
     @property
     def _tail(self) -> int:
-        """Number of axes after the batch axes."""
+        """Number of axes of `_array` after the batch axes."""
         return 3 if self._divided else 2
 
     @property
     def _parts(self) -> int:
-        """Number of blocks of a polynomial."""
+        """Number of blocks into which each polynomial is divided."""
         return math.prod(self._array.numblocks[-2:]) if self._divided else 1
 
     @property
     def data(self) -> Any:
-        """Residues (*batch, rows, n), a dask.array. Coefficients that lie in columns take an exchange.
+        """Residues (*batch, rows, n), a dask.array. Coefficients in blocks of columns need an exchange first.
 
         >>> from polygpu import Ring
         >>> from_poly(Ring(4, 17)([1, -1])).data.compute().tolist()
@@ -173,7 +177,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
             return self._array
         rows = _in_rows(self._array)
         height, width = rows.chunks[-2:]
-        # Dask's own reshape takes neither empty batches nor batches of unknown lengths.
+        # Dask's own reshape accepts neither empty batches nor batches of unknown lengths.
         return rows.map_blocks(
             _flat,
             drop_axis=rows.ndim - 1,
@@ -201,12 +205,12 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         """
         if not self.ndim:
             raise TypeError(
-                "A single polynomial has no len(). Use x.ring.n for its degree, x.shape for its batch."
+                "A single polynomial has no len(). Use x.ring.n for its degree, and x.shape for its batch."
             )
         return self._lengths("len()")[0]
 
     def __iter__(self) -> Iterator[BlockedPoly]:
-        """Yield the entries of the first batch axis, one after the other.
+        """Yield the entries along the first batch axis.
 
         >>> from polygpu import Ring
         >>> [x.compute()(0) for x in from_poly(Ring(2, 17)([[1, 2], [3, 4]]))]
@@ -215,21 +219,23 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, key: Any) -> BlockedPoly:
-        """Return the polynomials at a key of the batch axes, by NumPy's rules, as in Poly.
+        """Index the batch axes by NumPy's rules, as in Poly.
 
         Args:
-            key: ints, slices, None, Ellipsis, or arrays of ints or bools. One array of Dask with one axis,
-                such as the bools of `equal`, may stand among slices. The length of its axis is then unknown
-                until the value is computed. Such a value has sums, transforms, products with ints and single
-                polynomials, and results with values that the same mask has chosen; all else raises
-                ParameterError.
+            key: ints, slices, None, Ellipsis, or arrays of ints or bools. One dask.array with one axis, such
+                as the result of `equal`, may be combined with slices. If it is a mask of bools, the length of
+                its axis is unknown until the value is computed. Such a value can be summed, transformed,
+                multiplied by ints and by single polynomials, and combined with values that the same mask has
+                chosen. All other operations raise ParameterError.
 
         Raises:
-            IndexError: there is no such place.
-            ParameterError: an array of Dask that stands among other arrays or ints, or has several axes.
+            IndexError: an index is outside its axis.
+            ParameterError: a dask.array in the key is combined with another array, an int or None, or does
+                not have exactly one axis.
 
-        Cost: none before the value is computed; then the blocks that hold the chosen polynomials. Several
-        arrays, and arrays of several axes, take a list of all places in the batch when they are given.
+        Cost: none before the value is computed; then only the blocks that hold the chosen polynomials are
+        computed. If the key has several arrays, or an array with several axes, this call makes an array of
+        the indices of all polynomials in the batch.
 
         >>> from polygpu import Ring
         >>> x = from_poly(Ring(2, 17)([[1, 2], [3, 4]]))
@@ -250,7 +256,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return self._with(self._array[(*keys, *(slice(None),) * self._tail)])
 
     def _gathered(self, keys: tuple[Any, ...], shape: tuple[int, ...]) -> BlockedPoly:
-        """Return the polynomials at a key that Dask does not take or takes in another way than NumPy."""
+        """Index the batch axes by a key that Dask rejects or reads differently from NumPy."""
         x, tail = self._array, self._array.shape[self.ndim :]
         if not math.prod(shape):
             chunks = (*((size,) for size in shape), *x.chunks[self.ndim :])
@@ -261,7 +267,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return self._with(chosen.reshape(*shape, *tail))
 
     def _lengths(self, what: str) -> tuple[int, ...]:
-        """Return the batch shape; raise ParameterError if a length is unknown, which `what` needs."""
+        """Return the batch shape; raise ParameterError, which names `what`, if a length is unknown."""
         if any(math.isnan(size) for size in self.shape):
             raise ParameterError(
                 f"The batch shape {self.shape} has lengths that are unknown until a mask is computed, and "
@@ -270,15 +276,17 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return self.shape
 
     def rechunk(self, chunks: Chunks) -> BlockedPoly:
-        """Return the same value in other blocks.
+        """Return the same value, cut into other blocks.
 
         Args:
             chunks: see from_array.
 
         Raises:
-            ParameterError: chunks that cannot be, or batch axes of unknown lengths.
+            ParameterError: `chunks` does not follow the rules of from_array, or a batch axis has an unknown
+                length.
 
-        Cost: blocks are cut and joined when the value is computed; coefficients in columns take an exchange.
+        Cost: blocks are cut and joined when the value is computed. Coefficients in blocks of columns need an
+        exchange.
 
         >>> from polygpu import Ring
         >>> random(Ring(16, 97), 6, seed=1).rechunk((3, -1, 4))
@@ -311,20 +319,20 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return _persisted, (*self._array.__dask_postpersist__(), self.ring, self.domain, self._divided)
 
     def compute(self, **kwargs: Any) -> Poly:
-        """Compute the value as a polygpu.Poly, on the current device.
+        """Compute the value and return it as a polygpu.Poly on the current device.
 
         Args:
-            **kwargs: those of dask.compute, such as scheduler="threads".
+            **kwargs: keyword arguments of dask.compute, such as scheduler="threads".
 
         Raises:
-            OutOfHostMemory: Dask's workers have too little memory. A block is larger than a worker's memory,
-                or Dask ended workers that took too much, or all workers have stopped because their memory is
-                full of data that cannot be spilled. (dask.compute(x) raises Dask's KilledWorker in the second
-                case, and waits in the third.)
+            OutOfHostMemory: Dask's workers have too little memory. Either a block is larger than any worker's
+                memory, or Dask ended workers that used too much memory, or all workers have stopped because
+                their memory is full of data that cannot be spilled. (The function dask.compute(x) raises
+                Dask's KilledWorker in the second case, and waits forever in the third.)
 
-        Cost: the work of all tasks. This process joins the blocks; with dask.compute(x, y) a worker joins the
-        blocks of each value. With Client(..., direct_to_workers=True) blocks do not pass through the
-        scheduler.
+        Cost: the work of all tasks. This method joins the blocks in this process; the function
+        dask.compute(x, y) joins the blocks of each value on a worker. With a client that was made by
+        Client(..., direct_to_workers=True), blocks do not pass through the scheduler.
 
         >>> from polygpu import Ring
         >>> random(Ring(4, 17), 2, seed=1).compute() == Ring(4, 17).random(2, seed=1)
@@ -336,15 +344,16 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return finish(blocks, *args)  # type: ignore[no-any-return]
 
     def persist(self, **kwargs: Any) -> BlockedPoly:
-        """Compute the blocks now and keep them, in this process or on Dask's workers; return the same value.
+        """Compute the blocks now and return the same value, which keeps them in memory.
 
-        With Dask's distributed client the call returns while workers compute.
+        The blocks stay in this process or on Dask's workers. With Dask's distributed client the call returns
+        at once, while the workers still compute.
 
         Args:
-            **kwargs: those of dask.persist.
+            **kwargs: keyword arguments of dask.persist.
 
         Raises:
-            OutOfHostMemory: a block is larger than the memory of any of Dask's workers.
+            OutOfHostMemory: a block is larger than the memory of every worker of Dask.
 
         Cost: the work of all tasks, and memory for all blocks.
 
@@ -364,9 +373,10 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         Raises:
             NotNTTFriendly: the ring has no evaluation domain.
 
-        Cost: a transform of each block. Divided coefficients take one exchange more if they lie in columns,
-        two if they lie in rows. They lie in columns if they are products, random, or from memory or a .npy
-        file; they lie in rows if they are from a dask.array or a .zarr folder.
+        Cost: a transform of each block. For divided coefficients there is also one exchange if the blocks
+        hold columns, or two exchanges if they hold rows. The blocks hold columns if the value is a product,
+        was drawn by random, or was read from an array in memory or a .npy file. They hold rows if the value
+        was made from a dask.array or a .zarr folder.
 
         >>> from polygpu import Ring
         >>> R = Ring(16, 97)
@@ -384,7 +394,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     def intt(self) -> BlockedPoly:
         """Transform back to coefficients, the inverse of ntt(); return the value itself if already there.
 
-        Cost: a transform of each block; for divided values an exchange more.
+        Cost: a transform of each block, and one exchange if the polynomials are divided.
 
         >>> from polygpu import Ring
         >>> x = random(Ring(16, 97), seed=1, chunks=(-1, 4))
@@ -398,12 +408,12 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return self._second_half(_of_blocks(partial(_inverse_rows, _with_roots(self.ring)), self._array))
 
     def _first_half(self) -> Any:
-        """Return the transformed columns of divided coefficients."""
+        """Transform divided coefficients along the columns, the first half of ntt()."""
         x, call = _in_columns(self._array), partial(_forward_columns, _with_roots(self.ring))
         return da.map_blocks(call, x, dtype=x.dtype, meta=x._meta)
 
     def _second_half(self, rows: Any) -> BlockedPoly:
-        """Return the coefficients that inversely transformed rows give: an exchange, then the columns."""
+        """Finish intt() from rows that are already transformed: exchange, then transform the columns."""
         return self._with(_exchange(partial(_inverse_columns, _with_roots(self.ring)), -1, rows), "coef")
 
     # ---- arithmetic ----
@@ -439,9 +449,10 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return _operator(lambda x: _matmul(self._operand(x), self), other)
 
     def __eq__(self, other: object) -> NoReturn:
-        """Raise TypeError, as the values are not computed: equal(a, b).compute() compares them."""
+        """Raise TypeError, because the values are not computed yet. equal(a, b).compute() compares them."""
         raise TypeError(
-            "== of values that are not computed: pd.equal(a, b).compute() compares each of a batch"
+            "== does not compare values that are not computed. Use polygpu.dask.equal(a, b).compute() to "
+            "compare each polynomial of a batch."
         )
 
     def __ne__(self, other: object) -> NoReturn:
@@ -449,23 +460,27 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         raise AssertionError
 
     def __bool__(self) -> NoReturn:
-        raise TypeError("the truth of a BlockedPoly is ambiguous; pd.equal(a, b).all().compute() compares")
+        raise TypeError(
+            "The truth value of a BlockedPoly is ambiguous. Use polygpu.dask.equal(a, b).all().compute() to "
+            "compare two values."
+        )
 
     def scale_by(self, ints: Any = None, *, limbs: Sequence[int] | None = None) -> BlockedPoly:
-        """Return the product with one integer for each polynomial of the batch, or one for each limb.
+        """Multiply by one integer for each polynomial of the batch, or by one integer for each limb.
 
-        The result is in this value's domain.
+        The domain of the result is the same as that of this value.
 
         Args:
             ints: an int, or integers of any size in an array or nested list that broadcasts to the batch
                 shape.
-            limbs: given instead of ints: one int for each modulus.
+            limbs: one int for each modulus. Give either `ints` or `limbs`.
 
         Raises:
-            CoefficientError: no integers.
-            ParameterError: shapes that do not fit; both ints and limbs are given, or neither.
+            CoefficientError: a factor is not an integer.
+            ParameterError: `ints` does not broadcast to the batch shape, `limbs` does not have one entry for
+                each modulus, or not exactly one of `ints` and `limbs` is given.
 
-        Cost: one pass over each block; the integers travel with the graph.
+        Cost: one pass over each block. The integers are part of the task graph.
 
         >>> from polygpu import Ring
         >>> x = from_poly(Ring(2, 17)([[1, 2], [3, 4]]))
@@ -473,7 +488,10 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         [[-7, 3], [-3, -4]]
         """
         if (ints is None) == (limbs is None):
-            raise ParameterError("scale_by: give integers for the batch, or limbs=, one for each modulus")
+            raise ParameterError(
+                "scale_by needs exactly one of ints and limbs. Give ints for the batch, or limbs with one "
+                "integer for each modulus."
+            )
         if limbs is not None:
             factors_of_limbs(self.ring._plan.basis, limbs, host())  # raises Poly's errors
             numbers = tuple(_Number(integer(x, "limbs")) for x in sequence(limbs))
@@ -483,8 +501,8 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         if not broadcasts(factors.shape, known):
             self._lengths("an array of factors")
             raise ParameterError(
-                f"ints: shape {factors.shape} does not broadcast to the batch shape {self.shape}; "
-                "give one int, or one for each batch element"
+                f"The shape of ints is {factors.shape}, which does not broadcast to the batch shape "
+                f"{self.shape}. Give one int, or one for each batch element."
             )
         if not factors.ndim:
             return self._times(int(factors))
@@ -495,15 +513,15 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return self._with(_of_blocks(call, self._array, spread))
 
     def sum(self, axis: int | tuple[int, ...] | None = None) -> BlockedPoly:
-        """Return the sum over batch axes; over an empty axis it is zero.
+        """Return the sum over batch axes. The sum over an empty axis is zero.
 
         Args:
-            axis: the number of an axis, or a tuple of them; all axes by default.
+            axis: the index of a batch axis, or a tuple of such indices. None means all batch axes.
 
         Raises:
-            ParameterError: there is no such axis.
+            ParameterError: `axis` is not the index of a batch axis.
 
-        Cost: one pass over each block; then the blocks' sums are added in a tree.
+        Cost: one pass over each block; then the sums of the blocks are added in a tree.
 
         >>> from polygpu import Ring
         >>> x = from_poly(Ring(2, 17)([[1, 2], [3, 4], [5, 6]]), chunks=(2, -1, -1))
@@ -525,19 +543,23 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Compute the value and write it to a new file, block by block; load(path) reads it.
 
-        The file is written under a temporary name beside the path and renamed at the end. So a file of that
-        name is always complete, and an error leaves none. If this process is killed, ".name.*.part" may stay.
+        The file is written under a temporary name in the same folder and renamed at the end. So a file at
+        `path` is always complete, and an error leaves no file there. If this process is killed, the temporary
+        file ".name.*.part" may remain.
 
         Args:
-            path: ends in .zarr, for a folder with the ring's parameters in its attributes, or in .npy, for
-                the array (*batch, rows, n) alone. Every worker must be able to write there.
+            path: a name that ends in .zarr or .npy. A .zarr is a folder, which also stores the parameters of
+                the ring. A .npy file holds only the array (*batch, rows, n). Every worker must be able to
+                write at this path.
 
         Raises:
-            OutputError: something of that name is there already. ParameterError: another ending, batch axes
-                of unknown lengths, or a ring that load() would refuse. OutOfHostMemory: see compute.
+            OutputError: `path` exists already.
+            ParameterError: `path` has another ending, a batch axis has an unknown length, or load() would
+                refuse the ring.
+            OutOfHostMemory: see compute.
 
-        Cost: the work of all tasks, and each block is written once. Divided coefficients that lie in columns
-        take an exchange for .zarr, none for .npy.
+        Cost: the work of all tasks, and each block is written once. Divided coefficients in blocks of columns
+        need an exchange for a .zarr, but not for a .npy file.
 
         >>> import tempfile
         >>> from polygpu import Ring
@@ -549,9 +571,9 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         """
         target = Path(path).absolute()
         if target.suffix not in _WRITERS:
-            raise ParameterError(f"path: {str(path)!r} must end in .npy or .zarr")
+            raise ParameterError(f"path={str(path)!r} must end in .npy or .zarr.")
         if os.path.lexists(target):
-            raise OutputError(f"path: {str(path)!r} exists; remove it first, or give another name")
+            raise OutputError(f"path={str(path)!r} exists. Remove it first, or give another name.")
         self._lengths("a file")
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         try:
@@ -566,22 +588,23 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     # ---- blocks ----
 
     def _operand(self, other: object) -> BlockedPoly:
-        """Return the other operand in blocks; raise RingMismatch unless it is of this ring."""
+        """Return the other operand in blocks; raise RingMismatch if its ring is not this ring."""
         if isinstance(other, Poly):
             other = from_poly(other) if not self._divided else _divided_poly(other, self._parts)
         if not isinstance(other, BlockedPoly):
             raise RingMismatch(
-                f"operand: {type(other).__name__}, must be a Poly or a BlockedPoly; ring(x) makes one of ints"
+                f"The operand must be a Poly or a BlockedPoly, not {type(other).__name__}. Use ring(x) to "
+                "make a Poly of ints."
             )
         if other.ring != self.ring:
             raise RingMismatch(
-                f"operands of different rings: {self.ring!r} and {other.ring!r}; "
-                "bring both into one before they are cut into blocks"
+                f"The operands are of different rings, {self.ring!r} and {other.ring!r}. Bring both into one "
+                "ring before you cut them into blocks."
             )
         return other
 
     def _aligned(self, other: BlockedPoly) -> tuple[BlockedPoly, BlockedPoly]:
-        """Return both in one domain, with polynomials divided in the same way."""
+        """Return both values in one domain, with polynomials divided into equally many parts."""
         a, b = self, other
         parts = max(a._parts, b._parts)
         a, b = a._in_parts(parts), b._in_parts(parts)
@@ -602,7 +625,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     def _mapped(
         self, f: Callable[..., Poly], *others: BlockedPoly, domain: Domain | None = None
     ) -> BlockedPoly:
-        """Apply f to the values in each block; the operands are divided in the same way."""
+        """Apply f block by block to this value and `others`, whose polynomials have equally many parts."""
         values = [self, *others]
         if self._divided and len({_divided_axis(x._array) for x in values}) > 1:
             values = [x._with(_in_columns(x._array)) for x in values]
@@ -629,19 +652,20 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
             return a._mapped(operator.mul, b)
         if a.domain == "eval":
             return a._mapped(_multiply_points, b)
-        # One task holds two blocks; a task for each step would hold four.
+        # One task for all steps between the two exchanges holds two blocks; a task for each step would hold
+        # four.
         rows = partial(_product_rows, _with_roots(self.ring), _axes_alike([a, b]))
         return a._second_half(_exchange(rows, -2, a._first_half(), b._first_half()))
 
 
 def _operator(method: Callable[[Any], BlockedPoly], other: object) -> BlockedPoly:
-    """Return the method's result for a value or an int; treat all else as the operators of Poly do."""
+    """Return method(other) if `other` is a value or an int; else raise or return as Poly's operators do."""
     if isinstance(other, BlockedPoly):
         return method(other)
     if isinstance(other, da.Array):
         raise CoefficientError(
-            "operand: an array of Dask is not a constant. Use from_array(array, ring) to make a value of its "
-            "residues."
+            "The operand is a dask.array, which is not a constant. Use from_array(array, ring) to make a "
+            "value of its residues."
         )
     return operator_of_poly(method, other)  # type: ignore[arg-type, return-value]
 
@@ -650,7 +674,10 @@ def _operator(method: Callable[[Any], BlockedPoly], other: object) -> BlockedPol
 
 
 def _standing_for(key: Any) -> Any:
-    """Return the key, or an array of the same kind and shape for one of Dask, whose entries are unknown."""
+    """Return the key, or zeros of the same shape and dtype if it is a dask.array, whose entries are unknown.
+
+    NumPy can then check the whole key and tell the shape of the result.
+    """
     if not isinstance(key, da.Array):
         return key
     if key.ndim != 1 or math.isnan(key.shape[0]) or key.dtype.kind not in "biu":
@@ -662,7 +689,7 @@ def _standing_for(key: Any) -> Any:
 
 
 def _check_lazy(keys: tuple[Any, ...]) -> None:
-    """Raise ParameterError unless an array of Dask stands among slices alone."""
+    """Raise ParameterError if the keys have a dask.array and another key that is not a slice or Ellipsis."""
     if sum(k is not Ellipsis and not isinstance(k, slice) for k in keys) > 1:
         raise ParameterError(
             "An array of Dask is in a key with other arrays, ints or None. Use x[key.compute()], or take two "
@@ -671,9 +698,10 @@ def _check_lazy(keys: tuple[Any, ...]) -> None:
 
 
 def _is_plain(keys: tuple[Any, ...]) -> bool:
-    """Return whether Dask takes keys as NumPy does: slices and ints, or slices and an array with one axis.
+    """Return whether Dask reads the keys as NumPy does.
 
-    Dask gives the axes of x[0, :, [1, 2]] another order, and reads True and 1.5 as 1.
+    That is so for slices and ints, and for slices and one array with one axis. In contrast, Dask gives the
+    axes of x[0, :, [1, 2]] another order than NumPy, and reads True and 1.5 as 1.
     """
     others = [k for k in keys if not (k is None or k is Ellipsis or isinstance(k, slice))]
     if all(isinstance(k, (int, np.integer)) and not isinstance(k, bool) for k in others):
@@ -688,25 +716,30 @@ def from_array(x: Any, ring: Ring, *, domain: Domain = "coef", chunks: Chunks = 
     """Return the elements with these residues, in blocks that are cut from the array when they are needed.
 
     Args:
-        x: canonical residues (*batch, rows, n): a dask.array, anything that da.from_array takes, such as an
-            array of NumPy, zarr or h5py, or nested lists. Residues of another dtype are checked and
-            converted.
+        x: canonical residues (*batch, rows, n): a dask.array, nested lists, or anything that da.from_array
+            accepts, such as an array of NumPy, zarr or h5py. If the dtype of x is not ring.dtype, the
+            residues are checked and converted when the blocks are computed.
         ring: the ring.
-        domain: "coef", or "eval" in the ring's order.
-        chunks: sizes of the blocks, as Dask takes them. The axis of rows is one chunk. The axis of
-            coefficients is one chunk too, or k equal chunks in a ring with a complete transform: k a power of
-            two with k^2 <= n. A size in bytes such as "64MiB" divides a polynomial only if it is larger.
-            "auto" is the size in Dask's configuration, array.chunk-size.
+        domain: domain of the residues, "coef" or "eval". Evaluated residues are in the ring's order.
+        chunks: sizes of the blocks, in any form that Dask accepts. The axis of rows must be one chunk. The
+            axis of coefficients must be one chunk, or k equal chunks if the ring has a complete transform,
+            k is a power of two and k^2 <= n. A size in bytes, such as "64MiB", divides a polynomial only if
+            the polynomial is larger than this size. "auto" means the size array.chunk-size in Dask's
+            configuration.
 
     Raises:
-        ParameterError: another shape, axes of unknown lengths, or chunks that cannot be.
-        CoefficientError: no integers, or a masked array (of a dask.array, when its blocks are computed).
-        NotCanonical: when blocks of another dtype are computed, a residue outside [0, q).
-        DomainError: another domain. NotNTTFriendly: "eval", and the ring has no transform.
+        ParameterError: the shape of x does not end in (rows, n), an axis of x has an unknown length, or
+            `chunks` breaks a rule above.
+        CoefficientError: x does not hold integers, or x is a masked array. Masked blocks of a dask.array are
+            found when they are computed.
+        NotCanonical: a residue is outside [0, q). If the dtype of x is not ring.dtype, this is checked when
+            the blocks are computed.
+        DomainError: `domain` is neither "coef" nor "eval".
+        NotNTTFriendly: `domain` is "eval" and the ring has no transform.
 
-    Cost: none before the value is computed. An array in memory travels with the graph through the scheduler.
-    It is better to write an array of more than some hundred MiB by numpy.save, and to read it by load() where
-    it is needed.
+    Cost: none before the value is computed. An array in memory becomes part of the task graph, which passes
+    through the scheduler. If the array is larger than a few hundred MiB, it is better to write it by
+    numpy.save, and to read it by load() on the workers.
 
     >>> import numpy as np
     >>> from polygpu import Ring
@@ -722,15 +755,17 @@ def from_array(x: Any, ring: Ring, *, domain: Domain = "coef", chunks: Chunks = 
     shape = tuple(x.shape)
     if shape[-2:] != (ring.rows, ring.n) or len(shape) < 2:
         raise ParameterError(
-            f"x: shape {shape} must end in (rows, n) = ({ring.rows}, {ring.n}); ring(x) takes integers "
-            "(*batch, n), from_poly(ring(x)) cuts them into blocks"
+            f"The shape of x is {shape}, but it must end in (rows, n) = ({ring.rows}, {ring.n}). Use "
+            "from_poly(ring(x)) to make blocks of integers (*batch, n)."
         )
     if x.dtype.kind not in "iuO":
-        raise CoefficientError(f"x: dtype {x.dtype} must be an integer dtype, best {ring.dtype}")
+        raise CoefficientError(
+            f"x has dtype {x.dtype}, but it must be an integer dtype. The best is {ring.dtype}."
+        )
     if any(math.isnan(size) for size in shape):
         raise ParameterError(
-            f"x: shape {shape} has lengths that are unknown. Call x.compute_chunk_sizes() first, which "
-            "computes them."
+            f"The shape of x is {shape}, which has unknown lengths. Call x.compute_chunk_sizes() first to "
+            "compute them."
         )
     if isinstance(x, da.Array):  # its meta does not always tell what its blocks are
         x = da.map_blocks(_unmasked, x, dtype=x.dtype, meta=x._meta)
@@ -739,7 +774,7 @@ def from_array(x: Any, ring: Ring, *, domain: Domain = "coef", chunks: Chunks = 
 
 def _checked_ring(ring: object) -> Ring:
     if not isinstance(ring, Ring):
-        raise ParameterError(f"ring: {type(ring).__name__}, must be a Ring")
+        raise ParameterError(f"ring must be a Ring, not {type(ring).__name__}.")
     return ring
 
 
@@ -747,7 +782,7 @@ def _in_blocks(x: Any, ring: Ring, domain: Domain, sizes: tuple[tuple[int, ...],
     """Return the elements with the residues of an array, cut into blocks of these sizes."""
     parts = len(sizes[-1])
     height, width = _sides(ring.n)
-    # name=False: a name from the contents takes as long as a transform.
+    # name=False: otherwise Dask hashes the contents to make a name, which takes as long as a transform.
     if parts == 1:
         array = x.rechunk(sizes) if isinstance(x, da.Array) else da.from_array(x, sizes, name=False)
     elif domain == "coef" and isinstance(x, (np.ndarray, _NpyFile)):  # columns are cut out directly
@@ -770,16 +805,17 @@ def _in_blocks(x: Any, ring: Ring, domain: Domain, sizes: tuple[tuple[int, ...],
 
 
 def from_poly(a: Poly, *, chunks: Chunks = "auto") -> BlockedPoly:
-    """Return a Poly in blocks.
+    """Return the value of a Poly, cut into blocks.
 
     Args:
-        a: the value; from a GPU it is copied to the host.
+        a: the Poly. If it is on a GPU, it is copied to the host.
         chunks: see from_array.
 
     Raises:
-        RingMismatch: a is not a Poly. ParameterError: chunks that cannot be.
+        RingMismatch: `a` is not a Poly.
+        ParameterError: `chunks` does not follow the rules of from_array.
 
-    Cost: that of from_array for an array in memory.
+    Cost: the same as for from_array with an array in memory.
 
     >>> from polygpu import Ring
     >>> a = Ring(4, 17)([[1, 2], [3, 4]])
@@ -787,7 +823,7 @@ def from_poly(a: Poly, *, chunks: Chunks = "auto") -> BlockedPoly:
     True
     """
     if not isinstance(a, Poly):
-        raise RingMismatch(f"a: {type(a).__name__}, must be a Poly; from_array takes residues")
+        raise RingMismatch(f"a must be a Poly, not {type(a).__name__}. Use from_array for residues.")
     return from_array(a.cpu().data, a.ring, domain=a.domain, chunks=chunks)
 
 
@@ -799,14 +835,16 @@ def random(
     Args:
         ring: the ring.
         batch: batch shape.
-        seed: see Ring.random. For None a seed comes from the operating system, and the graph keeps it.
-        chunks: see from_array. Divided polynomials are drawn in parts.
-        start: number of the first polynomial.
+        seed: see Ring.random. If it is None, a seed is taken from the operating system now and kept in the
+            task graph, so computing the value again gives the same elements.
+        chunks: see from_array. If polynomials are divided, each part is drawn separately.
+        start: index of the first polynomial in the stream of `seed`.
 
     Raises:
-        ParameterError, NotAnInteger: see Ring.random; also chunks that cannot be.
+        ParameterError: see Ring.random; also if `chunks` does not follow the rules of from_array.
+        NotAnInteger: see Ring.random.
 
-    Cost: none before the value is computed; then that of Ring.random, on the workers.
+    Cost: none before the value is computed; then the same as for Ring.random, on the workers.
 
     >>> from polygpu import Ring
     >>> R = Ring(16, 97)
@@ -842,12 +880,12 @@ def einsum(subscripts: str, *operands: BlockedPoly | Poly) -> BlockedPoly:
         operands: values of one ring, in blocks or not.
 
     Raises:
-        ParameterError: see polygpu.einsum; also batch axes of unknown lengths.
-        RingMismatch: operands of different rings.
+        ParameterError: see polygpu.einsum; also if a batch axis has an unknown length.
+        RingMismatch: the operands belong to different rings.
 
-    Cost: that of polygpu.einsum for each pair of blocks that meet; then the sums of blocks are added in a
-    tree. If products go through the ring's transform, coefficients of each operand are transformed once, and
-    the result is transformed back once.
+    Cost: one call of polygpu.einsum for each combination of blocks that have the same index for each summed
+    label; then the sums of the blocks are added in a tree. If the products use the ring's transform, each
+    operand in coefficients is transformed once, and the result is transformed back once.
 
     >>> from polygpu import Ring
     >>> R = Ring(4, 17)
@@ -858,7 +896,7 @@ def einsum(subscripts: str, *operands: BlockedPoly | Poly) -> BlockedPoly:
     True
     """
     if not operands:
-        raise ParameterError("einsum: no operands; give a value for each term of the subscripts")
+        raise ParameterError("einsum has no operands. Give a value for each term of the subscripts.")
     blocked = next((x for x in operands if isinstance(x, BlockedPoly)), None)
     first = blocked if blocked is not None else from_poly(operands[0])  # type: ignore[arg-type]
     values = [first._operand(x) for x in operands]
@@ -869,8 +907,10 @@ def einsum(subscripts: str, *operands: BlockedPoly | Poly) -> BlockedPoly:
 def _sum_of_products(
     subscripts: str, labels: list[list[Label]], output: list[Label], values: list[BlockedPoly]
 ) -> BlockedPoly:
-    """Return the sum of the products over all labels that the result lacks."""
+    """Sum the products over all labels that do not occur in `output`."""
     label_sizes([x._lengths("a sum of products") for x in values], labels)  # raises Poly's errors
+    # An operand with a repeated label, as in "ii", stands for a diagonal. da.blockwise needs distinct labels.
+    # So take the diagonals first, and remove the repetitions from the subscripts.
     if any(len(set(of)) < len(of) for of in labels):
         values = [_diagonal(x, of) for x, of in zip(values, labels, strict=True)]
         labels = [list(dict.fromkeys(of)) for of in labels]
@@ -883,6 +923,8 @@ def _sum_of_products(
     ring = values[0].ring
     parts = max(x._parts for x in values)
     values = [x._in_parts(parts) for x in values]
+    # Transform the operands, and transform the sum back at the end, if all operands are coefficients and
+    # either their polynomials are divided or the ring's transform is the faster way to multiply.
     back = all(x.domain == "coef" for x in values) and (
         parts > 1 or (way_of_sums(ring._plan) == "transform" and ring.leaf_size == 1)
     )
@@ -900,6 +942,8 @@ def _sum_of_products(
         len(output),
         len(summed),
     )
+    # Summed labels stay as axes of the blockwise result. Each has one entry for each block, the sum over this
+    # block. products.sum below adds these partial sums.
     pairs = [y for x, of in zip(values, labels, strict=True) for y in (x._array, [*map(str, of), *tail])]
     names = [*map(str, output), *map(str, summed), *tail]
     array = da.blockwise(
@@ -925,7 +969,7 @@ def _matmul(a: BlockedPoly, b: BlockedPoly) -> BlockedPoly:
 
 
 def _diagonal(x: BlockedPoly, labels: list[Label]) -> BlockedPoly:
-    """Return the value with one axis for each label, the diagonal of the axes that share it."""
+    """Return the value with one axis for each label: if axes share a label, take their diagonal."""
     array, names = x._array, list(labels)
     for label in dict.fromkeys(labels):
         while names.count(label) > 1:
@@ -939,23 +983,24 @@ def _diagonal(x: BlockedPoly, labels: list[Label]) -> BlockedPoly:
 def matmul(A: Any, B: Any, *, q: int) -> Any:
     """Multiply a matrix of integers in blocks by a matrix modulo q, as polygpu.linalg.matmul does.
 
-    The matrix stays where its blocks are made, such as in files that workers map; only B travels.
+    Each block of A is multiplied on the worker that makes it, for example from a file that the worker maps.
+    Only B is sent to the workers.
 
     Args:
-        A: a dask.array of integers, (m, k).
-        B: (k,) or (k, n), an array of NumPy or of Dask.
+        A: dask.array of integers, of shape (m, k).
+        B: array of NumPy or Dask, or nested lists of integers, of shape (k,) or (k, n).
         q: any modulus from 2 to 2**64.
 
     Returns:
-        A dask.array of residues, (m,) or (m, n), in blocks of as many rows as A's.
+        A dask.array of residues, (m,) or (m, n). Its blocks are cut between the same rows as those of A.
 
     Raises:
-        ParameterError: A is not a dask.array of two axes, shapes that do not fit, unknown lengths, or q
-            outside its range.
+        ParameterError: A is not a dask.array with two axes, the shapes of A and B do not fit, a length is
+            unknown, or q is outside its range.
         CoefficientError: A or B holds something other than integers.
 
-    Cost: none before it is computed; then a product for each block of A, and a sum of those of a row of
-    blocks.
+    Cost: none before the result is computed; then one product for each block of A, and for each row of blocks
+    of A the sum of its products.
 
     >>> import dask.array
     >>> A = dask.array.ones((4, 6), dtype="uint8", chunks=(2, 3))
@@ -964,19 +1009,27 @@ def matmul(A: Any, B: Any, *, q: int) -> Any:
     """
     modulus = integer(q, "q")
     if not 2 <= modulus <= linalg.MAX_MODULUS:
-        raise ParameterError(f"q: {shown(modulus)} must be from 2 to 2**64")
+        raise ParameterError(f"q={shown(modulus)} must be from 2 to 2**64.")
     if not isinstance(A, da.Array) or A.ndim != 2:
-        kind = f"of shape {A.shape}" if isinstance(A, da.Array) else type(A).__name__
-        raise ParameterError(f"A: {kind}. Give a dask.array of two axes; polygpu.linalg.matmul takes others")
+        kind = f"one of shape {A.shape}" if isinstance(A, da.Array) else type(A).__name__
+        raise ParameterError(
+            f"A must be a dask.array of two axes, not {kind}. Use polygpu.linalg.matmul for other matrices."
+        )
     right = B if isinstance(B, da.Array) else as_integers(B, "B")
     for name, x in (("A", A), ("B", right)):
         if x.dtype.kind not in "iuO":
-            raise CoefficientError(f"{name}: dtype {x.dtype} holds no integers")
+            raise CoefficientError(
+                f"{name} has dtype {x.dtype}, but it must be an integer dtype. Use {name}.astype to convert "
+                "it."
+            )
     if any(math.isnan(size) for size in (*A.shape, *right.shape)):
-        raise ParameterError("A, B: unknown lengths. Call compute_chunk_sizes() first")
+        raise ParameterError(
+            "A or B has unknown lengths. Call A.compute_chunk_sizes() and B.compute_chunk_sizes() first."
+        )
     if right.ndim not in (1, 2) or right.shape[0] != A.shape[1]:
         raise ParameterError(
-            f"A, B: shapes {A.shape} and {right.shape}; the last axis of A must be as long as the first of B"
+            f"The shapes of A and B are {A.shape} and {right.shape}. The last axis of A must be as long as "
+            "the first axis of B, and B must have one or two axes."
         )
     dtype = np.dtype(np.uint32 if modulus <= 1 << 32 else np.uint64)
     columns = right[:, None] if right.ndim == 1 else right
@@ -1001,18 +1054,20 @@ def equal(a: BlockedPoly | Poly | int, b: BlockedPoly | Poly | int) -> Any:
     """Return whether two values are equal, polynomial by polynomial.
 
     Args:
-        a: a value in blocks, a Poly, or an int, which is a constant.
-        b: as a, one of the two in blocks; batch axes broadcast. The domains may differ.
+        a: a BlockedPoly, a Poly, or an int, which stands for a constant polynomial.
+        b: another such operand. At least one of `a` and `b` must be a BlockedPoly. Their batch axes
+            broadcast, and their domains may differ.
 
     Returns:
-        A dask.array of bools of the broadcast batch shape.
+        A dask.array of bools, which has the broadcast batch shape.
 
     Raises:
-        RingMismatch: different rings, or neither value in blocks. ParameterError: batch axes that do not
-            broadcast. NotAnInteger: another type.
+        RingMismatch: `a` and `b` belong to different rings, or neither is a BlockedPoly.
+        ParameterError: the batch axes do not broadcast.
+        NotAnInteger: the other operand is neither a value nor an int.
 
-    Cost: none before it is computed; then a subtraction and one pass over each block, and a transform if the
-    domains differ.
+    Cost: none before the result is computed; then a subtraction and one more pass over each block, and a
+    transform if the domains differ.
 
     >>> from polygpu import Ring
     >>> a = Ring(4, 17)([[1, 2], [3, 4]])
@@ -1023,7 +1078,8 @@ def equal(a: BlockedPoly | Poly | int, b: BlockedPoly | Poly | int) -> Any:
         a, b = b, a
     if not isinstance(a, BlockedPoly):
         raise RingMismatch(
-            f"a: {type(a).__name__}, one of both must be a BlockedPoly; polygpu.equal compares others"
+            f"One of a and b must be a BlockedPoly, not {type(a).__name__}. Use polygpu.equal to compare "
+            "other values."
         )
     difference = a._binary(operator.sub, b)
     return (difference._array == 0).all(axis=tuple(range(-difference._tail, 0)))
@@ -1044,20 +1100,24 @@ def load(
     Args:
         path: a file that save() wrote, or another .npy or .zarr array of residues (*batch, rows, n). Every
             worker must be able to read it.
-        ring: the ring of the residues. A .zarr that save() wrote names it.
-        domain: "coef" or "eval", the domain of the residues. A .zarr that save() wrote names it; for all
-            others it is "coef" by default.
-        chunks: see from_array; by default the chunks of a .zarr, and "auto" for a .npy.
+        ring: the ring of the residues. It is not needed for a .zarr that save() wrote, which stores its ring.
+        domain: "coef" or "eval", the domain of the residues. None means the stored domain for a .zarr that
+            save() wrote, and "coef" for every other file.
+        chunks: see from_array. None means the chunks of the file for a .zarr, and "auto" for a .npy file.
 
     Raises:
-        ParameterError: another ending, or a ring that neither the file nor the call names.
-        RingMismatch, DomainError: a ring or domain other than the file's.
-        FileError: the file is cut or damaged, or is none of its kind. Parts of blocks, and residues outside
-            [0, q) in a .zarr that save() wrote, are found when a block is read.
-        CoefficientError, NotCanonical: see from_array. FileNotFoundError: there is no such file.
+        ParameterError: `path` has another ending, or neither the file nor the call gives the ring.
+        RingMismatch: `ring` differs from the ring that the file stores.
+        DomainError: `domain` differs from the domain that the file stores.
+        FileError: the file is damaged or incomplete, or its contents are not of the kind that its ending
+            says. Damage within a chunk, and residues outside [0, q) in a .zarr that save() wrote, are found
+            when a block is read.
+        CoefficientError, NotCanonical: see from_array.
+        FileNotFoundError: `path` does not exist.
 
-    Cost: none before the value is computed, but a look at the names of a .zarr's chunks; then each block is
-    read when a task needs it. Residues of a .zarr that save() wrote are looked at, in one pass.
+    Cost: before the value is computed, only the metadata of the file and the names of a .zarr's chunks are
+    read. Each block is read when a task needs it. The residues of a .zarr that save() wrote are then checked
+    in one pass.
 
     >>> import tempfile
     >>> from polygpu import Ring
@@ -1069,7 +1129,7 @@ def load(
     """
     source = Path(path).absolute()
     if source.suffix not in _WRITERS:
-        raise ParameterError(f"path: {str(path)!r} must end in .npy or .zarr")
+        raise ParameterError(f"path={str(path)!r} must end in .npy or .zarr.")
     if ring is not None:
         _checked_ring(ring)
     if source.suffix == ".npy":
@@ -1083,16 +1143,19 @@ def load(
         )
     own, own_domain = _told(x.told, source)
     if ring is not None and ring != own:
-        raise RingMismatch(f"ring: {ring!r}, the file {str(path)!r} is of {own!r}")
+        raise RingMismatch(
+            f"ring is {ring!r}, but the file {str(path)!r} holds values of {own!r}. Use that ring, or do not "
+            "give ring."
+        )
     if domain is not None and own._checked_domain(domain) != own_domain:
         raise DomainError(
-            f"domain: {domain!r}, the file {str(path)!r} holds values in {own_domain!r}. Leave domain out, "
-            f"and call {'intt' if own_domain == 'eval' else 'ntt'}() of the result."
+            f"domain={domain!r} does not fit the file {str(path)!r}, which holds values in {own_domain!r}. "
+            f"Do not give domain, and call {'intt' if own_domain == 'eval' else 'ntt'}() of the result."
         )
     if x.dtype != own.dtype or len(x.shape) < 2 or x.shape[-2:] != (own.rows, own.n):
-        raise _damaged(source, f"its array is of {x.dtype} and shape {x.shape}, which does not fit its ring")
+        raise _damaged(source, f"its array of {x.dtype} and shape {x.shape} does not fit its ring.")
     if x.misses_chunks():
-        raise _damaged(source, "chunks are missing")
+        raise _damaged(source, "some of its chunks are missing.")
     ring = ring or own
     sizes = _checked_chunks(ring, x.shape[:-2], x.chunks if chunks is None else chunks)
     read = da.from_array(x, sizes, name=False)
@@ -1103,7 +1166,8 @@ def load(
 def _given(ring: Ring | None, path: object) -> Ring:
     if ring is None:
         raise ParameterError(
-            f"ring: {str(path)!r} names none; load(path, ring=...) says whose residues it holds"
+            f"The file {str(path)!r} does not name the ring of its residues. Use load(path, ring=...) to "
+            "give the ring."
         )
     return ring
 
@@ -1113,13 +1177,16 @@ def _or_auto(chunks: Chunks) -> Chunks:
 
 
 def _damaged(path: Path, reason: str, way: str = DAMAGED) -> FileError:
-    way = "copy the file again, or write it anew with save(path)" if way is DAMAGED else way
-    return FileError(f"{path}: {reason}; {way}")
+    way = "Copy the file again, or write it anew with save(path)." if way is DAMAGED else way
+    return FileError(f"{path}: {reason} {way}")
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Raise FileError for what NumPy, zarr and json say of a damaged file; the system's errors stay."""
+    """Turn the errors of NumPy, zarr and json for a damaged file into FileError.
+
+    Other errors of the operating system, such as a missing permission, pass unchanged.
+    """
     try:
         yield
     except (PolyGPUError, MemoryError):
@@ -1128,7 +1195,9 @@ def _reading(path: Path) -> Iterator[None]:
         lost = isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError))
         if isinstance(error, OSError) and not lost:
             raise
-        raise _damaged(path, f"is cut or damaged, or is not a {path.suffix} file of an array") from error
+        raise _damaged(
+            path, f"it is cut or damaged, or it is not a {path.suffix} file of an array."
+        ) from error
 
 
 def _check_kind(path: Path, kind: Callable[[Path], bool]) -> None:
@@ -1136,12 +1205,12 @@ def _check_kind(path: Path, kind: Callable[[Path], bool]) -> None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     if not kind(path):
         raise _damaged(
-            path, f"is not a {path.suffix} file of an array: a folder, file, pipe or device instead"
+            path, f"it is a folder, file, pipe or device, and not a {path.suffix} file of an array."
         )
 
 
 class _ZarrFile:
-    """A .zarr folder as an array, with FileError for what is wrong with it."""
+    """A .zarr folder as an array, which raises FileError if the folder is damaged."""
 
     def __init__(self, path: Path) -> None:
         _check_kind(path, Path.is_dir)
@@ -1160,12 +1229,15 @@ class _ZarrFile:
     def misses_chunks(self) -> bool:
         """Return whether a chunk is missing, which zarr would read as zeros."""
         with _reading(self.path):
-            # Before there was a format, save() left out chunks of zeros.
+            # Files without the attribute "format" are older: save() then left out chunks of zeros.
             return "format" in self.told and self._array.nchunks_initialized < self._array.nchunks
 
 
 class _NpyFile:
-    """A .npy file as an array in a shape. It is opened anew for each block: workers need only its name."""
+    """A .npy file as an array, optionally reshaped.
+
+    The file is opened again for each block, so that only its name is sent to the workers.
+    """
 
     def __init__(self, path: Path, shape: tuple[int, ...] | None = None) -> None:
         _check_kind(path, Path.is_file)
@@ -1185,7 +1257,7 @@ class _NpyFile:
 
     def __getitem__(self, key: Any) -> Array:
         chosen = self._opened("r")[key]
-        if not isinstance(chosen, np.memmap):  # an index array gave a copy
+        if not isinstance(chosen, np.memmap):  # `key` has an index array, so NumPy has made a copy
             return np.array(chosen)
         out = np.empty(chosen.shape, chosen.dtype)
         for window in _windows(chosen):
@@ -1202,10 +1274,10 @@ class _NpyFile:
 
 
 def _windows(x: Array) -> Iterator[tuple[int | slice, ...]]:
-    """Yield the indices of parts that lie within _WINDOW bytes each.
+    """Yield indices that cut x into parts, each of which spans at most _WINDOW bytes of the file.
 
-    Each part is mapped alone. Dask counts the pages that a process has mapped as its memory, and columns of
-    all rows would map the whole file.
+    Callers map one part at a time. Dask counts all pages that a process has mapped as its memory, and a block
+    of columns touches pages of the whole file.
     """
     if not x.ndim:
         yield ()
@@ -1222,12 +1294,12 @@ def _write_npy(x: BlockedPoly, path: Path) -> None:
 
 def _write_zarr(x: BlockedPoly, path: Path) -> None:
     data = x.data
-    data = data.rechunk(tuple(max(sizes) for sizes in data.chunks))  # chunks of zarr are all of one size
+    data = data.rechunk(tuple(max(sizes) for sizes in data.chunks))  # zarr needs chunks of equal size
     told = ring_entry(x.ring.__reduce__()[1])
-    try:  # a file that load() would refuse is not written
-        ring_of_entry(told, "its ring", x.domain == "eval")
+    try:  # fail now if load() would refuse the file
+        ring_of_entry(told, "ring of x", x.domain == "eval")
     except Flaw as flaw:
-        raise ParameterError(f"{flaw.reason}; {flaw.way}") from None
+        raise ParameterError(f"{flaw.reason} {flaw.way}") from None
     target: Any = zarr.create_array(
         path,
         shape=data.shape,
@@ -1248,31 +1320,36 @@ _WRITERS = {".npy": _write_npy, ".zarr": _write_zarr}
 
 
 def _told(x: Any, path: Path) -> tuple[Ring, Domain]:
-    """Return the ring and the domain that the attributes of a .zarr name."""
+    """Return the ring and the domain that `x`, the attribute "polygpu" of a .zarr, describes."""
     try:
         if type(x) is not dict:
-            raise Flaw("its attribute polygpu must be an object")
+            raise Flaw("its attribute polygpu must be a JSON object.")
         told = dict(x)
         version, domain = told.pop("format", _FORMAT), told.pop("domain", None)
         if type(version) is int and version > _FORMAT:
-            raise Flaw(f"format {version} is not known here, {_FORMAT} is", "install a newer polygpu")
+            raise Flaw(
+                f"it has format {version}, and this polygpu knows only {_FORMAT}.", "Install a newer polygpu."
+            )
         if type(version) is not int or version != _FORMAT:
-            raise Flaw(f"its format must be {_FORMAT}")
+            raise Flaw(f"its format must be {_FORMAT}.")
         if domain not in ("coef", "eval"):
-            raise Flaw("its domain must be 'coef' or 'eval'")
+            raise Flaw("its domain must be 'coef' or 'eval'.")
         for field in ("moduli", "root"):
             if type(told.get(field)) is list:
                 told[field] = [_in_hexadecimal(number) for number in told[field]]
         ring = ring_of_entry(told, "its ring", domain == "eval")
         if domain == "eval" and not ring.has_eval:
-            raise Flaw("its values are evaluated, and its ring has no transform")
+            raise Flaw("its values are evaluated, but its ring has no transform.")
     except Flaw as flaw:
         raise _damaged(path, flaw.reason, flaw.way) from None
     return ring, domain
 
 
 def _in_hexadecimal(number: Any) -> Any:
-    """Return a number above 2^64 as the format writes it; before there was a format it was decimal."""
+    """Return a modulus or root in the form of the current format.
+
+    Files without the attribute "format" hold numbers above 2^64 as decimal strings; these are converted.
+    """
     is_long = type(number) is str and re.fullmatch("[1-9][0-9]{19,4299}", number)
     return int_text(int(number)) if is_long else number
 
@@ -1281,7 +1358,10 @@ def _in_hexadecimal(number: Any) -> Any:
 
 
 def _checked(graph: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments for Dask with which a worker's lack of memory becomes an error of polygpu."""
+    """Return the arguments for Dask, changed so that a worker's lack of memory raises OutOfHostMemory.
+
+    Only Dask's distributed scheduler is affected. For all others the result is `kwargs` itself.
+    """
     scheduler = get_scheduler(scheduler=kwargs.get("scheduler"), cls=da.Array)
     client: Any = getattr(scheduler, "__self__", None)
     if not hasattr(client, "scheduler_info"):
@@ -1292,20 +1372,20 @@ def _checked(graph: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         get_worker()
     except ValueError:
         pass
-    else:  # in a task: Dask's own get() gives the task's place to others while it waits
+    else:  # within a task, where only Dask's own get() lets other tasks run while this one waits
         return kwargs
     most = _largest_block(graph)
     limits = [worker["memory_limit"] for worker in client.sync(_workers, client)]
     if limits and all(limits) and most > max(limits):
         raise OutOfHostMemory(
-            f"a block of {format_bytes(most)} is needed, workers have {format_bytes(max(limits))} each "
-            f"(memory_limit); {_way_out(most, max(limits))}"
+            f"A block needs {format_bytes(most)}, and no worker has more than {format_bytes(max(limits))} of "
+            f"memory (memory_limit). {_way_out(most, max(limits))}"
         )
     return {**kwargs, "scheduler": partial(_get, client, most)}
 
 
 def _largest_block(graph: Any) -> int:
-    """Return the bytes of the largest block in a graph, except arrays of which only slices are read."""
+    """Return the bytes of the largest block in a graph; ignore arrays of which tasks only read slices."""
     largest, dependents = 0, graph.dependents
     for name, layer in graph.layers.items():
         about, users = layer.collection_annotations or {}, dependents[name]
@@ -1315,10 +1395,13 @@ def _largest_block(graph: Any) -> int:
 
 
 def _way_out(most: int, limit: int) -> str:
-    """Return advice for an error. A worker can hold ten of the blocks: operands, results and tables."""
+    """Return the advice in an error message: chunks so small that a worker has room for ten blocks.
+
+    A worker holds several blocks at a time, for operands, results and tables.
+    """
     size = min(limit // 10, most // 2)
     chunks = f"{size >> 20}MiB" if size >> 20 else f"{size}B"
-    return f'cut the values into smaller blocks, as with chunks="{chunks}", or give workers more memory'
+    return f'Cut the values into smaller blocks, as with chunks="{chunks}", or give workers more memory.'
 
 
 async def _workers(client: Any) -> list[dict[str, Any]]:
@@ -1327,7 +1410,7 @@ async def _workers(client: Any) -> list[dict[str, Any]]:
 
 
 def _get(client: Any, most: int, graph: Any, keys: Any, **kwargs: Any) -> Any:
-    """Compute a graph by Dask's distributed scheduler; most: bytes of the largest block, for errors."""
+    """Compute a graph by Dask's distributed scheduler. Errors name `most`, the bytes of the largest block."""
     from distributed import KilledWorker
 
     futures = client.get(graph, keys, sync=False, **kwargs)
@@ -1338,9 +1421,9 @@ def _get(client: Any, most: int, graph: Any, keys: Any, **kwargs: Any) -> Any:
             raise
         limit = error.last_worker.memory_limit
         raise OutOfHostMemory(
-            f"a task on blocks of up to {format_bytes(most)} took, with its tables and its result, more than "
-            f"Dask allows of the {format_bytes(limit)} that a worker has (memory_limit), and Dask ended the "
-            f"worker (attempts: {error.allowed_failures + 1}); {_way_out(most, limit)}"
+            f"A task ran out of memory. Its blocks of up to {format_bytes(most)} each, its tables and its "
+            f"result were more than Dask lets a worker of {format_bytes(limit)} (memory_limit) use. Dask "
+            f"ended the worker (attempts: {error.allowed_failures + 1}). {_way_out(most, limit)}"
         ) from error
     finally:
         _release(futures)
@@ -1352,7 +1435,10 @@ def _release(futures: Any) -> None:
 
 
 def _took_too_much(client: Any, worker: Any) -> bool:
-    """Return whether Dask's nanny ended a worker for its memory, which it may report after the end."""
+    """Return whether Dask's nanny ended a worker because it used too much memory.
+
+    The nanny may report this only after the worker has ended, so this function waits up to a second for it.
+    """
     for _ in range(10):
         if any(event["worker"] == worker.address for _, event in client.get_events("worker-restart-memory")):
             return True
@@ -1361,10 +1447,11 @@ def _took_too_much(client: Any, worker: Any) -> bool:
 
 
 async def _gathered(client: Any, most: int, futures: Any, direct: bool | None) -> Any:
-    """Return the results; raise OutOfHostMemory if all workers would wait for ever.
+    """Return the results of the futures; raise OutOfHostMemory if all workers would wait forever.
 
-    A worker starts no task while its process holds more than a share of its memory, 80 % by default. Dask
-    spills blocks. It cannot spill tables, nor memory that was freed but not given back to the system.
+    A worker pauses, which means that it starts no task, while its process holds more than a certain share of
+    the memory limit (80 % by default). Dask frees memory by spilling blocks to disk. But it cannot spill
+    tables, nor memory that was freed and not returned to the system, so a paused worker may stay paused.
     """
     gathering = asyncio.ensure_future(client.gather(futures, direct=direct, asynchronous=True))
     before, since = None, 0.0
@@ -1379,20 +1466,20 @@ async def _gathered(client: Any, most: int, futures: Any, direct: bool | None) -
                 fullest = max(workers, key=lambda w: w["metrics"]["memory"] / w["memory_limit"])
                 held, limit = fullest["metrics"]["memory"], fullest["memory_limit"]
                 raise OutOfHostMemory(
-                    f"all workers have stopped: their processes hold up to {format_bytes(held)} of the "
-                    f"{format_bytes(limit)} that each has (memory_limit), and nothing more can be spilled; "
-                    f"blocks are of up to {format_bytes(most)}; {_way_out(most, limit)}"
+                    f"All workers have stopped. A process holds up to {format_bytes(held)} of the "
+                    f"{format_bytes(limit)} that each worker has (memory_limit), nothing more can be "
+                    f"spilled, and blocks have up to {format_bytes(most)}. {_way_out(most, limit)}"
                 )
         return gathering.result()
     finally:
         _release(futures)
-        await asyncio.wait([gathering], timeout=_LOOK)  # it ends when its futures end
+        await asyncio.wait([gathering], timeout=_LOOK)  # ends soon, because its futures are released
         if gathering.done() and not gathering.cancelled():
             gathering.exception()  # asyncio logs an exception that nobody asks for
 
 
 def _waiting(worker: dict[str, Any]) -> Any:
-    """Return what a worker holds if it has stopped for lack of memory, or None if it works."""
+    """Return the managed and spilled bytes of a worker that is paused and idle, or None if it works."""
     metrics = worker["metrics"]
     at_work = ("executing", "long-running", "flight", "cancelled", "resumed")
     if worker["status"] != "paused" or any(metrics["task_counts"].get(state) for state in at_work):
@@ -1404,15 +1491,20 @@ def _waiting(worker: dict[str, Any]) -> Any:
 
 
 def _sides(n: int) -> tuple[int, int]:
-    """Return height and width of the matrix of n coefficients: 1 and n if n is not a power of two."""
+    """Return height and width of the matrix of n coefficients, or (1, n) if n is not a power of two."""
     height = 1 << (n.bit_length() - 1) // 2 if n & (n - 1) == 0 else 1
     return height, n // height
 
 
 def _checked_chunks(ring: Ring, batch: tuple[int, ...], chunks: Chunks) -> tuple[tuple[int, ...], ...]:
-    """Return the chunks of (*batch, rows, n): rows whole, n whole or in equal parts."""
+    """Return the chunks of (*batch, rows, n), as one tuple of sizes for each axis.
+
+    Raises:
+        ParameterError: Dask does not accept `chunks` for this shape, the rows are divided, or the
+            coefficients are divided in a way that the four-step algorithm does not allow.
+    """
     shape, complete = (*batch, ring.rows, ring.n), ring._plan.has_four_steps
-    largest = _sides(ring.n)[0] if complete else 1  # the most parts
+    largest = _sides(ring.n)[0] if complete else 1  # largest possible number of parts of a polynomial
     limit, given = None, chunks
     try:
         if isinstance(chunks, str):
@@ -1422,7 +1514,7 @@ def _checked_chunks(ring: Ring, batch: tuple[int, ...], chunks: Chunks) -> tuple
             while one > size * parts and parts < largest:
                 parts *= 2
             chunks = *("auto",) * len(batch), ring.rows, ring.n // parts
-        if 0 in batch:  # Dask divides by the size of the array to find sizes
+        if 0 in batch:  # for "auto" and sizes in bytes Dask would divide by the size of the array, which is 0
             if isinstance(chunks, dict):
                 chunks = {axis: -1 if isinstance(c, str) else c for axis, c in chunks.items()}
             elif isinstance(chunks, (tuple, list)):
@@ -1434,23 +1526,24 @@ def _checked_chunks(ring: Ring, batch: tuple[int, ...], chunks: Chunks) -> tuple
             raise ValueError
     except (ValueError, TypeError, ArithmeticError):
         raise ParameterError(
-            f"chunks: {shown(given)} do not fit the shape (*batch, rows, n) = {shape}; give a size or "
-            'a tuple of sizes for each axis, such as (64, -1, -1), or one size in bytes, such as "64MiB"'
+            f"chunks={shown(given)} does not fit the shape (*batch, rows, n) = {shape}. Give a size or a "
+            'tuple of sizes for each axis, such as (64, -1, -1), or one size in bytes, such as "64MiB".'
         ) from None
     if len(sizes[-2]) > 1:
         raise ParameterError(
-            f"chunks: {shown(sizes[-2])} of the rows; they stay together, give {ring.rows} or -1"
+            f"chunks divides the rows into {shown(sizes[-2])}, but they must stay together. Give "
+            f"{ring.rows} or -1 for this axis."
         )
     parts = len(sizes[-1])
     if parts > 1 and (parts > largest or parts & (parts - 1) or len(set(sizes[-1])) > 1):
         rule = (
-            f"into equal parts, a power of two of them and at most {largest}"
+            f"It must divide them into equal parts, whose number is a power of two and at most {largest}."
             if complete and largest > 1
-            else "not at all in this ring, which has no complete transform of 2^k coefficients"
+            else "They cannot be divided, as they need a complete transform of X^n ± 1, n > 2."
         )
         raise ParameterError(
-            f"chunks: {shown(sizes[-1])} of the n = {ring.n} coefficients; they are divided {rule}; "
-            "give -1 for one chunk"
+            f"chunks divides the n={ring.n} coefficients into {shown(sizes[-1])}. {rule} Give -1 for one "
+            "chunk."
         )
     return sizes
 
@@ -1460,25 +1553,25 @@ def _divided_poly(a: Poly, parts: int) -> BlockedPoly:
 
 
 def _meta(x: Any, more: int = 0, dtype: Any = None) -> Array:
-    """Return an empty array by which Dask knows dtype and axes of blocks: those of x, and `more` axes."""
+    """Return an empty array that tells Dask the dtype of blocks and their number of axes, x.ndim + more."""
     return np.empty((0,) * (x.ndim + more), dtype or x.dtype)
 
 
 def _axes_alike(values: Sequence[BlockedPoly]) -> tuple[int, ...]:
-    """Return the batch axes, from the right, in which blocks must have equal lengths when they are computed.
+    """Return the batch axes in which blocks must turn out to have equal lengths, as negative indices.
 
-    These are axes of several values whose lengths are unknown.
+    These are the axes that several values have and whose lengths are unknown until the blocks are computed.
 
     Raises:
-        ParameterError: the batch shapes do not broadcast, or that depends on lengths that are unknown.
+        ParameterError: the batch shapes do not broadcast, or unknown lengths decide whether they do.
     """
     shapes = [x.shape for x in values]
     try:
         np.broadcast_shapes(*(tuple(1 if math.isnan(size) else size for size in shape) for shape in shapes))
     except ValueError:
         raise ParameterError(
-            f"batch shapes {', '.join(map(str, shapes))} do not broadcast; index the batch axes, with None "
-            "for new ones"
+            f"The batch shapes {', '.join(map(str, shapes))} do not broadcast. Index the values, with None "
+            "for new axes, so that they do."
         ) from None
     alike = []
     for axis in range(-max(map(len, shapes)), 0):
@@ -1493,7 +1586,10 @@ def _axes_alike(values: Sequence[BlockedPoly]) -> tuple[int, ...]:
 
 
 def _check_alike(axes: tuple[int, ...], tail: int, blocks: Sequence[Array]) -> None:
-    """Raise ParameterError if lengths that were unknown differ; in one block a length of 1 broadcasts."""
+    """Raise ParameterError if the blocks of a task differ in the length of one of the axes.
+
+    This must be checked, because NumPy would broadcast a block of length 1 without an error.
+    """
     for axis in axes:
         if len({x.shape[axis - tail] for x in blocks}) > 1:
             raise ParameterError(
@@ -1503,7 +1599,10 @@ def _check_alike(axes: tuple[int, ...], tail: int, blocks: Sequence[Array]) -> N
 
 
 def _of_blocks(f: Callable[..., Array], *arrays: Any) -> Any:
-    """Apply f to the blocks of arrays that broadcast and are cut alike; it keeps the first array's dtype."""
+    """Apply f to the blocks of arrays that broadcast and are cut at the same places.
+
+    The blocks of the result must have the dtype of the first array.
+    """
     axes = max(x.ndim for x in arrays)
     pairs = [y for x in arrays for y in (x, range(axes - x.ndim, axes))]
     first = arrays[0]
@@ -1515,7 +1614,7 @@ def _of_blocks(f: Callable[..., Array], *arrays: Any) -> Any:
 
 
 def _divided_axis(x: Any) -> int:
-    """Return the axis that is divided: -1 for blocks of columns, -2 for blocks of rows."""
+    """Return the axis along which matrices are divided: -1 for blocks of columns, -2 for blocks of rows."""
     return -2 if x.numblocks[-2] > 1 else -1
 
 
@@ -1528,20 +1627,23 @@ def _in_rows(x: Any) -> Any:
 
 
 def _exchange(step: Callable[..., Array], axis: int, *matrices: Any) -> Any:
-    """Divide matrices along this axis, which are divided along the other, and do a step on the new blocks.
+    """Divide matrices along `axis` instead of along the other axis, and apply `step` to each new block.
 
-    Each old block is cut into pieces. The step gets the pieces of its new block, a list for each matrix, and
-    the numbers of its rows or columns.
+    Each old block is cut into pieces. `step` is called with the pieces of a new block, as one list for each
+    matrix, and with the indices of the rows or columns of the matrix that the new block holds.
 
-    Dask's rechunk(method="p2p") is slower. A product of 2^26 coefficients of 60 bits in 8 parts took 6.5 s
-    with it through disk, 4.0 s with it in memory, and 2.2 to 3.0 s in this way, on 2 processes of one host.
-    Each process held 0.8 to 1.1 GiB beside the operands in all three cases. It also needs Dask's distributed
-    scheduler. The pieces of method="tasks" are views, which keep their blocks in memory.
+    Dask's own rechunk is worse. Its method "p2p" is slower: on 2 processes of one host, a product of 2^26
+    coefficients of 60 bits in 8 parts took 6.5 s with "p2p" on disk, 4.0 s with "p2p" in memory, and 2.2 to
+    3.0 s with this function. In all three cases each process held 0.8 to 1.1 GiB in addition to the operands.
+    "p2p" also needs Dask's distributed scheduler. With its method "tasks" the pieces are views, which keep
+    the whole old blocks in memory.
     """
     pieces = [_cut(x, axis) for x in matrices]
     first = max(pieces, key=lambda x: x.ndim)
     axes = list(range(first.ndim))
     pairs = [y for x in pieces for y in (x, axes[-x.ndim :])]
+    # The axis that was divided gets a new index in the result. Its old index then occurs only in the inputs,
+    # so blockwise passes all pieces along it to `step`, as a list.
     given = list(axes)
     given[-3 - axis] = first.ndim
     numbers = da.arange(first.shape[axis], chunks=first.chunks[axis])
@@ -1558,7 +1660,7 @@ def _exchange(step: Callable[..., Array], axis: int, *matrices: Any) -> Any:
 
 
 def _cut(x: Any, axis: int) -> Any:
-    """Divide a matrix along `axis` as well; it is divided along its other axis already."""
+    """Divide a matrix along `axis` too; along its other axis it is already divided."""
     parts = x.numblocks[-3 - axis]
     size = x.shape[axis] // parts
     name = f"piece-{tokenize(x.name, axis)}"
@@ -1575,7 +1677,10 @@ def _cut(x: Any, axis: int) -> Any:
 
 
 def _piece(x: Array, axis: int, first: int, size: int) -> Array:
-    """Copy `size` neighbours along an axis, so that the block can be freed before the piece is used."""
+    """Copy the entries first, ..., first + size - 1 along an axis.
+
+    A view would keep the whole block in memory until the piece is used.
+    """
     at: list[Any] = [slice(None)] * x.ndim
     at[axis] = slice(first, first + size)
     return _copied(x[tuple(at)])
@@ -1597,18 +1702,24 @@ def _relaid(axis: int, pieces: list[Array], numbers: Array) -> Array:
     return _joined_pieces(pieces, axis)
 
 
-# ---- what a task does: NumPy arrays in and out, computed on the worker's device ----
+# ---- functions that tasks call: they take and return NumPy arrays, and compute on the worker's device ----
 
 
 @lru_cache(maxsize=128)
 def _kept(ring: Ring) -> Ring:
-    """Return one object for equal rings, to keep its tables: each task brings a ring object without any."""
+    """Return the first ring object of this process that is equal to `ring`: it keeps the tables.
+
+    The ring object that arrives with a task has no tables yet.
+    """
     return ring
 
 
 @lru_cache(maxsize=128)
 def _with_roots(ring: Ring) -> Ring:
-    """Return the same ring with given roots: finding them would take each worker as long as a transform."""
+    """Return the same ring with its roots given explicitly.
+
+    Otherwise each worker would search the roots again, which takes as long as a transform.
+    """
     if ring.roots is None:
         return ring
     return Ring(ring.n, ring.moduli, kind=ring.kind, root=ring.roots, product=ring.product)
@@ -1616,13 +1727,16 @@ def _with_roots(ring: Ring) -> Ring:
 
 @lru_cache(maxsize=128)
 def _ring_of_parts(ring: Ring, parts: int) -> Ring:
-    """Return a ring whose elements are as long as one part, for operations entry by entry."""
+    """Return a ring whose degree is the length of one part, for operations that work entry by entry."""
     return _with_roots(ring) if parts == 1 else Ring(ring.n // parts, ring.moduli, kind=ring.kind)
 
 
 @dataclass(frozen=True)
 class _Number:
-    """An int as an argument of a task. Dask prints arguments; Python prints no int of over 4300 digits."""
+    """An int as an argument of a task.
+
+    Dask prints the arguments of tasks, and Python refuses to print an int of more than 4300 digits.
+    """
 
     value: int
 
@@ -1631,14 +1745,14 @@ class _Number:
 
 
 def _value(ring: Ring, x: Array, domain: Domain, tail: int) -> Poly:
-    """Return a block as an element, on the current device."""
+    """Return a block, a NumPy array, as a Poly on the current device."""
     return (
         _kept(ring).from_residues(x.reshape(*x.shape[: x.ndim - tail], ring.rows, ring.n), domain=domain).to()
     )
 
 
 def _block(a: Poly, like: Array, tail: int) -> Array:
-    """Return an element as a block, with the last axes of another."""
+    """Return a Poly as a block, a NumPy array, with the last `tail` axes of the block `like`."""
     data = a.cpu().data
     return data.reshape(*data.shape[:-2], *like.shape[like.ndim - tail :])
 
@@ -1649,9 +1763,9 @@ def _unmasked(x: Any) -> Any:
 
 
 def _residues_of(path: Path, ring: Ring, x: Array) -> Array:
-    """Return a block of a file, whose residues must be in [0, q)."""
+    """Return a block of a file; raise FileError if a residue is outside [0, q)."""
     if at := first_wrong(ring._plan.basis, x):
-        raise _damaged(path, f"in a block, {wrong_residue(ring._plan.basis, x, at)}")
+        raise _damaged(path, f"in a block, {wrong_residue(ring._plan.basis, x, at)}.")
     return x
 
 
@@ -1685,14 +1799,14 @@ def _scaled_limbs(factors: tuple[_Number, ...], a: Poly) -> Poly:
 
 
 def _multiply_points(a: Poly, b: Poly) -> Poly:
-    """Multiply evaluated parts, without the tables of their ring."""
+    """Multiply evaluated parts entry by entry, without making the tables of their ring."""
     return a._with(pointwise(a.ring._plan.basis, "mul", a.data, b.data))
 
 
 def _plus_constant(
     ring: Ring, domain: Domain, tail: int, constant: _Number, x: Array, block_id: tuple[int, ...] = ()
 ) -> Array:
-    """Add a constant to a block. In coefficients only the first part changes."""
+    """Add a constant to a block. In the coefficient domain only the first part of a polynomial changes."""
     if domain == "coef" and any(block_id[len(block_id) - tail :]):
         return x
     return _block(_value(ring, x, domain, tail) + constant.value, x, tail)
@@ -1710,7 +1824,7 @@ def _added(ring: Ring, tail: int, x: Array, axis: tuple[int, ...], keepdims: boo
 
 
 def _part_of(ring: Ring, x: Array, tail: int) -> Ring:
-    """Return the ring of parts that are as long as this block's."""
+    """Return the ring whose degree is the length of the parts in this block."""
     return _ring_of_parts(ring, ring.n // math.prod(x.shape[x.ndim - tail + 1 :]))
 
 
@@ -1723,21 +1837,28 @@ def _einsum_of_blocks(
     summed: int,
     *blocks: Array,
 ) -> Array:
-    """Return the sums within blocks. Summed axes have length 1, since other blocks have more terms."""
+    """Return the sums over the terms in these blocks.
+
+    The summed axes stay, with length 1, because other blocks have further terms to add along them.
+    """
     values = [_value(ring, x, domain, tail) for x, domain in zip(blocks, domains, strict=True)]
     found = _block(functions.einsum(subscripts, *values), blocks[0], tail)
     return found.reshape(*found.shape[:kept], *(1,) * summed, *found.shape[kept:])
 
 
 def _product_of_blocks(q: int, a: Array, b: Array) -> Array:
-    """Multiply a block by the rows of a matrix that it meets; an axis is for the sum over blocks."""
+    """Multiply a block of A by the matching rows of B.
+
+    The result has the shape (rows of a, 1, columns of b). The products of other blocks are later joined along
+    the axis of length 1 and summed.
+    """
     compute = backend()
     found = linalg.matmul(compute.from_host(np.asarray(a)), compute.from_host(np.ascontiguousarray(b)), q=q)
     return compute.to_host(found)[:, None]
 
 
 def _sum_of_blocks(q: int, parts: Array) -> Array:
-    """Return the sum of residues (m, parts, n) over the parts."""
+    """Sum residues of shape (m, parts, n) over the parts, modulo q."""
     m, count, n = parts.shape
     rows = parts.swapaxes(1, 2).reshape(m * n, count)
     return np.asarray(linalg.matmul(rows, np.ones(count, parts.dtype), q=q).reshape(m, n))
@@ -1755,11 +1876,15 @@ def _drawn(
     divided: bool,
     block_info: Any = None,
 ) -> Array:
-    """Draw a block from the stream. Its neighbouring coefficients are one polynomial of that degree."""
+    """Draw one block of the polynomials that ring.random draws from the same seed.
+
+    Each range of neighbouring coefficients in the block is drawn as one polynomial of a ring of smaller
+    degree.
+    """
     where = block_info[None]["array-location"]
     shape = tuple(stop - first for first, stop in where)
     out = np.empty(shape, ring.dtype)
-    count = shape[-1]  # neighbours
+    count = shape[-1]  # neighbouring coefficients that are drawn at once
     part = _kept(ring) if count == ring.n else _ring_of_parts(ring, ring.n // count)
     height, steps = (shape[-2], ring.n // count) if divided else (1, 1)
     key, compute = key_of(seed.value if isinstance(seed, _Number) else seed), backend()
@@ -1770,14 +1895,15 @@ def _drawn(
         for row in range(height):
             place = number * steps + row * stride + first
             entry = (*at, slice(None), row) if divided else at
-            # Not part.random: in the stream of parts numbers reach 2^48 before those of polynomials do.
+            # part.random would refuse this: a part's index in the stream reaches the limit of 2^48 earlier
+            # than the index of its polynomial does.
             backend_for(part._plan.basis, drawn).uniform(part._plan.basis, key, place, drawn)
             out[entry] = compute.to_host(drawn)
     return out
 
 
 def _number(batch: tuple[int, ...], at: tuple[int, ...], where: Any) -> int:
-    """Return the number of a polynomial in the batch, from its place in a block."""
+    """Return the flat index in the batch of the polynomial at the batch index `at` of a block."""
     number = 0
     for size, i, (first, _) in zip(batch, at, where, strict=False):
         number = number * size + first + i
@@ -1803,7 +1929,10 @@ def _inverse_columns(ring: Ring, pieces: list[Array], numbers: Array) -> Array:
 def _product_rows(
     ring: Ring, alike: tuple[int, ...], a: list[Array], b: list[Array], numbers: Array
 ) -> Array:
-    """Transform rows of two operands, multiply them and transform back, in the memory of the larger one."""
+    """Transform rows of two operands, multiply them and transform the product back.
+
+    If one operand has the shape of the product, its memory is used for the product.
+    """
     _check_alike(alike, 3, (a[0], b[0]))
     ring, compute = _kept(ring), backend()
     with compute.device_scope():
@@ -1821,7 +1950,10 @@ def _product_rows(
 
 
 def _step(step: Callable[..., None], ring: Ring, x: Array, *first: int) -> Array:
-    """Do one of the four steps, in place, on a block: of rows, or of columns that begin with `first`."""
+    """Do one of the four steps on a block, in place.
+
+    The block holds rows of the matrix, or columns if `first`, the index of the first column, is given.
+    """
     ring, compute = _kept(ring), backend()
     plan = _plan(ring, x.shape[-2] if first else ring.n // x.shape[-1])
     with compute.device_scope():
@@ -1835,13 +1967,13 @@ def _plan(ring: Ring, height: int) -> FourStepPlan:
     return plan_four_step(ring._plan.basis, ring._plan.quotient, ring.roots, height)
 
 
-# ---- what a collection of Dask becomes ----
+# ---- what Dask makes of computed blocks (__dask_postcompute__, __dask_postpersist__) ----
 
 
 def _joined(
     blocks: Any, finish: Callable[..., Array], args: tuple[Any, ...], ring: Ring, domain: Domain, tail: int
 ) -> Poly:
-    """Return the value that all blocks make up, as a Poly."""
+    """Join all blocks of a value and return the value as a Poly."""
     data = np.asarray(finish(blocks, *args))
     return ring.from_residues(
         data.reshape(*data.shape[: data.ndim - tail], ring.rows, ring.n), domain=domain
@@ -1858,5 +1990,5 @@ def _persisted(
     *,
     rename: Any = None,
 ) -> BlockedPoly:
-    """Return the collection of blocks that are computed or under way."""
+    """Return the BlockedPoly of blocks that are already computed or being computed."""
     return BlockedPoly(ring, rebuild(graph, *args, rename=rename), domain, divided)

@@ -1,7 +1,7 @@
-"""The errors that polygpu defines: each message names the value, the rule and the way out.
+"""The errors that polygpu defines. A message names the wrong value, the rule that it breaks, and a way out.
 
-Each is a PolyGPUError and also one of Python's errors: `except ValueError` catches a ParameterError too.
-A key in brackets that asks for a limb or an index that is not there raises IndexError, as in NumPy.
+Each error is a PolyGPUError and also one of Python's errors, so `except ValueError` catches a ParameterError
+too. If an index in brackets, as in ring[[i]] or poly[i], is out of range, IndexError is raised, as in NumPy.
 """
 
 from __future__ import annotations
@@ -15,83 +15,83 @@ class PolyGPUError(Exception):
     ...     pg.Ring(0, 17)
     ... except pg.PolyGPUError as error:
     ...     print(error)
-    n: 0 must be at least 1, the degree of the ring, and at most 2**62
+    n=0 must be at least 1 and at most 2**62. It is the degree of the ring.
     """
 
 
 class ParameterError(PolyGPUError, ValueError):
-    """A parameter of a ring or a call is outside its rule, or shapes do not fit.
+    """A parameter of a ring or of a call has a value that is not allowed, or shapes do not fit.
 
     >>> import polygpu as pg
     >>> pg.Ring(4, [6, 9])
     Traceback (most recent call last):
         ...
-    polygpu.errors.ParameterError: moduli: 6 and 9 share the factor 3; they must be coprime
+    polygpu.errors.ParameterError: The moduli 6 and 9 share the factor 3. All moduli must be coprime.
     """
 
 
 class NotNTTFriendly(ParameterError):
     """The ring has no evaluation domain: a modulus has no root of unity of the needed order.
 
-    Products of coefficients need none. polygpu.ntt_primes lists moduli that have one.
+    Products in coefficients work in every ring. polygpu.ntt_primes lists moduli that have such roots.
 
     >>> import polygpu as pg
     >>> pg.Ring(4, 2**32)([1, 2]).ntt()  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    polygpu.errors.NotNTTFriendly: 4294967296 is not prime, so there is no evaluation domain; ...
+    polygpu.errors.NotNTTFriendly: q=4294967296 is not prime, so the ring has no evaluation domain. ...
     """
 
 
 class BadRoot(ParameterError):
-    """A root of unity of the wrong order, or one that was given for a ring which it does not serve.
+    """A given root of unity has the wrong order, or an operation needs other roots than those given.
 
     >>> import polygpu as pg
-    >>> pg.Ring(4, 17, root=3)
+    >>> pg.Ring(4, 17, root=3)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    polygpu.errors.BadRoot: root: 3 has not the order 8 mod 17; root='minimal' finds one that does
+    polygpu.errors.BadRoot: root=3 does not have order 8 modulo 17. Use root='minimal' to ...
     """
 
 
 class PrecisionError(ParameterError):
-    """product="fft" was asked for, and no transform in doubles is proven to give exact products.
+    """The argument is product="fft", and no transform in doubles is proven to give exact products.
 
-    product="auto" multiplies every ring exactly.
+    With product="auto", products are exact in every ring.
 
     >>> import polygpu as pg
     >>> pg.Ring(2**50, 2**64, product="fft").zeros(0) ** 2  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    polygpu.errors.PrecisionError: n = 1125899906842624 with moduli of 64 bits: ...
+    polygpu.errors.PrecisionError: A product by FFT for n=1125899906842624 and ...
     """
 
 
 class DomainError(ParameterError):
-    """A domain other than "coef" and "eval", or a value in the domain that a call does not take.
+    """A domain is neither "coef" nor "eval", or a value is in the wrong domain for a call.
 
     >>> import polygpu as pg
     >>> pg.Ring(4, 17).from_residues([[1, 2, 3, 4]], domain="ntt")
     Traceback (most recent call last):
         ...
-    polygpu.errors.DomainError: domain: 'ntt' must be 'coef' or 'eval'
+    polygpu.errors.DomainError: domain='ntt' must be 'coef' or 'eval'.
     """
 
 
 class NotCanonical(ParameterError):
-    """A residue outside [0, q), in an array whose values were looked at (see Ring.from_residues).
+    """A residue is outside [0, q). Ring.from_residues says when residues are checked.
 
     >>> import polygpu as pg
     >>> with pg.debug():
-    ...     pg.Ring(2, 17).from_residues([[16, 17]])
+    ...     pg.Ring(2, 17).from_residues([[16, 17]])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    polygpu.errors.NotCanonical: data: 17 at (0, 1) is not a residue mod 17; ring(x) takes any integers
+    polygpu.errors.NotCanonical: data has 17 at (0, 1), which is not a residue modulo 17. ...
     """
 
 
 class FileError(PolyGPUError, ValueError):
-    """A file that polygpu.load does not take: it is cut, damaged, or none that polygpu.save wrote.
+    """polygpu.load cannot read a file: the file is cut, damaged, or was not written by polygpu.save.
 
     >>> import tempfile
     >>> import polygpu as pg
@@ -99,131 +99,132 @@ class FileError(PolyGPUError, ValueError):
     ...     pg.load(file.name)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    polygpu.errors.FileError: ...: cut after 0 bytes; fetch the file again, or write it anew with ...
+    polygpu.errors.FileError: ...: it is cut after 0 bytes. Fetch the file again, or write it ...
     """
 
 
 class CoefficientError(PolyGPUError, TypeError):
-    """Numbers other than integers where integers are needed: floats are not rounded.
+    """Something other than integers is given where integers are needed. Floats are not rounded.
 
     >>> import polygpu as pg
     >>> pg.Ring(4, 17)([0.5])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    polygpu.errors.CoefficientError: x: 0.5 is of type float, and values must be ints. Nothing is ...
+    polygpu.errors.CoefficientError: The entry 0.5 of x is of type float, and values must be ints. ...
     """
 
 
 class NotAnInteger(ParameterError, CoefficientError):
-    """A single value that must be an int and is not one; it is a ValueError and a TypeError.
+    """A single value must be an int, but it has another type. This error is a ValueError and a TypeError.
 
     >>> import polygpu as pg
     >>> pg.Ring(4, 17).monomial(1.0)
     Traceback (most recent call last):
         ...
-    polygpu.errors.NotAnInteger: k: 1.0 of type float must be an int; nothing is rounded or guessed
+    polygpu.errors.NotAnInteger: k=1.0 must be an int, not float. Nothing is rounded or guessed.
     """
 
 
 class NotComplex(PolyGPUError, TypeError):
-    """Something other than an array of floating-point numbers of the dtype that polygpu.fft needs.
+    """An argument of polygpu.fft is not an array of floating-point numbers of the dtype that is needed.
 
     >>> import polygpu as pg
     >>> pg.fft.fft([1, 2])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    polygpu.errors.NotComplex: x: list, must be an array of complex64 or complex128; ...
+    polygpu.errors.NotComplex: x must be an array of complex64 or complex128, not list. ...
     """
 
 
 class RingMismatch(PolyGPUError, TypeError):
-    """Operands of different rings, or an operand that is not a Poly; the message names the verb that helps.
+    """Operands are in different rings, or an operand is not a Poly. The message names a method that helps.
 
     >>> import polygpu as pg
     >>> pg.Ring(4, 17)([1]) + pg.Ring(4, [17, 97])([1])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    polygpu.errors.RingMismatch: operands of different rings: ...; a.mod_up(b.ring) extends a to ...
+    polygpu.errors.RingMismatch: The operands are in different rings: ... Use a.mod_up(b.ring) to extend a ...
     """
 
 
 class OutputError(PolyGPUError, ValueError):
-    """An `out` that cannot take the result: of another ring, shape or device, read-only, or overlapping.
+    """`out` cannot hold the result: its ring, shape or device differs, it is read-only, or it overlaps.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4, 17)
-    >>> R([1]).mul(R([2]), out=R.zeros(3))
+    >>> R([1]).mul(R([2]), out=R.zeros(3))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    polygpu.errors.OutputError: out: batch shape (3,), the result has ()
+    polygpu.errors.OutputError: out has batch shape (3,) and the result has (). ...
     """
 
 
 class NotInvertible(PolyGPUError, ZeroDivisionError, ValueError):
-    """A polynomial without an inverse in its ring, or one whose inverse no method here finds.
+    """A polynomial has no inverse in its ring, or polygpu has no method to find it.
 
     >>> import polygpu as pg
-    >>> pg.Ring(2, 17)([4, 1]).inverse()  # X^2 + 1 = (X + 4)(X - 4) modulo 17
+    >>> a = pg.Ring(2, 17)([4, 1])  # X^2 + 1 = (X + 4)(X - 4) modulo 17
+    >>> a.inverse()  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    polygpu.errors.NotInvertible: inverse: the value is 0 at evaluation index 1, q = 17
+    polygpu.errors.NotInvertible: The value has no inverse: it is 0 modulo 17 at evaluation index 1. ...
     """
 
 
 class VerificationError(PolyGPUError, RuntimeError):
-    """A product that a check inside `with polygpu.verify()` found to be wrong.
+    """A product is wrong, as a check inside `with polygpu.verify()` found.
 
-    The machine erred, or the library. The same call inside `with polygpu.device("reference")` multiplies from
-    the definition and tells what is right.
+    The cause is an error of the machine or of the library. The same call inside
+    `with polygpu.device("reference")` multiplies by the definition and gives the right result.
     """
 
 
 class DeviceError(PolyGPUError, RuntimeError):
-    """A device that does not exist, operands on two devices, or a call that a device cannot do.
+    """A device does not exist, operands are on different devices, or a device cannot do a call.
 
     >>> import polygpu as pg
-    >>> pg.Ring(4, 17)([1]).to("tpu")
+    >>> pg.Ring(4, 17)([1]).to("tpu")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    polygpu.errors.DeviceError: device: 'tpu' must be 'cpu', 'cuda', 'cuda:1' ... or 'reference'
+    polygpu.errors.DeviceError: device='tpu' must be 'cpu', 'reference', 'cuda', or a GPU ...
     """
 
 
 class BackendUnavailable(DeviceError, ImportError):
-    """A GPU that was asked for by name and does not answer; the message says why.
+    """A GPU that was named cannot be used. The message says why.
 
     >>> import polygpu as pg
     >>> pg.Ring(4, 17)([1]).to("cuda:99")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    polygpu.errors.BackendUnavailable: device: 'cuda:99' does not answer: ...
+    polygpu.errors.BackendUnavailable: device='cuda:99' does not answer. ...
     """
 
 
 class TablesTooLarge(PolyGPUError, MemoryError):
-    """Tables of a ring that do not fit in this machine's memory; nothing of them was made.
+    """The tables of a ring do not fit in this machine's memory. Raised before any table is made.
 
     >>> import polygpu as pg
     >>> pg.Ring(2**50, pg.ntt_primes(2**50, bits=62)).roots  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    polygpu.errors.TablesTooLarge: tables for n = 1125899906842624 and 1 moduli take ... GiB, ...
+    polygpu.errors.TablesTooLarge: Tables for n=1125899906842624 and len(moduli)=1 need ... GiB ...
     """
 
 
 class OutOfHostMemory(PolyGPUError, MemoryError):
-    """A result or temporary array that does not fit in this machine's memory; smaller batches take less.
+    """A result or a temporary array does not fit in this machine's memory. Smaller batches need less.
 
     >>> import polygpu as pg
     >>> pg.Ring(2**50, 17).zeros()  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    polygpu.errors.OutOfHostMemory: an array of 4.19e+06 GiB is needed, ... are available; ...
+    polygpu.errors.OutOfHostMemory: An array of 4.19e+06 GiB is needed, and only ... GiB are ...
     """
 
 
 class OutOfDeviceMemory(PolyGPUError, MemoryError):
-    """A result or temporary array that does not fit in a GPU's memory; operands are as they were.
+    """A result or a temporary array does not fit in a GPU's memory. The operands are unchanged.
 
-    Smaller batches take less; `out=` spares the memory of a result.
+    Smaller batches need less. With `out=`, the result needs no new memory.
     """

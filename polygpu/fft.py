@@ -1,7 +1,7 @@
 """Fourier transforms of batches of short rows of complex numbers, cyclic convolutions, and the slots of CKKS.
 
-NumPy arrays are transformed by the CPU core, CuPy arrays by their GPU, on its current stream. Arrays of
-PyTorch, JAX and others with `__dlpack__` are taken without a copy; results are NumPy's or CuPy's.
+NumPy arrays are transformed on the CPU, CuPy arrays on their GPU, in its current stream. Arrays of PyTorch,
+JAX and others with `__dlpack__` are read without a copy. Results are arrays of NumPy or CuPy.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ._ops.arrays import NotAnArray, array_from, check_unmasked, contiguous, sha
 from ._ops.results import result
 from .errors import DeviceError, NotComplex, ParameterError
 
-MAX_LENGTH = 4096  # points of a row
-MAX_DEGREE = 1 << 17  # N of polynomials with slots
+MAX_LENGTH = 4096  # largest number of points of a row
+MAX_DEGREE = 1 << 17  # largest N of polynomials with slots
 
 __all__ = ["MAX_DEGREE", "MAX_LENGTH", "convolve64", "fft", "fft64", "from_slots", "to_slots"]
 
@@ -25,26 +25,26 @@ __all__ = ["MAX_DEGREE", "MAX_LENGTH", "convolve64", "fft", "fft64", "from_slots
 def fft64(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
     """Compute discrete Fourier transforms of 64 points over the last axis.
 
-    X[k] is the sum over j of x[j] exp(-2 pi i j k / 64), in natural order; the inverse has the other sign and
-    the factor 1/64.
+    X[k] is the sum over j of x[j] exp(-2 pi i j k / 64), in natural order. The inverse transform has the sign
+    + in the exponent and the factor 1/64.
 
     Args:
-        x: complex64 or complex128, (*batch, 64); another memory layout than C takes a copy.
+        x: a complex64 or complex128 array (*batch, 64). If it is not C-contiguous, it is copied first.
         inverse: whether to compute the inverse transform.
-        out: array of x's shape and dtype, C-contiguous, on its device, to write into; may be x.
+        out: a C-contiguous array of x's shape, dtype and device to write the result into. It may be x.
 
     Returns:
-        An array of x's shape and dtype on its device; `out` if it is given.
+        `out` if it is given, else a new array of x's shape and dtype on its device.
 
     Raises:
         NotComplex: x is not an array of complex numbers.
-        ParameterError: the last axis does not have 64 points; inverse is not a bool.
-        OutputError: `out` cannot take the result. DeviceError: `out` is on another device.
+        ParameterError: the last axis does not have 64 points, or inverse is not a bool.
+        OutputError: `out` cannot hold the result. DeviceError: `out` is on another device.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Relative error in the 2-norm: at most 4 x 2^-24 (complex64), 4 x 2^-53 (complex128), if no sum of a row's
-    values over- or underflows.
-    Cost: two rounds of eight 8-point transforms a row; memory is read once and written once.
+    Relative error in the 2-norm: at most 4 * 2^-24 (complex64) or 4 * 2^-53 (complex128), if no sum of values
+    of a row overflows or underflows.
+    Cost: two rounds of eight 8-point transforms per row. Memory is read once and written once.
     Source: Cooley & Tukey 1965; 64 = 8 x 8.
 
     >>> import numpy as np
@@ -55,30 +55,33 @@ def fft64(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
     x = _checked(x, "x")
     n = x.shape[-1]
     if n != 64:
-        raise ParameterError(f"x: the last axis has {n} points, must have 64; fft takes other lengths")
+        raise ParameterError(
+            f"The last axis of x has {n} points, but it must have 64. Use fft for other lengths."
+        )
     return fft(x, inverse=inverse, out=out)
 
 
 def fft(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
-    """Compute discrete Fourier transforms over the last axis, of a power of two of points up to 4096.
+    """Compute discrete Fourier transforms over the last axis, whose length is a power of two up to 4096.
 
-    X[k] is the sum over j of x[j] exp(-2 pi i j k / n), in natural order; the inverse has the other sign and
-    the factor 1/n.
+    X[k] is the sum over j of x[j] exp(-2 pi i j k / n), in natural order. The inverse transform has the sign
+    + in the exponent and the factor 1/n.
 
     Args:
-        x: complex64 or complex128, (*batch, n); another memory layout than C takes a copy.
+        x: a complex64 or complex128 array (*batch, n). If it is not C-contiguous, it is copied first.
         inverse: whether to compute the inverse transform.
         out: see fft64.
 
     Returns:
-        An array of x's shape and dtype on its device; `out` if it is given.
+        `out` if it is given, else a new array of x's shape and dtype on its device.
 
     Raises:
-        ParameterError: n is not a power of two, or above 4096; inverse is not a bool. For all else see
-            fft64.
+        ParameterError: n is not a power of two, n is above 4096, or inverse is not a bool. For other errors
+            see fft64.
 
-    Relative error in the 2-norm: below 2^-21 (complex64), 2^-50 (complex128).
-    Cost: memory is read once and written once: a row stays with one core, or one block of threads of a GPU.
+    Relative error in the 2-norm: below 2^-21 (complex64) or 2^-50 (complex128).
+    Cost: memory is read once and written once, because one core, or one thread block of a GPU, transforms a
+    whole row.
     Source: Stockham's self-sorting form, Govindaraju et al. 2008.
 
     >>> import numpy as np
@@ -89,12 +92,13 @@ def fft(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
     n = x.shape[-1]
     if not isinstance(inverse, (bool, np.bool_)):
         raise ParameterError(
-            f"inverse: {inverse!r} must be True or False; the length is that of the last axis"
+            f"inverse={inverse!r} must be True or False. The length of the transform is that of the last "
+            "axis."
         )
     if n == 0 or n & (n - 1) or n > MAX_LENGTH:
         raise ParameterError(
-            f"x: the last axis has {n} points, must have a power of two up to {MAX_LENGTH}; "
-            "numpy.fft and cupy.fft take any"
+            f"The last axis of x has {n} points, but their number must be a power of two of at most "
+            f"{MAX_LENGTH}. Use numpy.fft or cupy.fft for other lengths."
         )
     source = contiguous(x)
     compute = backend_of(source)
@@ -107,27 +111,27 @@ def fft(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
 def convolve64(a: Any, b: Any, *, out: Any = None) -> Any:
     """Compute cyclic convolutions of 64 points over the last axis, in one pass.
 
-    c[k] is the sum over i of a[i] b[(k - i) mod 64].
+    c[k] is the sum over i of a[i] * b[(k - i) mod 64].
 
     Args:
-        a: complex64 or complex128, (*batch, 64).
-        b: of a's dtype and device; batch axes broadcast. A single row is a filter for all rows of the other
-            operand, and is transformed once.
-        out: C-contiguous array of the result's shape and of a's dtype, to write into; may be a or b.
+        a: a complex64 or complex128 array (*batch, 64).
+        b: an array of a's dtype and device. Batch axes broadcast. If one operand has a single row, that row
+            is a filter for all rows of the other operand, and it is transformed only once.
+        out: a C-contiguous array of the result's shape and of a's dtype to write into. It may be a or b.
 
     Returns:
-        An array of the broadcast shape and a's dtype on its device; `out` if it is given.
+        `out` if it is given, else a new array of the broadcast shape and of a's dtype on its device.
 
     Raises:
         NotComplex: a or b is not an array of complex numbers, or their dtypes differ.
-        ParameterError: a last axis does not have 64 points, or shapes that do not broadcast.
-        DeviceError: operands or `out` on several devices. OutputError: `out` cannot take the result.
+        ParameterError: the last axis of a or b does not have 64 points, or the batch axes do not broadcast.
+        DeviceError: a, b and `out` are not all on one device. OutputError: `out` cannot hold the result.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Error in the 2-norm, with u = 2^-21 (complex64) or 2^-50 (complex128): below 8 u |a| |b|, where 8 |a| |b|
-    is the largest norm that a result can have; of random rows below u |a| |b|.
-    Cost: three transforms a row. Operands are read once and the result is written once; nothing else goes
-    through memory.
+    Error in the 2-norm, with u = 2^-21 (complex64) or 2^-50 (complex128): below 8 * u * |a| * |b|. Here 8 *
+    |a| * |b| is the largest norm that a result can have. For random rows the error is below u * |a| * |b|.
+    Cost: three transforms per row. The operands are read once and the result is written once, and no
+    intermediate result goes through memory.
     Source: the convolution theorem, with the transform of fft64.
 
     >>> import numpy as np
@@ -138,20 +142,24 @@ def convolve64(a: Any, b: Any, *, out: Any = None) -> Any:
     a, b = _checked(a, "a"), _checked(b, "b")
     for name, x in (("a", a), ("b", b)):
         if x.shape[-1] != 64:
-            raise ParameterError(f"{name}: the last axis has {x.shape[-1]} points, must have 64")
+            raise ParameterError(f"The last axis of {name} has {x.shape[-1]} points, but it must have 64.")
     if a.dtype != b.dtype:
-        raise NotComplex(f"b: {b.dtype}, and a is {a.dtype}; convert one with astype")
+        raise NotComplex(f"a is {a.dtype} and b is {b.dtype}. Use astype to convert one of them.")
     if backend_of(a).name != backend_of(b).name:
         raise DeviceError(
-            f"b: on {backend_of(b).name}, and a is on {backend_of(a).name}; copy one to the other's device"
+            f"a is on {backend_of(a).name} and b is on {backend_of(b).name}. Copy one of them to the other's "
+            "device."
         )
     try:
         shape = np.broadcast_shapes(a.shape, b.shape)
     except ValueError:
-        raise ParameterError(f"batch shapes {a.shape[:-1]} and {b.shape[:-1]} do not broadcast") from None
+        raise ParameterError(
+            f"The batch shapes {a.shape[:-1]} and {b.shape[:-1]} do not broadcast. Axes that meet must be of "
+            "the same length, or of length 1."
+        ) from None
     compute = backend_of(a)
     if a.size == 64 != b.size:
-        a, b = b, a  # backends take a filter as the second operand
+        a, b = b, a  # backends expect a filter as the second operand
     left = contiguous(spread(a, shape))
     right = contiguous(b if b.size == 64 else spread(b, shape))
     data = result(compute, shape, a.dtype, out, a, b)
@@ -166,24 +174,24 @@ def convolve64(a: Any, b: Any, *, out: Any = None) -> Any:
 def to_slots(x: Any) -> Any:
     """Return the slots of CKKS: values of real polynomials at half of the primitive 2N-th roots of unity.
 
-    z[j] is the sum over k of x[k] exp(i pi 5^j k / N), j < N/2. At the other half of the roots the values are
-    the conjugates. The product of two polynomials modulo X^N + 1 has the products of their slots, and x(X^5)
-    has the slots of x turned left by one.
+    Slot j is z[j], the sum over k of x[k] exp(i pi 5^j k / N), for j < N/2. The values at the other half of
+    the roots are the conjugates. The slots of a product of two polynomials modulo X^N + 1 are the products of
+    their slots, and the slots of x(X^5) are those of x rotated left by one.
 
     Args:
-        x: real coefficients, float64 (*batch, N), N a power of two from 2 to 2**17, of NumPy or CuPy, such as
-            Poly.to_float64 gives.
+        x: real coefficients, a float64 array (*batch, N) of NumPy or CuPy, for example from Poly.to_float64.
+            N is a power of two from 2 to 2**17.
 
-    Returns complex128 (*batch, N/2), on x's device.
+    Returns a complex128 array (*batch, N/2) on x's device.
 
     Raises:
-        ParameterError: N is not such a number. NotComplex: x is not an array of float64.
+        ParameterError: N is not a power of two from 2 to 2**17. NotComplex: x is not an array of float64.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
     Relative error in the 2-norm: below 2^-48.
     Cost: a complex transform of N/2 points, and a permutation of them.
-    Source: Cheon, Kim, Kim, Song 2016/421, section 3.2; two reals are packed in a complex number as in a real
-    FFT.
+    Source: Cheon, Kim, Kim, Song 2016/421, section 3.2. As in an FFT of real numbers, two reals are packed in
+    one complex number.
 
     >>> import numpy as np
     >>> x = np.array([0.0, 1, 0, 0])  # X, at exp(i pi / 4) and at its fifth power
@@ -194,7 +202,8 @@ def to_slots(x: Any) -> Any:
     n = x.shape[-1]
     if n < 2 or n & (n - 1) or n > MAX_DEGREE:
         raise ParameterError(
-            f"x: the last axis has {n} entries; N must be a power of two from 2 to {MAX_DEGREE}"
+            f"The last axis of x has {n} entries. Their number N must be a power of two from 2 to "
+            f"{MAX_DEGREE}."
         )
     source, half = contiguous(x), n // 2
     compute = backend_of(source)
@@ -208,16 +217,16 @@ def to_slots(x: Any) -> Any:
 def from_slots(z: Any) -> Any:
     """Return the real polynomials with these slots: the inverse of to_slots.
 
-    CKKS encodes z as ring.from_floats(from_slots(z), scale=scale). N is then the degree of the ring:
-    fill a shorter z with zeros to N/2 numbers.
+    CKKS encodes z as ring.from_floats(from_slots(z), scale=scale). Then N must be the degree of the ring, so
+    pad a shorter z with zeros to N/2 numbers.
 
     Args:
-        z: complex128 (*batch, N/2), N/2 a power of two up to 2**16, of NumPy or CuPy.
+        z: slots, a complex128 array (*batch, N/2) of NumPy or CuPy. N/2 is a power of two up to 2**16.
 
-    Returns coefficients, float64 (*batch, N), on z's device.
+    Returns the coefficients, a float64 array (*batch, N) on z's device.
 
     Raises:
-        ParameterError: another length. NotComplex: z is not an array of complex128.
+        ParameterError: N/2 is not a power of two up to 2**16. NotComplex: z is not an array of complex128.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
     Relative error in the 2-norm: below 2^-48.
@@ -231,7 +240,8 @@ def from_slots(z: Any) -> Any:
     half = z.shape[-1]
     if half == 0 or half & (half - 1) or 2 * half > MAX_DEGREE:
         raise ParameterError(
-            f"z: the last axis has {half} slots, must have a power of two up to {MAX_DEGREE // 2}"
+            f"The last axis of z has {half} slots, but their number must be a power of two of at most "
+            f"{MAX_DEGREE // 2}."
         )
     source = contiguous(z)
     compute = backend_of(source)
@@ -245,10 +255,14 @@ def from_slots(z: Any) -> Any:
 
 @lru_cache(maxsize=32)
 def _slot_tables(n: int, inverse: bool) -> tuple[Array, Array]:
-    """Return the factors exp(i pi k / n), k < n/2, and for each slot j the t with 5^j = 4 t + 1 mod 2n.
+    """Return the tables with which a transform of n/2 points computes the slots: factors, and an order.
 
-    The transform of n/2 points gives values at the roots exp(i pi (4 t + 1) / n), in the order of t.
-    inverse: the inverse factors, and the slot for each t.
+    The transform gives the values at the roots exp(i pi (4 t + 1) / n), in the order of t, if coefficient k
+    was multiplied by the factor exp(i pi k / n), k < n/2. The second table, the order, holds for each slot j
+    the index t with 5^j = 4 t + 1 mod 2n.
+
+    inverse: If True, the first table holds the inverses of the factors, and the second table holds for each t
+        the slot j.
     """
     half, power = n // 2, 1
     order = np.empty(half, np.int64)
@@ -262,10 +276,11 @@ def _slot_tables(n: int, inverse: bool) -> tuple[Array, Array]:
 
 
 def _transform(x: Array, inverse: bool) -> Array:
-    """Compute Fourier transforms of rows of 2^k points, k up to 16.
+    """Compute Fourier transforms of rows of 2^k points, for k up to 16.
 
-    Rows of more than MAX_LENGTH points are matrices: columns are transformed, multiplied by twiddles, then
-    rows are transformed. Source: Bailey 1990, "FFTs in external or hierarchical memory".
+    A row of more than MAX_LENGTH points is taken as a matrix: its columns are transformed and multiplied by
+    twiddles, and then its rows are transformed. Source: Bailey 1990, "FFTs in external or hierarchical
+    memory".
     """
     rows, n = x.shape
     if n <= MAX_LENGTH:
@@ -281,7 +296,7 @@ def _transform(x: Array, inverse: bool) -> Array:
 
 @lru_cache(maxsize=16)
 def _step_twiddles(first: int, second: int, inverse: bool) -> Array:
-    """Return the table of w^(j k), j < second and k < first, with w a root of order first * second."""
+    """Return the table of w^(j k) for j < second and k < first, where w has order first * second."""
     products = np.outer(np.arange(second), np.arange(first)) / (first * second)
     table: Array = np.exp((2j if inverse else -2j) * np.pi * products)
     table.setflags(write=False)
@@ -289,25 +304,26 @@ def _step_twiddles(first: int, second: int, inverse: bool) -> Array:
 
 
 def _checked(x: Any, name: str, *dtypes: str) -> Array:
-    """Return x as an array of NumPy or CuPy; raise unless its dtype is one of these (complex by default)."""
+    """Return x as an array of NumPy or CuPy; raise unless its dtype is in dtypes (default: both complex)."""
     dtypes = dtypes or ("complex64", "complex128")
     given, x = x, shared(x, name, NotComplex)
     kinds = " or ".join(dtypes)
     if isinstance(x, NotAnArray):
-        raise NotComplex(f"{name}: {type(x).__name__}, must be an array of {kinds}. {x._exits()}")
+        raise NotComplex(f"{name} must be an array of {kinds}, not {type(x).__name__}. {x._exits()}.")
     if not isinstance(x, np.ndarray) and not is_device_array(x):
         if hasattr(x, "__cuda_array_interface__"):
             raise DeviceError(
-                f"{name}: a GPU array of {type(x).__module__}; cupy.asarray(x) makes it one of CuPy"
+                f"{name} is a GPU array of {type(x).__module__}. Use cupy.asarray({name}) to make an array "
+                "of CuPy."
             )
         raise NotComplex(
-            f"{name}: {type(x).__name__}, must be an array of {kinds}; "
-            f"numpy.asarray(x, {dtypes[-1]!r}) makes one"
+            f"{name} must be an array of {kinds}, not {type(x).__name__}. Use "
+            f"numpy.asarray({name}, {dtypes[-1]!r}) to make one."
         )
     check_unmasked(x, name)
     if x.dtype.name not in dtypes or not x.dtype.isnative:
         way = f"{array_from(given, name)}.astype({dtypes[-1]!r})"
-        raise NotComplex(f"{name}: dtype {x.dtype}, must be {kinds}; {way} makes it one")
+        raise NotComplex(f"{name} has dtype {x.dtype}, but it must be {kinds}. Use {way} to convert it.")
     if x.ndim == 0:
-        raise ParameterError(f"{name}: a single number; give an array with points along its last axis")
+        raise ParameterError(f"{name} is a single number. Give an array whose last axis holds the points.")
     return x  # type: ignore[no-any-return]

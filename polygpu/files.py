@@ -1,25 +1,27 @@
 """Files of values: safetensors with the rings in the metadata. Written whole or not at all, never trusted.
 
-This describes the format, for programs in other languages too. A file begins with the length of its header,
-in 8 little-endian bytes. Then follow the header in JSON, and the residues of all values as little-endian
-words, without gaps. The header has an entry for each value that is not seeded,
+This text describes the format, for programs in other languages too. A file has three parts: the length of the
+header, as 8 little-endian bytes; the header, in JSON; and the residues of all values, as little-endian words
+without gaps. For each value that has residues in the file, the header has an entry
 
   NAME: {"dtype": "U32" or "U64", "shape": [*batch, rows, n], "data_offsets": [first byte, last byte + 1]}
 
-and under "__metadata__", "polygpu" a text, which is JSON again:
+The header also has an entry "__metadata__": {"polygpu": TEXT}. TEXT is JSON again:
 
   {"format": 1, "rings": [RING, ...], "values": {NAME: VALUE, ...}}
   RING    {"n", "moduli", "kind", "root", "product"}, the arguments of Ring. Moduli and roots are texts:
           decimal up to 2^64, hexadecimal ("0x...") above, since Python limits the digits of decimal numbers
-  VALUE   {"ring": index in "rings", "domain": "coef" or "eval", "sha256"}. A seeded value has no residues in
-          the file, and is {"ring", "batch", "seed", "start", "sha256"}
-          A key of key switching has in "key" {"ring", "special": indices, "limbs_per_digit", "galois_element"
-          or -1, "turned": 0 or 1, "masks"}. "masks" are 32-byte seeds in hexadecimal: the residues are then
-          the bodies b_j of its components, whose masks a_j are Ring.random of these seeds, read as evaluated
+  VALUE   {"ring": index in "rings", "domain": "coef" or "eval", "sha256"} for an ordinary value
+          {"ring", "batch", "seed", "start", "sha256"} for a Seeded, which has no residues in the file
+          {"ring", "domain": "eval", "key", "sha256"} for a SwitchKey, whose ring is that of the whole key
+  key     {"ring", "special": indices in "rings", "limbs_per_digit", "galois_element": -1 for None, "turned":
+          0 or 1, "masks"}. "masks" is a list of 32-byte seeds in hexadecimal. If "masks" is empty, the
+          residues are the whole key. Otherwise they are only the bodies b_j of the key, and mask a_j is
+          Ring.random of seed j, read as evaluated
   seed    {"int": "0x2a"}, {"str": "text"} or {"bytes": "00ff"}
-  sha256  of a JSON text, a newline and the residues. The JSON is ASCII, with sorted keys and no spaces. It is
-          VALUE without "sha256", with RING in place of its index, with "name", and, unless the value is
-          seeded, with "dtype" and "shape" as in the header
+  sha256  SHA-256 of a JSON text, a newline and the residues. The JSON is ASCII, with sorted keys and no
+          spaces. It is VALUE without "sha256", where "ring" is the whole RING instead of its index. It also
+          has "name" and, unless the value is a Seeded, "dtype" and "shape" as in the header
 
 Rows are the limbs, or the words of one modulus above 2^64, the lowest first. "eval" is in the bit-reversed
 order of Ring. Source of the container: https://github.com/huggingface/safetensors, "Format".
@@ -55,33 +57,36 @@ from .ring import Ring
 
 _FORMAT = 1
 _LONGEST_HEADER = 1 << 22  # bytes, for about ten thousand values; parsed JSON takes up to 25 times as much
-_MOST_LIMBS = 1 << 12  # the check that they are coprime takes time quadratic in their number
-_LONGEST_PRIME = 1 << 12  # bits; the test of such a prime takes 2 s
-_MOST_AXES = 64  # of a NumPy array
+_MOST_LIMBS = 1 << 12  # the check that moduli are coprime takes time quadratic in their number
+_LONGEST_PRIME = 1 << 12  # bits; a primality test of such a number takes 2 s
+_MOST_AXES = 64  # the limit of NumPy
 _PIECE = 1 << 20  # bytes that are hashed at a time: they stay in cache, and Ctrl-C acts between pieces
-_ALIGNMENT = 64
+_ALIGNMENT = 64  # bytes; the residues begin at a multiple
 _DTYPES: dict[str, np.dtype[Any]] = {"U64": np.dtype(np.uint64), "U32": np.dtype(np.uint32)}
 _NUMBER = r"0|[1-9][0-9]{0,19}|0x[1-9a-f][0-9a-f]*"
 _SEED = r"-?0x[0-9a-f]+"
-DAMAGED = "fetch the file again, or write it anew with pg.save(path, values)"
+DAMAGED = "Fetch the file again, or write it anew with pg.save(path, values)."
 
 
 @dataclass(frozen=True, repr=False)
 class Seeded:
-    """A uniform value as its seed: what ring.random(batch, seed=seed, start=start) gives, in a hundred bytes.
+    """A uniform value stored as its seed: it stands for ring.random(batch, seed=seed, start=start).
 
-    Never for secrets, nor with a seed from which secrets are drawn too: whoever reads the seed has the value.
+    It takes about a hundred bytes. Do not use it for secrets, nor with a seed from which secrets are drawn
+    too: whoever reads the seed can compute the value.
 
     Args:
-        ring: the ring.
-        batch: batch shape.
-        seed: int, bytes or str.
-        start: number of the first polynomial in the stream.
+        ring: the ring of the value.
+        batch: the batch shape.
+        seed: an int, bytes or str.
+        start: the index of the first polynomial in the stream, see Ring.random.
 
     Raises:
-        ParameterError: no seed, or an argument outside the rule of Ring.random. NotAnInteger: another type.
+        ParameterError: seed is None, ring is not a Ring, or batch or start is outside the rules of
+            Ring.random.
+        NotAnInteger: seed is not an int, bytes or str, or start is not an int.
 
-    Cost: nothing of a sampler before expand().
+    Cost: none; expand() draws the residues.
 
     >>> from polygpu import Ring
     >>> mask = Seeded(Ring(4, 97), batch=2, seed=1)
@@ -98,14 +103,14 @@ class Seeded:
 
     def __post_init__(self) -> None:
         if not isinstance(self.ring, Ring):
-            raise ParameterError(f"ring: {type(self.ring).__name__}, must be a Ring")
+            raise ParameterError(f"ring must be a Ring, not {type(self.ring).__name__}.")
         if self.seed is None:
-            raise ParameterError("seed: None, which no file can repeat; give an int, bytes or str")
+            raise ParameterError("seed=None cannot be repeated from a file. Give an int, bytes or str.")
         key_of(self.seed)
         seed = self.seed if isinstance(self.seed, (bytes, str)) else integer(self.seed, "seed")
         batch, start = checked_batch(self.batch), integer(self.start, "start")
         if not 0 <= start < 1 << 48:
-            raise ParameterError(f"start: {shown(start)} must be in [0, 2**48), as of Ring.random")
+            raise ParameterError(f"start={shown(start)} must be in [0, 2**48), as in Ring.random.")
         for name, value in (("batch", batch), ("seed", seed), ("start", start)):
             object.__setattr__(self, name, value)
 
@@ -113,7 +118,7 @@ class Seeded:
         """Return the value ring.random(batch, seed=seed, start=start), in coefficients on the current device.
 
         Raises:
-            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+            OutOfHostMemory, OutOfDeviceMemory: the value does not fit.
 
         Cost: that of Ring.random.
 
@@ -146,25 +151,27 @@ def seed_shown(seed: Seed) -> str:
 def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded | SwitchKey]) -> None:
     """Write values, keys and their rings to a safetensors file, which load(path) reads.
 
-    The file is written under a temporary name in the same folder, brought to the disk and renamed: its name
-    leads to the old file or to the whole new one. An error or Ctrl-C leaves the old file as it was, and
-    nothing else. Where the path is a link, the file it leads to is replaced.
+    The file is written under a temporary name in the same folder, flushed to the disk and renamed. So at any
+    time `path` is the whole old file or the whole new one. After an error or Ctrl-C the old file is unchanged
+    and the temporary file is gone. If `path` is a symbolic link, the file that it points to is replaced.
 
     Args:
-        path: by convention ends in .safetensors.
-        values: a dict of names and values, on any device and in either domain. A Seeded is written as its
-            seed, a SwitchKey of lattice.switch_key or rotation_keys as its bodies and the public seeds of its
-            masks, in half its bytes, and a ring that several values share once.
+        path: the path of the file; by convention it ends in .safetensors.
+        values: a dict from names to values, on any device and in either domain. A Seeded is written as its
+            seed. A SwitchKey made by lattice.switch_key or rotation_keys is written as its bodies and the
+            public seeds of its masks, which takes half its bytes. A ring that several values share is written
+            once.
 
     Raises:
-        ParameterError: no such dict; a path that leads to no regular file, or cannot be written; a name
-            without UTF-8; a header of more than 4 MiB, which holds about ten thousand values.
-        NotCanonical: a residue outside [0, q) in a value's data.
-        OSError: of the system, such as a full disk.
+        ParameterError: `values` is not such a dict; `path` is not a regular file or cannot be written; a name
+            cannot be encoded as UTF-8; or the header exceeds 4 MiB, which is enough for about ten thousand
+            values.
+        NotCanonical: a residue of a value is outside [0, q).
+        OSError: the system reports an error, such as a full disk.
 
-    Cost: one pass over the residues, and their SHA-256, about 1 ns a byte. Values on a GPU are copied one at
-    a time. Nothing is compressed: residues are as good as random.
-    Source: the module's docstring says what a file holds.
+    Cost: one pass over the residues, and their SHA-256, about 1 ns a byte. Values on a GPU are copied to the
+    host one at a time. Nothing is compressed, because residues look random.
+    Source: the format is described in the docstring of the module polygpu.files.
 
     >>> import tempfile
     >>> import polygpu as pg
@@ -178,9 +185,11 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded | Swit
     """
     if not isinstance(values, Mapping):
         raise ParameterError(
-            f"values: {type(values).__name__}, must be a dict of names: pg.save(path, {{'a': a}})"
+            f"values must be a dict of values by name, not {type(values).__name__}. Use "
+            "pg.save(path, {'a': a})."
         )
-    rings: dict[Any, int] = {}  # by their parameters: == might have to search for roots
+    # From a ring's parameters to its index. Rings themselves are not keys, as == might search for roots.
+    rings: dict[Any, int] = {}
 
     def index_of(ring: Ring) -> int:
         return rings.setdefault(ring.__reduce__()[1], len(rings))
@@ -191,8 +200,8 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded | Swit
         _check_name(name)
         if not isinstance(value, (Poly, Seeded, SwitchKey)):
             raise ParameterError(
-                f"values: {_named(name)} is a {type(value).__name__}, must be a Poly, Seeded or SwitchKey; "
-                "ring(x) makes a Poly of integers, ring.from_residues(x) of residues"
+                f"values[{_named(name)}] must be a Poly, Seeded or SwitchKey, not {type(value).__name__}. "
+                "Use ring(x) to make a Poly of integers, or ring.from_residues(x) to make one of residues."
             )
         if isinstance(value, SwitchKey):
             stored[name] = value._stored()
@@ -217,7 +226,8 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded | Swit
             batch = list(cast(tuple[int, ...], value.batch))
             told[name] = {"ring": index, "batch": batch, "seed": _seed_told(value.seed), "start": value.start}
     tensors, size = {}, 0
-    for name in sorted(stored, key=lambda name: -stored[name].data.itemsize):  # so that all are aligned
+    # Values of 8-byte words come first, so that all values are aligned.
+    for name in sorted(stored, key=lambda name: -stored[name].data.itemsize):
         data = stored[name].data
         kind = next(kind for kind, dtype in _DTYPES.items() if dtype == data.dtype)
         tensors[name] = {"dtype": kind, "shape": [*data.shape], "data_offsets": [size, size + data.nbytes]}
@@ -232,12 +242,12 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded | Swit
         with_digests = {name: {**value, "sha256": digests[name].hexdigest()} for name, value in told.items()}
         return _header_of(tensors, {"format": _FORMAT, "rings": described, "values": with_digests})
 
-    try:  # a file that load() would refuse is not written
+    try:  # do not write a file that load() would refuse
         contents = _Contents(header(), size)
         for index in range(len(described)):
             contents.ring(index)
     except Flaw as flaw:
-        raise ParameterError(f"values: {flaw.reason}; {flaw.way}") from None
+        raise ParameterError(f"values cannot be saved: {flaw.reason} {flaw.way}") from None
     with replacing(_name_of(path, ParameterError)) as file:
         text = header()
         file.write(len(text).to_bytes(8, "little") + text)
@@ -245,13 +255,14 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded | Swit
             value = stored[name].cpu()
             if at := first_wrong(value.ring._plan.basis, value.data):
                 raise NotCanonical(
-                    f"values: {_named(name)}: {wrong_residue(value.ring._plan.basis, value.data, at)}"
+                    f"In values[{_named(name)}], {wrong_residue(value.ring._plan.basis, value.data, at)}. "
+                    "Use ring(x) to make a Poly of any integers."
                 )
             for piece in _pieces(value.data):
                 digests[name].update(piece)
                 file.write(piece)
         file.seek(8)
-        file.write(header())  # as long as before, now with the final digests
+        file.write(header())  # again, now with the final digests; its length is the same
 
 
 def _header_of(tensors: dict[str, Any], told: dict[str, Any]) -> bytes:
@@ -267,7 +278,7 @@ def _compact(x: Any, *, sort_keys: bool = False) -> str:
 
 
 def _digest(name: str, ring: dict[str, Any], value: dict[str, Any], tensor: dict[str, Any] | None) -> Any:
-    """Return the SHA-256 of everything about a value but its residues, with which the caller goes on."""
+    """Return the SHA-256 object after everything but the residues of a value, which the caller adds."""
     import hashlib  # here, so that importing polygpu stays fast
 
     described = {**value, "name": name, "ring": ring}
@@ -278,7 +289,7 @@ def _digest(name: str, ring: dict[str, Any], value: dict[str, Any], tensor: dict
 
 
 def ring_entry(parameters: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a ring's parameters as an object of JSON."""
+    """Return a ring's parameters as a dict for JSON."""
     n, moduli, kind, root, product = parameters
     return {
         "n": n,
@@ -290,7 +301,7 @@ def ring_entry(parameters: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def int_text(x: int) -> str:
-    """Return an int as a text: decimal up to 2^64, hexadecimal above, as Python bounds decimals."""
+    """Return an int as text: decimal up to 2^64, hexadecimal above, since Python limits long decimals."""
     return str(x) if x <= 1 << 64 else hex(x)
 
 
@@ -302,11 +313,11 @@ def _seed_told(seed: Seed) -> dict[str, str]:
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
-        raise ParameterError(f"values: the name {shown(name)} of type {type(name).__name__} must be a str")
+        raise ParameterError(f"The name {shown(name)} in values must be a str, not {type(name).__name__}.")
     if name == "__metadata__":
-        raise ParameterError("values: the name '__metadata__' belongs to safetensors; give another")
+        raise ParameterError("The name '__metadata__' in values belongs to safetensors. Give another name.")
     if not _is_utf8(name):
-        raise ParameterError(f"values: the name {_named(name)} has no UTF-8; give another")
+        raise ParameterError(f"The name {_named(name)} in values has no UTF-8 form. Give another name.")
 
 
 def _is_utf8(text: str) -> bool:
@@ -318,7 +329,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _named(name: object) -> str:
-    """Return a name for a message: a long one by its beginning, anything but a text by its type."""
+    """Return a name for a message: a long name is cut, and anything but a str is described by its type."""
     text = ascii(name) if isinstance(name, str) else type(name).__name__
     return text if len(text) <= 60 else f"{text[:56]}...'"
 
@@ -335,7 +346,8 @@ def _pieces(data: Array) -> Iterator[memoryview]:
 def first_wrong(basis: Basis, data: Array) -> tuple[int, ...] | None:
     """Return the index (*batch, row, coefficient) of the first residue outside [0, q), or None.
 
-    It allocates little. The check of debug() makes an array of comparisons, and Python ints for wide moduli.
+    Unlike the check of debug(), it allocates no array of the size of `data`, and no Python ints for moduli
+    above 2^64.
     """
     if not data.size:
         return None
@@ -348,6 +360,7 @@ def first_wrong(basis: Basis, data: Array) -> tuple[int, ...] | None:
         return (*row, int(np.argmax(data[row] > limits[row[-1]])))
     q = basis.residues(-1)[:, 0]  # the words of q - 1
     shape = (*data.shape[:-2], data.shape[-1])
+    # Compare with q - 1, word by word from the highest.
     above, equal = np.zeros(shape, bool), np.ones(shape, bool)
     for word in reversed(range(basis.rows)):
         above |= equal & (data[..., word, :] > q[word])
@@ -359,12 +372,12 @@ def first_wrong(basis: Basis, data: Array) -> tuple[int, ...] | None:
 
 
 def wrong_residue(basis: Basis, data: Array, at: tuple[int, ...]) -> str:
-    """For a message: the residue at an index of first_wrong, and its modulus."""
+    """Return the end of a sentence that names the residue at an index of first_wrong, and its modulus."""
     modulus, value = basis.moduli[at[-2]], int(data[at])
     if basis.wide:
         words = data[at[:-2]][:, at[-1]].tolist()
         value = sum(word << 64 * i for i, word in enumerate(words))
-    return f"{shown(value)} at {at} is not a residue mod {shown(modulus)}"
+    return f"{shown(value)} at {at} is not a residue modulo {shown(modulus)}"
 
 
 # ---- reading ----
@@ -378,37 +391,38 @@ def load(
     verify: bool = True,
     mmap: bool = False,
 ) -> dict[str, Any]:
-    """Read the values and keys of a file of save(), by their names. Nothing in the file is executed.
+    """Read values and keys from a file of save(), by name. Nothing in the file is executed.
 
-    A file is not trusted: rings are checked as by Ring, and every residue is looked at. Values that shared a
-    ring have one Ring object. Seeded values are expanded.
+    The file is not trusted: rings are checked as Ring checks them, and every residue is checked to be in
+    [0, q). Values that shared a ring when they were saved share one Ring object. Seeded values are expanded.
 
     Args:
         path: a file that save() wrote.
-        names: of the values to read, by default all. Residues of the others are not read.
-        device: where the values are to be, by default the current device.
-        verify: compare each value, its name and its ring with its SHA-256. A byte that changed anywhere
-            raises FileError, or changes no value. This finds damage, not forgery: whoever writes the file can
-            write another SHA-256.
-        mmap: leave the residues in the file and map it, read-only: for values that exceed the memory, and for
-            files that several processes read. A file is mapped once for all its values, and no descriptor
-            stays open. `out=` and `a[i] = x` raise OutputError; a.copy() can be written. The file must stay
-            as it is while the values live. save() replaces files and changes none, but a process that
-            shortens the file ends this one by a bus error. Without mmap values have memory of their own.
+        names: the names of the values to read, by default all. Residues of other values are not read.
+        device: the device for the values, by default the current one.
+        verify: whether to compare the SHA-256 of each value, its name and its ring with the one in the file.
+            Then a changed byte anywhere in the file raises FileError or changes no value. This finds damage,
+            not forgery: whoever writes the file can write another SHA-256.
+        mmap: True leaves the residues in the file and maps the file into memory, read-only. Use it for values
+            that exceed the memory, and for files that several processes read. A file is mapped once for all
+            its values, and no file descriptor stays open. `out=` and `a[i] = x` raise OutputError for such
+            values; a.copy() is writable. The file must not change while the values are in use. save() never
+            changes a file, since it writes a new one. But if a process shortens the file, this process ends
+            with a bus error. False reads values into memory of their own.
 
     Returns:
-        A dict in the order of `names`, or of the file.
+        A dict from names to values, in the order of `names`, or of the file.
 
     Raises:
         FileError: the file is cut, damaged or not written by save(); the message says what is wrong with it.
-        ParameterError: a name that is not in the file.
-        OutOfHostMemory, OutOfDeviceMemory: a value does not fit. Seeded values take more memory than the file
-            takes room; `polygpu info FILE` says how much.
-        BackendUnavailable: a GPU was asked for and none answers.
-        OSError: of the system, such as FileNotFoundError.
+        ParameterError: a name is not in the file.
+        OutOfHostMemory, OutOfDeviceMemory: a value does not fit. Seeded values take more memory than they
+            take in the file; `polygpu info FILE` says how much.
+        BackendUnavailable: `device` is a GPU that cannot be used.
+        OSError: the system reports an error, such as FileNotFoundError.
 
-    Cost: about 0.5 ns a byte to read and to check residues, mapped 0.2, and 1 ns a byte for SHA-256. Moduli
-    of evaluated values and of rings with explicit roots are tested for primality.
+    Cost: about 0.5 ns a byte to read residues and check their range, or 0.2 ns if they are mapped, and 1 ns a
+    byte for SHA-256. Moduli of evaluated values and of rings with explicit roots are tested for primality.
 
     >>> import tempfile
     >>> import polygpu as pg
@@ -419,20 +433,21 @@ def load(
     {'b': Poly(n=4, q=17, domain=coef, shape=(), device=cpu, centered=[3, 0, 0, 0])}
     """
     if isinstance(names, (str, bytes)):
-        raise ParameterError(f"names: {shown(names)} must be a list of names: names=[{shown(names)}]")
+        raise ParameterError(f"names={shown(names)} must be a list of names. Use names=[{shown(names)}].")
     with nullcontext() if device is None else on_device(device), opened(path) as file:
         chosen = list(file.entries) if names is None else list(names)
         for name in chosen:
             if name not in file.entries:
                 there = ", ".join(map(_named, list(file.entries)[:8])) + ", ..." * (len(file.entries) > 8)
                 raise ParameterError(
-                    f"names: {_named(name)} is not in {file.path}, which has {there or 'none'}"
+                    f"names contains {_named(name)}, which is not in {file.path}. The file has "
+                    f"{there or 'no values'}."
                 )
         return {name: file.read(name, verify=verify, mmap=mmap).to() for name in chosen}
 
 
 class Flaw(Exception):
-    """What is wrong with a file, and what to do about it."""
+    """What is wrong with a file, and what to do about it: sentences that end with a period."""
 
     def __init__(self, reason: str, way: str = DAMAGED) -> None:
         self.reason, self.way = reason, way
@@ -440,7 +455,7 @@ class Flaw(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """What a file says of one value."""
+    """The header's description of one value."""
 
     ring: int
     batch: tuple[int, ...]
@@ -449,7 +464,7 @@ class Entry:
     tensor: dict[str, Any] | None  # None for a seeded value
     seed: Seed = None
     start: int = 0
-    key: dict[str, Any] | None = None  # what a key has besides its values
+    key: dict[str, Any] | None = None  # for a SwitchKey, its "key" in the header
 
     @property
     def size(self) -> int:
@@ -462,10 +477,10 @@ class Entry:
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[File]:
-    """Open a file of save() for reading inside a `with`.
+    """Open a file of save() for reading, as a context manager.
 
     Raises:
-        FileError: its header is wrong.
+        FileError: the header is wrong.
     """
     name = _name_of(path, FileError)
     with open(name, "rb", buffering=0, opener=_regular) as file:
@@ -473,27 +488,27 @@ def opened(path: str | os.PathLike[str]) -> Iterator[File]:
 
 
 def _name_of(path: str | os.PathLike[str], wrong: type[PolyGPUError]) -> str:
-    """Return the path as a str; raise `wrong` if the system has no such names."""
+    """Return the path as a str; raise `wrong` if no file can have such a name."""
     name = os.fsdecode(path)
     try:
         os.lstat(name)
     except OSError:
-        pass  # no such file; who opens it is told
+        pass  # there may be no such file yet; opening it reports that
     except ValueError as error:  # a null byte, or a character that the encoding of names does not have
-        raise wrong(f"{name!r} is not a name that a file can have ({error}); give another") from None
+        raise wrong(f"{name!r} is not a name that a file can have ({error}). Give another name.") from None
     return name
 
 
 def _regular(name: str, flags: int) -> int:
-    handle = os.open(name, flags | os.O_NONBLOCK)  # a pipe would wait for a writer
+    handle = os.open(name, flags | os.O_NONBLOCK)  # without it, opening a pipe would wait for a writer
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise FileError(f"{name}: a folder, pipe or device; give the name of a file of pg.save")
+        raise FileError(f"{name} is a folder, pipe or device. Give the name of a file of pg.save.")
     return handle
 
 
 class File:
-    """What a file says it holds, and its values one by one."""
+    """An open file: its header, checked, and its values, which are read one by one."""
 
     def __init__(self, path: str, file: io.FileIO) -> None:
         self.path, self._file = path, file
@@ -502,9 +517,12 @@ class File:
         with self._told():
             length = int.from_bytes(self._bytes(8), "little")
             if length > self.size - 8:
-                raise Flaw(f"cut, or no safetensors: a header of {length} bytes in a file of {self.size}")
+                raise Flaw(
+                    f"it is cut, or it is not a safetensors file. It has {self.size} bytes, and its first 8 "
+                    f"say that its header has {length}."
+                )
             if length > _LONGEST_HEADER:
-                raise Flaw(f"its header of {length} bytes is longer than {_LONGEST_HEADER}")
+                raise Flaw(f"its header has {length} bytes, and at most {_LONGEST_HEADER} are allowed.")
             self._data = 8 + length
             self._contents = _Contents(self._bytes(length), self.size - self._data)
         self.entries, self.rings = self._contents.entries, self._contents.rings
@@ -514,17 +532,17 @@ class File:
         try:
             yield
         except Flaw as flaw:
-            raise FileError(f"{self.path}: {where}{flaw.reason}; {flaw.way}") from None
+            raise FileError(f"{self.path}: {where}{flaw.reason} {flaw.way}") from None
         except ParameterError as error:
-            raise FileError(f"{self.path}: {where}{error}; {DAMAGED}") from None
+            raise FileError(f"{self.path}: {where}{error} {DAMAGED}") from None
 
     def ring(self, index: int) -> Ring:
-        """Return one of the rings, the same object at each call."""
+        """Return the ring with this index, the same object at each call."""
         with self._told():
             return self._contents.ring(index)
 
     def read(self, name: str, *, verify: bool = True, mmap: bool = False) -> Poly | SwitchKey:
-        """Return a value or key in host memory, or a seeded one on the current device; see load."""
+        """Return a value or key in host memory, or a Seeded expanded on the current device; see load."""
         entry, told = self.entries[name], self._contents.rings
         with self._told(f"value {_named(name)}: "):
             ring = self._contents.ring(entry.ring)
@@ -533,11 +551,11 @@ class File:
             if entry.tensor is not None:
                 data = self._residues(ring, entry.tensor, mmap, digest.update if verify else lambda _: None)
             if verify and digest.hexdigest() != entry.told["sha256"]:
-                raise Flaw("its SHA-256 is another than the file says: a byte has changed")
+                raise Flaw("its SHA-256 is not the one that the header gives, so a byte has changed.")
             if data is None:
                 return Seeded(ring, entry.batch, seed=entry.seed, start=entry.start).expand()
             if at := first_wrong(ring._plan.basis, data):
-                raise Flaw(wrong_residue(ring._plan.basis, data, at))
+                raise Flaw(f"{wrong_residue(ring._plan.basis, data, at)}.")
             value = ring.from_residues(data, domain=entry.domain, copy=False)
             return value if entry.key is None else self._key(value, entry.key)
 
@@ -551,21 +569,21 @@ class File:
             "turned": bool(told["turned"]),
         }
         if masks and stored.shape != (len(masks),):
-            raise Flaw(f"{len(masks)} masks for bodies of batch shape {stored.shape}")
+            raise Flaw(f"its {len(masks)} masks do not fit bodies of batch shape {stored.shape}.")
         try:
             with on_device("cpu"):
                 return expanded(stored, masks, **options) if masks else SwitchKey(stored, **options)
         except PolyGPUError as error:
-            raise Flaw(f"a key that cannot be: {error}") from None
+            raise Flaw(f"its key is not valid. {error}") from None
 
     def _residues(
         self, ring: Ring, tensor: dict[str, Any], mmap: bool, seen: Callable[[memoryview], None]
     ) -> Array:
-        """Return the residues of a tensor. seen: called with all their bytes, piece by piece in order."""
+        """Return the residues of a tensor. seen: a function that is called with each piece of their bytes."""
         shape, dtype, (begin, end) = tuple(tensor["shape"]), _DTYPES[tensor["dtype"]], tensor["data_offsets"]
         if dtype != ring.dtype or shape[-2:] != (ring.rows, ring.n):
-            expected = f"{ring.dtype} and end in ({ring.rows}, {ring.n})"
-            raise Flaw(f"{dtype} {shown(shape)}, must be {expected} for {ring!r}")
+            expected = f"{ring.dtype} and a shape that ends in ({ring.rows}, {ring.n})"
+            raise Flaw(f"its residues are {dtype} and have shape {shown(shape)}. {ring!r} needs {expected}.")
         place = self._data + begin
         if mmap and begin < end and place % dtype.itemsize == 0:
             data = self._mapped(place, end - begin, ring.dtype).reshape(shape)
@@ -579,14 +597,14 @@ class File:
             while done < len(piece):
                 count = self._file.readinto(piece[done:])
                 if not count:
-                    raise Flaw("cut while it was read")
+                    raise Flaw("it was cut while it was read.")
                 done += count
             seen(piece)
         return data
 
     def _mapped(self, place: int, size: int, dtype: np.dtype[Any]) -> Array:
         if os.fstat(self._file.fileno()).st_size < place + size:
-            raise Flaw("cut while it was read")
+            raise Flaw("it was cut while it was read.")
         if self._map is None:
             self._map = _mapping(self._file.fileno(), self.size)
         return np.frombuffer(self._map, dtype, size // dtype.itemsize, place)
@@ -596,16 +614,16 @@ class File:
         while len(data) < count:
             part = self._file.read(count - len(data))
             if not part:
-                raise Flaw(f"cut after {self._file.tell()} bytes")
+                raise Flaw(f"it is cut after {self._file.tell()} bytes.")
             data += part
         return data
 
 
 def _mapping(handle: int, size: int) -> memoryview:
-    """Map a file read-only for as long as the view, or an array on it, lives.
+    """Map a file read-only, until the view and all arrays on it are gone.
 
-    It holds no descriptor: `mmap.mmap` keeps one, so that programs that load many files would run out of
-    them. (From Python 3.13 on it takes trackfd=False.)
+    The C function is called because `mmap.mmap` keeps a file descriptor for each mapping, so that programs
+    that load many files would run out of descriptors. (Python 3.13 adds trackfd=False, which avoids that.)
     """
     import ctypes  # here, so that importing polygpu stays fast
     import mmap
@@ -620,49 +638,52 @@ def _mapping(handle: int, size: int) -> memoryview:
         number = ctypes.get_errno()
         raise no_memory(size) if number == errno.ENOMEM else OSError(number, os.strerror(number))
     block = (ctypes.c_ubyte * size).from_address(address)
-    weakref.finalize(block, libc.munmap, address, size).atexit = False  # arrays may be read until the end
+    # Do not unmap when Python exits: arrays may be read until the process ends.
+    weakref.finalize(block, libc.munmap, address, size).atexit = False
     return memoryview(block).toreadonly().cast("B")
 
 
 class _Contents:
-    """A checked header: entries by their names, and rings, which are made when first asked for."""
+    """A checked header: a dict from names to entries, and the rings, which are made at first use."""
 
     def __init__(self, header: bytes, size: int) -> None:
         if len(header) > _LONGEST_HEADER:
             raise Flaw(
-                f"a header of {len(header)} bytes, at most {_LONGEST_HEADER} are allowed",
-                "join values into batches with pg.stack, or write several files",
+                f"the header has {len(header)} bytes, and at most {_LONGEST_HEADER} are allowed.",
+                "Join values into batches with pg.stack, or write several files.",
             )
         tensors = _parsed(header, "its header")
         if type(tensors) is not dict:
-            raise Flaw("its header is no JSON object")
+            raise Flaw("its header is not a JSON object.")
         metadata = tensors.pop("__metadata__", None)
         text = metadata.get("polygpu") if type(metadata) is dict else None
         if type(text) is not str:
             raise Flaw(
-                "it names no rings of polygpu",
-                "pg.save writes files that do; residues of others become values by ring.from_residues(array)",
+                "it names no rings of polygpu.",
+                "Use pg.save to write files that do, and ring.from_residues(array) for residues of others.",
             )
         told = _parsed(text.encode(errors="surrogatepass"), "its metadata")
         version = told.get("format") if type(told) is dict else None
         if type(version) is int and version > _FORMAT:
-            raise Flaw(f"format {version} is not known here, {_FORMAT} is", "install a newer polygpu")
+            raise Flaw(
+                f"it has format {version}, and this polygpu knows only {_FORMAT}.", "Install a newer polygpu."
+            )
         if type(version) is not int or version != _FORMAT:
-            raise Flaw(f"its format must be {_FORMAT}")
+            raise Flaw(f"its format must be {_FORMAT}.")
         _check_fields(told, {"format", "rings", "values"}, "its metadata")
         self.rings, values = told["rings"], told["values"]
         if type(self.rings) is not list or type(values) is not dict:
-            raise Flaw("its metadata must have a list of rings and values by name")
+            raise Flaw("its metadata must have a list of rings, and values by name.")
         _check_tensors(tensors, size)
         self.entries = {name: self._entry(name, value, tensors.get(name)) for name, value in values.items()}
         if extra := tensors.keys() - values.keys():
-            raise Flaw(f"value {_named(min(extra))}: no ring is named for it")
+            raise Flaw(f"value {_named(min(extra))}: no ring is named for it.")
         self._made: dict[int, Ring] = {}
 
     def _entry(self, name: str, value: Any, tensor: dict[str, Any] | None) -> Entry:
         what = f"value {_named(name)}"
         if not _is_utf8(name):
-            raise Flaw(f"{what}: the name has no UTF-8")
+            raise Flaw(f"{what}: its name has no UTF-8 form.")
         seeded = type(value) is dict and "seed" in value
         fields = {"ring", "batch", "seed", "start", "sha256"} if seeded else {"ring", "domain", "sha256"}
         has_key = type(value) is dict and "key" in value and not seeded
@@ -673,22 +694,22 @@ class _Contents:
         rings = [value["ring"], *((key["ring"], key["special"]) if key is not None else ())]
         for index in rings:
             if not _is_index(index) or index >= len(self.rings):
-                raise Flaw(f"{what}: its ring must be one of the {len(self.rings)} in the file")
+                raise Flaw(f"{what}: its ring must be one of the {len(self.rings)} rings in the file.")
         if type(value["sha256"]) is not str:
-            raise Flaw(f"{what}: its SHA-256 must be a text")
+            raise Flaw(f"{what}: its SHA-256 must be a string.")
         if not seeded:
             if value["domain"] not in ("coef", "eval"):
-                raise Flaw(f"{what}: its domain must be 'coef' or 'eval'")
+                raise Flaw(f"{what}: its domain must be 'coef' or 'eval'.")
             if tensor is None:
-                raise Flaw(f"{what}: its residues are missing")
+                raise Flaw(f"{what}: its residues are missing.")
             batch = tuple(tensor["shape"][:-2])
             return Entry(value["ring"], batch, value["domain"], value, tensor, key=key)
         if tensor is not None:
-            raise Flaw(f"{what}: it has residues and a seed")
+            raise Flaw(f"{what}: it has residues and a seed, but it must have only one of both.")
         if not _are_lengths(value["batch"]) or len(value["batch"]) > _MOST_AXES - 2:
-            raise Flaw(f"{what}: its batch shape must have at most {_MOST_AXES - 2} lengths")
+            raise Flaw(f"{what}: its batch shape must have at most {_MOST_AXES - 2} lengths.")
         if not _is_index(value["start"]):
-            raise Flaw(f"{what}: its start must be a number from 0 on")
+            raise Flaw(f"{what}: its start must be an int of at least 0.")
         seed = _seed_of(value["seed"], what)
         return Entry(value["ring"], tuple(value["batch"]), "coef", value, None, seed, value["start"])
 
@@ -698,9 +719,9 @@ class _Contents:
         numbers = [key[name] for name in sorted(fields - {"masks"})]
         masks = key["masks"]
         if not all(type(x) is int and x >= -1 for x in numbers) or type(masks) is not list:
-            raise Flaw(f"{what}: its key must have numbers and a list of masks")
+            raise Flaw(f"{what}: its key must have ints of at least -1 and a list of masks.")
         if not all(type(x) is str and re.fullmatch("[0-9a-f]{64}", x) for x in masks):
-            raise Flaw(f"{what}: its masks must be seeds of 64 hexadecimal digits")
+            raise Flaw(f"{what}: its masks must be seeds of 64 hexadecimal digits.")
 
     def ring(self, index: int) -> Ring:
         if index not in self._made:
@@ -710,7 +731,7 @@ class _Contents:
 
 
 def _parsed(text: bytes, what: str) -> Any:
-    """Parse JSON in which no object has a name twice, and all numbers are ints of at most 20 characters."""
+    """Parse JSON; raise Flaw if an object has a name twice or a number is not an int of at most 20 digits."""
     import json  # here, so that importing polygpu stays fast
 
     def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -731,12 +752,15 @@ def _parsed(text: bytes, what: str) -> Any:
     try:
         return json.loads(text.decode(), object_pairs_hook=named_once, **hooks)
     except (ValueError, RecursionError):
-        raise Flaw(f"{what} must be JSON of short ints and texts, and name nothing twice") from None
+        raise Flaw(
+            f"{what} must be JSON in which numbers are ints of at most 20 characters, and in which no object "
+            "has a name twice."
+        ) from None
 
 
 def _check_fields(x: Any, fields: set[str], what: str) -> None:
     if type(x) is not dict or x.keys() != fields:
-        raise Flaw(f"{what}: must have {', '.join(sorted(fields))} and nothing else")
+        raise Flaw(f"{what}: it must have {', '.join(sorted(fields))} and nothing else.")
 
 
 def _is_index(x: Any) -> bool:
@@ -748,53 +772,64 @@ def _are_lengths(x: Any) -> bool:
 
 
 def _check_tensors(tensors: dict[str, Any], size: int) -> None:
-    """Raise unless the tensors are arrays of residues that follow each other and fill the data exactly."""
+    """Raise Flaw unless the tensors are arrays of residues that fill the data exactly, without gaps."""
     for name, x in tensors.items():
         what = f"value {_named(name)}"
         _check_fields(x, {"dtype", "shape", "data_offsets"}, what)
         if type(x["dtype"]) is not str or x["dtype"] not in _DTYPES:
-            raise Flaw(f"{what}: its dtype {_named(x['dtype'])} must be U32 or U64")
+            raise Flaw(f"{what}: its dtype {_named(x['dtype'])} must be U32 or U64.")
         if not _are_lengths(x["shape"]) or not 2 <= len(x["shape"]) <= _MOST_AXES:
-            raise Flaw(f"{what}: its shape must have 2 to {_MOST_AXES} lengths")
+            raise Flaw(f"{what}: its shape must have 2 to {_MOST_AXES} lengths.")
         if not _are_lengths(x["data_offsets"]) or len(x["data_offsets"]) != 2:
-            raise Flaw(f"{what}: its offsets must be two numbers of bytes")
+            raise Flaw(f"{what}: its offsets must be two numbers of bytes.")
         begin, end = x["data_offsets"]
         if end - begin != prod(x["shape"]) * _DTYPES[x["dtype"]].itemsize:
-            raise Flaw(f"{what}: from byte {begin} to {end}, which is not the size of {shown(x['shape'])}")
+            raise Flaw(
+                f"{what}: it lies from byte {begin} to {end}, but this is not the size of an array of shape "
+                f"{shown(x['shape'])}."
+            )
     at = 0
     for begin, end in sorted(x["data_offsets"] for x in tensors.values()):
         if begin != at:
-            raise Flaw(f"residues to byte {at} and from byte {begin}: values must follow each other")
+            raise Flaw(
+                f"residues end at byte {at}, and the next begin at byte {begin}. Values must follow each "
+                "other without a gap."
+            )
         at = end
     if at != size:
-        raise Flaw(f"{at} bytes of residues are announced, {size} are there")
+        raise Flaw(f"its header announces {at} bytes of residues, and {size} are there.")
 
 
 def ring_of_entry(x: Any, what: str, evaluated: bool) -> Ring:
-    """Return the ring that an object of JSON describes; raise Flaw for what describes none."""
+    """Return the ring that an object of JSON describes; raise Flaw if it does not describe one.
+
+    what: the name of the ring for messages. evaluated: whether the file has evaluated values of this ring.
+    """
     _check_fields(x, {"n", "moduli", "kind", "root", "product"}, what)
     moduli, root = x["moduli"], x["root"]
     if type(moduli) is not list or not 1 <= len(moduli) <= _MOST_LIMBS:
         raise Flaw(
-            f"{what}: must have a list of 1 to {_MOST_LIMBS} moduli",
-            "save its residues with numpy.save(file, a.data)",
+            f"{what}: it must have a list of 1 to {_MOST_LIMBS} moduli.",
+            "Save residues of other rings with numpy.save(file, a.data).",
         )
     if type(x["n"]) is not int:
-        raise Flaw(f"{what}: its degree n must be a number")
+        raise Flaw(f"{what}: its degree n must be an int.")
     for name, known in (("kind", KINDS), ("product", get_args(Product))):
         if x[name] not in known:
-            raise Flaw(f"{what}: its {name} must be one of {', '.join(known)}")
+            raise Flaw(f"{what}: its {name} must be one of {', '.join(known)}.")
     moduli = [_number_of(q, what) for q in moduli]
     if root not in ("minimal", "generator"):
         if type(root) is not list or len(root) > _MOST_LIMBS:
-            raise Flaw(f"{what}: its root must be 'minimal', 'generator' or a list")
+            raise Flaw(
+                f"{what}: its root must be 'minimal', 'generator' or a list of at most {_MOST_LIMBS} roots."
+            )
         root = [_number_of(r, what) for r in root]
     bits = max(moduli).bit_length()
     if bits > _LONGEST_PRIME and (evaluated or type(root) is list):
         raise Flaw(
-            f"{what}: a modulus of {bits} bits; at most {_LONGEST_PRIME} are allowed with evaluated values "
-            "and explicit roots, which take a test of primality",
-            "save coefficients, a.intt(), in a ring with root='minimal'",
+            f"{what}: it has a modulus of {bits} bits. At most {_LONGEST_PRIME} are allowed with evaluated "
+            "values and explicit roots, which need a test of primality.",
+            "Save coefficients, a.intt(), in a ring with root='minimal'.",
         )
     try:
         return Ring(x["n"], moduli, kind=x["kind"], root=root, product=x["product"])
@@ -807,7 +842,10 @@ def _number_of(text: Any, what: str) -> int:
         x = int(text, 0)
         if int_text(x) == text:
             return x
-    raise Flaw(f"{what}: {_named(text)} must be a number as text, decimal to 2^64, above hexadecimal with 0x")
+    raise Flaw(
+        f"{what}: {_named(text)} must be a number as a string, in decimal up to 2^64, and above in "
+        "hexadecimal with 0x."
+    )
 
 
 def _seed_of(x: Any, what: str) -> int | bytes | str:
@@ -822,7 +860,7 @@ def _seed_of(x: Any, what: str) -> int | bytes | str:
                 seed = bytes.fromhex(text)
                 if seed.hex() == text:
                     return seed
-    raise Flaw(f"{what}: its seed must be an int in hexadecimal, bytes in hexadecimal or a str")
+    raise Flaw(f"{what}: its seed must be an int in hexadecimal, bytes in hexadecimal or a str.")
 
 
 # ---- files that are written whole or not at all ----
@@ -830,25 +868,26 @@ def _seed_of(x: Any, what: str) -> int | bytes | str:
 
 @contextmanager
 def replacing(path: str) -> Iterator[io.BufferedWriter]:
-    """Yield a file in the same folder, which takes the path's name at the end of a `with`.
+    """Yield a new file in the same folder, which is renamed to `path` at the end of a `with`.
 
-    Until then a reader sees the old file. After an error the new file is gone. A path that is a link stays
-    one, and nobody may do with the new file what the mode of the old one forbids.
+    Until then a reader of `path` sees the old file. After an error the new file is removed. If `path` is a
+    symbolic link, it stays one, and the file that it points to is replaced. The new file gets no permission
+    that the old one does not have.
 
     Raises:
-        ParameterError: nothing can be written there.
+        ParameterError: the file cannot be written.
     """
     name, mode = os.path.realpath(path), 0o666
     if os.path.exists(name):
         if not (os.path.isfile(name) and os.access(name, os.W_OK)):
-            raise ParameterError(f"{path}: no regular file that may be written; give the name of another")
+            raise ParameterError(f"{path} is not a regular file that may be written. Give another name.")
         mode = stat.S_IMODE(os.stat(name).st_mode)
     neighbour = os.path.join(os.path.dirname(name), f".polygpu-{os.urandom(8).hex()}")
     try:
         handle = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     except OSError as error:
         raise ParameterError(
-            f"{path}: {error.strerror}; give a file in a folder that can be written"
+            f"{path} cannot be written ({error.strerror}). Give a file in a folder that can be written."
         ) from None
     try:
         with open(handle, "wb") as file:
@@ -863,26 +902,26 @@ def replacing(path: str) -> Iterator[io.BufferedWriter]:
 
 
 def give_name(temporary: str | os.PathLike[str], name: str | os.PathLike[str]) -> None:
-    """Give a complete file or folder a name in the same folder that nothing has yet.
+    """Rename a complete file or folder to a name in the same folder that is not in use.
 
     Raises:
-        OutputError: something has the name, also if another process made it a moment ago.
+        OutputError: the name is in use, even if another process took it a moment ago.
     """
     try:
         if os.path.isdir(temporary):
-            os.rename(temporary, name)  # fails unless the name is free or an empty folder's
+            os.rename(temporary, name)  # fails unless the name is free or that of an empty folder
             return
         try:
             os.link(temporary, name)  # fails unless the name is free; a rename would replace a file
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
                 raise
-            os.rename(temporary, name)  # this file system has no second names
+            os.rename(temporary, name)  # this file system has no hard links
         else:
             os.unlink(temporary)
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise
         raise OutputError(
-            f"path: {os.fsdecode(name)!r} exists; remove it first, or give another name"
+            f"path={os.fsdecode(name)!r} exists. Remove it first, or give another name."
         ) from None

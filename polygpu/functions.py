@@ -1,4 +1,4 @@
-"""Functions of several polynomials: sums of products, equality, joining, recorded work."""
+"""Functions of several polynomials: sums of products, equality, joining, and recorded calls."""
 
 from __future__ import annotations
 
@@ -27,23 +27,26 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, *, ring: Ring | None = None, out:
 
     Args:
         a: values of any ring.
-        b: of a's ring and device, or an int; batch axes broadcast.
-        c: as b.
-        ring: the ring of the result, if operands have more limbs than it; see Poly.mul.
+        b: values of a's ring and device, or an int. Batch axes broadcast.
+        c: values of a's ring and device, or an int. Batch axes broadcast.
+        ring: the ring of the result. It must be given if an operand has more limbs than the result, see
+            Poly.mul.
         out: see Poly.mul.
 
     Returns:
-        A value in coefficients if all operands are, else in "eval".
+        A value in coefficients if all operands are in coefficients, else in "eval".
 
     Raises:
-        RingMismatch, DeviceError: operands of different rings or devices; a is not a Poly.
+        RingMismatch: the operands are in different rings, or a is not a Poly.
+        DeviceError: the operands are on different devices.
         BadRoot: an operand has another root for a modulus of `ring`.
-        ParameterError: batch axes that do not broadcast.
+        ParameterError: the batch axes do not broadcast.
         NotAnInteger: b or c is neither a Poly nor an int.
-        OutputError: `out` cannot take the result.
+        OutputError: `out` cannot hold the result (see Poly).
 
-    Cost: of evaluated operands one pass. With an incomplete transform, inside `with polygpu.verify()`, and of
-    coefficients, a product and a sum. Of mixed domains also transforms of the coefficients.
+    Cost: one pass for evaluated operands of a complete transform. A product and then a sum in all other
+    cases: for operands in coefficients, after an incomplete transform, and inside `with polygpu.verify()`.
+    If the domains differ, the operands in coefficients are transformed first.
 
     >>> from polygpu import Ring
     >>> R = Ring(4, 17)
@@ -63,33 +66,35 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, *, ring: Ring | None = None, out:
 
 
 def _evaluated(x: Poly | Array) -> Poly | Array:
-    """Return a value evaluated; residues of an int stay."""
+    """Return x evaluated if it is a Poly, else x itself, which holds the residues of an int."""
     return ntt(x) if isinstance(x, Poly) else x
 
 
 def matmul(a: Poly, b: Poly, *, out: Poly | None = None) -> Poly:
     """Multiply matrices of polynomials, a @ b, by NumPy's rules.
 
-    The last two batch axes are matrices, the others broadcast. A value of one batch axis is a row on the left
-    and a column on the right.
+    The last two batch axes are those of the matrices, and the others broadcast. A value with a single batch
+    axis is a row if it is the left operand, and a column if it is the right one.
 
     Args:
-        a: values of at least one batch axis.
-        b: of a's ring and device.
+        a: values with at least one batch axis.
+        b: values of a's ring and device, with at least one batch axis.
         out: see Poly.mul.
 
     Returns:
-        A value in coefficients if both operands are, else in "eval".
+        A value in coefficients if both operands are in coefficients, else in "eval".
 
     Raises:
-        ParameterError: shapes that do not fit, or a single polynomial.
-        RingMismatch: operands of different rings, or an operand that is not a Poly.
-        DeviceError: operands on two devices. OutputError: `out` cannot take the result.
+        ParameterError: the shapes do not fit, or an operand is a single polynomial.
+        RingMismatch: the operands are in different rings, or one of them is not a Poly.
+        DeviceError: the operands are on different devices.
+        OutputError: `out` cannot hold the result (see Poly).
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Cost: of an m x k by a k x p matrix, m k p products of residues for each limb and point. Operands in
-    coefficients take a transform for each entry, the result an inverse transform for each. Without a complete
-    transform (ML-KEM, product="fft", other moduli) m k p products of polynomials.
+    Cost: for an m x k and a k x p matrix, m * k * p products of residues per limb and point. Entries of
+    operands in coefficients are transformed first, and entries of the result are transformed back. If the
+    ring does not multiply by a complete transform (ML-KEM, product="fft", moduli without one), the call takes
+    m * k * p products of polynomials.
 
     >>> from polygpu import Ring
     >>> x = Ring(4, 17)([[[0, 1], [2, 0]], [[3, 0], [1, 1]]])
@@ -103,21 +108,21 @@ def dot(a: Poly, b: Poly | int, axis: int = -1, *, ring: Ring | None = None, out
     """Return the inner product over a batch axis: the sum of a[i] * b[i], with one inverse transform.
 
     Args:
-        a: values of at least one batch axis.
-        b: of a's ring and device, or an int; batch axes broadcast, as in a * b.
-        axis: of the broadcast batch shape, the last by default.
+        a: values with at least one batch axis.
+        b: values of a's ring and device, or an int. Batch axes broadcast, as in a * b.
+        axis: index of an axis of the broadcast batch shape, by default the last axis.
         ring: see fma.
         out: see Poly.mul.
 
     Returns:
-        A value without that axis, in coefficients if both operands are, else in "eval".
+        A value without that axis, in coefficients if both operands are in coefficients, else in "eval".
 
     Raises:
-        ParameterError: there is no such axis, or batch axes that do not broadcast.
+        ParameterError: there is no such axis, or the batch axes do not broadcast.
         RingMismatch, DeviceError, OutputError, OutOfHostMemory, OutOfDeviceMemory: see matmul.
         BadRoot: see fma.
 
-    Cost: a product of residues for each pair of entries, limb and point, and the transforms of matmul.
+    Cost: one product of residues per pair of polynomials, limb and point, and the transforms as in matmul.
 
     >>> from polygpu import Ring
     >>> R = Ring(4, 17)
@@ -137,19 +142,21 @@ def einsum(subscripts: str, *operands: Poly, ring: Ring | None = None, out: Poly
     """Return sums of products over labelled batch axes, by NumPy's rules: "ij,jk->ik" multiplies matrices.
 
     Args:
-        subscripts: a letter for each batch axis of each operand, "..." for axes that broadcast, and "->" with
-            the axes of the result. Without "->" the result has "...", then the letters that occur once, in
-            alphabetical order. A letter twice in one operand takes its diagonal. Coefficients and limbs are
-            not axes.
-        operands: values of one ring and device. More than two are multiplied pairwise from the left.
+        subscripts: for each operand a letter for each of its batch axes, with "..." for axes that broadcast;
+            then "->" and the axes of the result. Without "->" the result has the axes of "...", then those of
+            the letters that occur once, in alphabetical order. A letter that occurs twice in one operand
+            takes the diagonal. Coefficients and limbs are not axes.
+        operands: values of one ring and device. More than two operands are multiplied from the left, two at a
+            time.
         ring: see fma.
         out: see Poly.mul.
 
     Returns:
-        A value in coefficients if all operands are, else in "eval".
+        A value in coefficients if all operands are in coefficients, else in "eval".
 
     Raises:
-        ParameterError: subscripts that cannot be read or do not fit the operands' shapes; no operands.
+        ParameterError: subscripts cannot be read or do not fit the shapes of the operands, or there are no
+            operands.
         RingMismatch, DeviceError, OutputError, OutOfHostMemory, OutOfDeviceMemory: see matmul.
         BadRoot: see fma.
 
@@ -164,8 +171,8 @@ def einsum(subscripts: str, *operands: Poly, ring: Ring | None = None, out: Poly
     True
     """
     if not operands:
-        raise ParameterError("einsum: no operands; give a Poly for each term of the subscripts")
-    values: list[Poly] = [checked_poly(x, f"operand {i}") for i, x in enumerate(operands)]
+        raise ParameterError("einsum has no operands. Give a Poly for each term of subscripts.")
+    values: list[Poly] = [checked_poly(x, f"Operand {i}") for i, x in enumerate(operands)]
     if ring is not None:
         values = limbs_in(ring, *values)
     first = values[0]
@@ -181,32 +188,32 @@ def combine(
     ring: Ring | None = None,
     out: Poly | None = None,
 ) -> Poly:
-    """Return the sum over i of ints[..., i] * polys[i]: linear combinations, one for each row of integers.
+    """Return the sum over i of ints[..., i] * polys[i]: linear combinations, one for each row of ints.
 
     Args:
-        ints: integers of any size and sign, (..., len(polys)), in an array or nested list.
+        ints: integers of any size and sign, of shape (..., len(polys)), in an array or nested list.
         polys: a list or tuple of values of one ring and device. Their batch shapes broadcast to a shape B.
-        constant: an int, or integers that broadcast to the result's batch shape, added to each combination as
-            a constant polynomial: in coefficients to that of X^0, of evaluated values to each entry, or with
-            an incomplete transform to the first coefficient of each leaf. For ciphertexts whose components
-            are the last batch axis, [c, 0] adds to the first one.
+        constant: constant polynomials to add: an int, or integers that broadcast to the result's batch shape.
+            They are added in either domain. For example, if the last batch axis of ciphertexts holds their
+            two components, [c, 0] adds c to the first component.
         ring: see fma.
         out: see Poly.mul.
 
     Returns:
-        A value of batch shape ints.shape[:-1] + B, of the ring's dtype, in the domain of the values; of mixed
-        domains in "eval".
+        A value of batch shape ints.shape[:-1] + B, in the domain of polys, or in "eval" if their domains
+        differ.
 
     Raises:
-        CoefficientError: ints or constant holds something other than integers; floats are not rounded.
-        ParameterError: shapes that do not fit, no values, or a value that is not a Poly.
-        RingMismatch, DeviceError: values of different rings or devices. BadRoot: see fma.
-        OutputError: `out` cannot take the result.
-        OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+        CoefficientError: ints or constant holds something other than integers. Floats are not rounded.
+        ParameterError: the shapes do not fit, polys is empty, or it holds something other than Polys.
+        RingMismatch, DeviceError: the values are in different rings or on different devices.
+        BadRoot: see fma.
+        OutputError: `out` cannot hold the result (see Poly).
+        OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Cost: a product of residues for each value, combination, limb and entry, in one pass over the values; on a
-    GPU one for eight of them. Of mixed domains also transforms of the coefficients. If `out` is one of the
-    values, a copy.
+    Cost: one product of residues per value, combination, limb and coefficient. The CPU makes one pass, a GPU
+    one for every eight values. If the domains differ, the values in coefficients are transformed first. If
+    `out` is one of polys, the result is copied once more.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4, 17)
@@ -224,17 +231,19 @@ def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return whether two values are equal, polynomial by polynomial.
 
     Args:
-        a: a Poly, or an int, a constant.
-        b: a Poly or an int, one of the two a Poly; batch axes broadcast. The domains may differ.
+        a: a Poly, or an int, which is a constant polynomial.
+        b: a Poly or an int. At least one of a and b must be a Poly. Batch axes broadcast, and the domains may
+            differ.
 
     Returns:
         An array of bools of the broadcast batch shape, in host memory.
 
     Raises:
-        RingMismatch, DeviceError: operands of different rings or devices, or none that is a Poly.
-        ParameterError: batch axes that do not broadcast. NotAnInteger: neither a Poly nor an int.
+        RingMismatch: the operands are in different rings, or neither is a Poly.
+        DeviceError: the operands are on different devices. ParameterError: the batch axes do not broadcast.
+        NotAnInteger: an operand is neither a Poly nor an int.
 
-    Cost: one pass, a transform if the domains differ; it waits for a GPU.
+    Cost: one pass, and a transform if the domains differ. The call waits for the GPU.
 
     >>> from polygpu import Ring
     >>> R = Ring(4, 17)
@@ -247,39 +256,40 @@ def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def capture(f: Callable[..., Any], *args: Any) -> Recording:
-    """Record f(*args) once, to repeat it with little work of the host: on a GPU as a CUDA graph.
+    """Record the call f(*args), so that it can be repeated without its host work: on a GPU as a CUDA graph.
 
-    Returns g. A call g() launches the recorded kernels with one small call. It reads what the arguments hold
-    at that time, overwrites the results of the call before, and returns the same objects. g(*values) writes
-    these values into the arguments before. Shapes and domains are fixed. `g.nbytes` tells how many bytes of
-    the GPU's memory the record holds, and `g.launches` how many kernels it launches. On the CPU, g() calls
-    f(*args), and both are 0.
+    Returns a function g. On a GPU, g() launches all recorded kernels at once. They read what the arguments
+    hold at that time and overwrite the results of the previous call, so g() always returns the same objects.
+    g(*values) first copies the values into the arguments. Shapes and domains are fixed. `g.nbytes` is the
+    number of bytes of GPU memory that the recording holds, and `g.launches` the number of kernels that it
+    launches. On the CPU, g() simply calls f(*args), and both numbers are 0.
 
     Args:
-        f: the function to record. On a GPU it is called twice, the second time for the record, and must do
-            the same both times. Afterwards the arguments hold what they held before; other values that f
-            writes have been written once. Python code of f does not run again in g(). So f must not read
-            values back (norm, ==, verify(), a modulus above 2^64), draw random values without a seed, or copy
-            from the host. It must leave each argument in its domain: an argument that f uses as out= is given
-            in the domain of the result.
-        args: the arguments of f, at least one of them a Poly, all on one device. g compares their domains
-            with the recorded ones at each call. Of g(*values), a Poly has the ring, shape, domain and device
-            of the argument in its place; numbers, strings and tuples of them are equal to it, and all else is
-            the same object. One recording is used by one thread and stream at a time.
+        f: the function to record. On a GPU it is called twice, the second time for the recording, and must do
+            the same work both times. Afterwards the arguments hold what they held before, but other values
+            that f writes stay changed. g() does not run the Python code of f again. So f must not read values
+            back (norm, ==, verify(), a modulus above 2^64), draw random values without a seed, or copy from
+            the host. It must leave each argument in the domain in which it was given. So an argument that f
+            uses as out= must be given in the domain of the result.
+        args: the arguments of f, all on one device. At least one must be a Poly. When g is called, each Poly
+            must be in the domain that was recorded. In g(*values), a value for a Poly must have its ring,
+            shape, domain and device; a number, string or tuple of these must be equal to the recorded one;
+            and anything else must be the same object. Only one thread and stream may use a recording at a
+            time.
 
     Raises:
-        ParameterError: no Poly among the arguments; random values without a seed; values that do not fit the
-            arguments of g; values for arguments that share memory.
-        DomainError: f changes the domain of an argument (on the CPU found when g is called), or an argument
-            or value is in another domain than the recorded one.
-        RingMismatch, DeviceError: a value of another ring or device.
-        DeviceError: f reads values back, f does in its second run what it has not done in its first, or the
-            driver refuses the record.
-        OutOfDeviceMemory: no room for the results of f, for the graph, or for the copies of the arguments
-            that recording makes.
+        ParameterError: no argument is a Poly; f draws random values without a seed; the values given to g do
+            not fit the arguments; or values are given for arguments that share memory.
+        DomainError: f changes the domain of an argument (on the CPU this is found when g is called), or an
+            argument or value is not in the recorded domain.
+        RingMismatch, DeviceError: a value is in another ring or on another device.
+        DeviceError: f reads values back, f does work in its second run that it did not do in its first, or
+            the driver refuses the recording.
+        OutOfDeviceMemory: the results of f, the graph, or the copies of the arguments that recording makes do
+            not fit.
 
-    Cost: recording takes two calls of f and a copy of each argument. g() is one launch of a graph, and
-    g(*values) a copy of each Poly more.
+    Cost: recording takes two calls of f and a copy of each argument. g() is one launch of a graph.
+    g(*values) also copies each Poly.
 
     >>> from polygpu import Ring
     >>> R = Ring(4, 17)
@@ -290,26 +300,27 @@ def capture(f: Callable[..., Any], *args: Any) -> Recording:
     [0, 0, 1, 0]
     """
     if not any(isinstance(x, Poly) for x in args):
-        raise ParameterError("capture: no Poly among the arguments; pass those that f works on")
+        raise ParameterError("capture has no Poly among its arguments. Pass the values that f works on.")
     return Recording(f, args)
 
 
 def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:
-    """Join values of one batch shape along a new batch axis.
+    """Join values of the same batch shape along a new batch axis.
 
     Args:
         polys: a list or tuple of values of one ring and device.
-        axis: the number of the new axis in the result.
+        axis: index of the new axis in the result.
 
     Returns:
-        A copy, in the domain of the values; of mixed domains in "eval".
+        A copy, in the domain of the values, or in "eval" if their domains differ.
 
     Raises:
-        ParameterError: batch shapes that differ, no such axis, no values, or a value that is not a Poly.
-        RingMismatch, DeviceError: values of different rings or devices.
-        OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+        ParameterError: the batch shapes differ, there is no such axis, polys is empty, or it holds something
+            other than Polys.
+        RingMismatch, DeviceError: the values are in different rings or on different devices.
+        OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Cost: a copy; of mixed domains, transforms of the coefficients.
+    Cost: a copy. If the domains differ, the values in coefficients are transformed first.
 
     >>> from polygpu import Ring
     >>> R = Ring(2, 17)
@@ -321,21 +332,23 @@ def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:
 
 
 def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
-    """Join values along a batch axis that they have.
+    """Join values along one of their batch axes.
 
     Args:
-        polys: a list or tuple of values of one ring and device, whose batch shapes differ in this axis alone.
-        axis: the number of the axis.
+        polys: a list or tuple of values of one ring and device, whose batch shapes differ at most in this
+            axis.
+        axis: index of the axis.
 
     Returns:
-        A copy, in the domain of the values; of mixed domains in "eval".
+        A copy, in the domain of the values, or in "eval" if their domains differ.
 
     Raises:
-        ParameterError: batch shapes that do not fit, no such axis, no values, or a value that is not a Poly.
-        RingMismatch, DeviceError: values of different rings or devices.
-        OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+        ParameterError: the batch shapes do not fit, there is no such axis, polys is empty, or it holds
+            something other than Polys.
+        RingMismatch, DeviceError: the values are in different rings or on different devices.
+        OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Cost: a copy; of mixed domains, transforms of the coefficients.
+    Cost: a copy. If the domains differ, the values in coefficients are transformed first.
 
     >>> from polygpu import Ring
     >>> R = Ring(2, 17)
@@ -347,12 +360,12 @@ def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
 
 
 def _in_one_domain(polys: Sequence[Poly], ring: Ring | None = None) -> Sequence[Poly]:
-    """Return the values in one domain: "eval" if their domains differ. ring: see fma."""
+    """Return the values in one domain, which is "eval" if their domains differ. ring: see fma."""
     if not isinstance(polys, Iterable):
-        raise ParameterError(f"polys: {type(polys).__name__}, must be a list or tuple of Poly")
+        raise ParameterError(f"polys must be a list or tuple of Poly, not {type(polys).__name__}.")
     values = list(polys)
     if not values or not all(isinstance(p, Poly) for p in values):
-        raise ParameterError(f"polys: {len(values)} values; give at least one Poly, and nothing else")
+        raise ParameterError(f"polys has {len(values)} values. Give at least one Poly, and nothing else.")
     if ring is not None:
         values = limbs_in_one_domain(ring, *values)
     return aligned(*(values[0]._operand(p) for p in values))

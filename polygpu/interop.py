@@ -1,23 +1,26 @@
-"""Values of SEAL, OpenFHE, Lattigo and JAX: read, computed on here, and given back.
+"""Exchange of values with SEAL, OpenFHE, Lattigo and JAX, in both directions.
 
-For those who have ciphertexts or keys of one of these libraries and want arithmetic on their polynomials, or
-who check an implementation of their own against one.
+Use it to compute on the polynomials of ciphertexts and keys that one of these libraries made, or to check an
+implementation of yours against one of them.
 
-SEAL, OpenFHE and Lattigo hold a polynomial modulo X^n + 1 as residues, a row of n words of 64 bits for each
-modulus. Evaluated values stand in polygpu's bit-reversed order, entry k at psi^(2 br(k) + 1). The three
-differ in psi, the root of order 2n:
+SEAL, OpenFHE and Lattigo hold a polynomial modulo X^n + 1 as residues: for each modulus a row of n words of
+64 bits. Their evaluated values have the bit-reversed order of polygpu: entry k is the value at
+psi^(2 br(k) + 1), where br reverses the bits of k. They differ in psi, the root of unity of order 2n:
 
-  SEAL      the smallest one, as Ring(n, moduli). Source: seal/util/ntt.cpp
-  OpenFHE   the smallest one, as Ring(n, moduli); files name it. Source: math/nbtheory-impl.h, RootOfUnity
-  Lattigo   g^((q-1)/2n) of the least primitive root g, as Ring(n, moduli, root="generator"). Its keys are in
-            Montgomery form, x 2^64 mod q. Source: ring/subring.go, core/rlwe/keys.go
+  SEAL      the smallest root, as in Ring(n, moduli). Source: seal/util/ntt.cpp
+  OpenFHE   the smallest root, as in Ring(n, moduli); its files state the root. Source: math/nbtheory-impl.h,
+            RootOfUnity
+  Lattigo   g^((q-1)/2n), where g is the least primitive root modulo q, as in Ring(n, moduli,
+            root="generator"). Keys are in Montgomery form: a residue x is stored as x * 2^64 mod q.
+            Source: ring/subring.go, core/rlwe/keys.go
 
-Words of SEAL and OpenFHE that a program has in memory need no function of this module:
-ring.from_residues(words, "eval") takes them without a copy, and poly.data are the words. The functions here
-read and write what these two libraries save. For Lattigo they change the form and the root.
+If a program holds the words of SEAL or OpenFHE in memory, it needs no function of this module:
+ring.from_residues(words, domain="eval") makes a value of them without a copy, and poly.data is an array of
+the same words. The functions here read and write what these two libraries save. For Lattigo they convert
+words in memory: to and from Montgomery form, and to another root.
 
-PyTorch takes a value by torch.from_dlpack(poly), JAX by to_jax(poly); their arrays are taken by ring(x) and
-ring.from_residues(x).
+torch.from_dlpack(poly) passes a value to PyTorch, and to_jax(poly) to JAX. ring(x) and ring.from_residues(x)
+take arrays of both.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 def _residues(ring: Ring, words: Any, domain: Domain) -> Poly:
-    """Return the value of words from outside, in its own memory. Each word is checked to be a residue."""
+    """Return a copy of words from another library as a value. Raise NotCanonical unless all are residues."""
     with debug():
         return ring.from_residues(words, domain=domain, copy=True)
 
@@ -79,22 +82,22 @@ def _complete(ring: Ring, library: str) -> Ring:
     """Return the ring; raise NotNTTFriendly unless its transform is complete and its moduli are words."""
     if ring.leaf_size != 1 or ring._plan.basis.wide:
         raise NotNTTFriendly(
-            f"{ring!r}: the moduli of {library} are primes below 2**64 that are 1 mod 2n, n a power of two; "
-            "ntt_primes(n, bits=...) gives such primes"
+            f"{ring!r} does not fit {library}, whose moduli are primes below 2**64 that are 1 modulo 2n, "
+            "with n a power of two. Use ntt_primes(n, bits=...) to find such primes."
         )
     return ring
 
 
 def _in_ring(poly: Poly, ring: Ring, name: str) -> Poly:
-    """Return the value in a ring of the same moduli; raise RingMismatch if they differ.
+    """Return the value in `ring`, which may have other roots; raise RingMismatch if the moduli differ.
 
-    If the roots differ, evaluated values go through coefficients.
+    If the roots differ, an evaluated value is transformed to coefficients and back.
     """
     own = poly.ring
     if (own.n, own.kind, own.moduli) != (ring.n, ring.kind, ring.moduli):
         raise RingMismatch(
-            f"{name}: of {own!r}, must be of {ring!r}; {name}.restrict(ring) leaves out limbs, "
-            f"{name}.convert(ring) takes its integers to other moduli"
+            f"{name} is of {own!r}, but it must be of {ring!r}. Use Poly.restrict(ring) to drop limbs, or "
+            "Poly.convert(ring) to take the integers to other moduli."
         )
     if own == ring or poly.domain == "coef" or own.roots == ring.roots:
         return ring.from_residues(poly.data, domain=poly.domain)
@@ -105,38 +108,43 @@ def _in_ring(poly: Poly, ring: Ring, name: str) -> Poly:
 
 Scheme = Literal["bfv", "ckks", "bgv"]
 
-_SCHEMES: tuple[Scheme, ...] = get_args(Scheme)  # SEAL numbers them from 1
+_SCHEMES: tuple[Scheme, ...] = get_args(Scheme)  # SEAL numbers them 1, 2, 3 in this order
 _MAGIC, _HEADER_SIZE = 0xA15E, 16
-_HEADER = Struct("<HBBBBHQ")  # magic, header's size, version (2 bytes), compression, reserved, size
+_HEADER = Struct("<HBBBBHQ")  # magic, header's size, version (2 bytes), compression, reserved, whole size
 _PARAMETERS = Struct("<BQQ")  # scheme, n, number of moduli
 _PLAINTEXT = Struct("<32sQd")  # id of the parameters, number of words, scale
-_CIPHERTEXT = Struct("<32sBQQQdQ")  # id, evaluated or not, polynomials, n, limbs, scale, correction factor
+_CIPHERTEXT = Struct("<32sBQQQdQ")  # id, 1 if evaluated, polynomials, n, limbs, scale, correction factor
 _KEYS = Struct("<32sQ")  # id, number of lists of keys
 _COUNT = Struct("<Q")
-_COEFFICIENTS = bytes(32)  # the id of a plaintext modulo t, in coefficients
-_MOST_POLYNOMIALS = 16  # of a ciphertext
+_COEFFICIENTS = bytes(32)  # a plaintext modulo t, in coefficients, has this in place of an id
+_MOST_POLYNOMIALS = 16  # in a ciphertext
 _MOST_MODULI = 64
 _LARGEST_DEGREE = 1 << 17
+_DAMAGED = "The data is damaged. Save it again in SEAL."
 
 
 @dataclass(frozen=True)
 class SealParameters:
-    """Encryption parameters of SEAL: which rings its values are of.
+    """Encryption parameters of SEAL, which determine the rings of its values.
 
     Args:
         scheme: "bfv", "ckks" or "bgv".
         n: the degree, a power of two up to 2**17.
-        moduli: all primes, in SEAL's order: of several the last is the one that key switching divides by.
-        plain_modulus: t of BFV and BGV; 0 for CKKS.
-        minor: x of the SEAL 4.x that shall load what is written. SEAL 4.0 to 4.3 load only data of their own
-            version, later ones also earlier data. from_bytes sets the version of its data.
+        moduli: all primes, in SEAL's order. If there are several, the last one is the special prime, by which
+            key switching divides.
+        plain_modulus: the plaintext modulus t of BFV and BGV; 0 for CKKS.
+        minor: the minor version of the SEAL that is to load the written data: x for SEAL 4.x. SEAL 4.0 to 4.3
+            load only data of their own version; later versions also load earlier data. from_bytes takes x
+            from the data.
 
-    `ring` is the ring of keys. Of several moduli a fresh ciphertext is of ring[:-1], and it has a limb less
-    after each modulus switch; ring[-1:] is `special` of polygpu.lattice.key_switch. Of one modulus all values
-    are of `ring`.
+    `ring` is the ring of keys. If there are several moduli, a fresh ciphertext is in ring[:-1], and each
+    modulus switch drops one more limb; ring[-1:] is the `special` of keys for polygpu.lattice.key_switch. If
+    there is one modulus, all values are in `ring`.
 
     Raises:
-        ParameterError, NotNTTFriendly: outside the rules of SEAL. FileError: bytes that are not parameters.
+        ParameterError: an argument is outside the rules of SEAL.
+        NotNTTFriendly: a modulus is not a prime that is 1 mod 2n.
+        FileError: from_bytes was given bytes that are not parameters.
 
     Source: seal/encryptionparams.cpp of SEAL 4.
 
@@ -157,19 +165,22 @@ class SealParameters:
         moduli, n = checked_moduli(self.moduli), checked_degree(self.n)
         plain = integer(self.plain_modulus, "plain_modulus")
         if self.scheme not in _SCHEMES:
-            raise ParameterError(f"scheme: {self.scheme!r} must be 'bfv', 'ckks' or 'bgv'")
+            raise ParameterError(f"scheme={self.scheme!r} must be 'bfv', 'ckks' or 'bgv'.")
         if n & (n - 1) or n > _LARGEST_DEGREE:
-            raise ParameterError(f"n: {shown(n)} must be a power of two up to {_LARGEST_DEGREE}, as in SEAL")
+            raise ParameterError(
+                f"n={shown(n)} must be a power of two of at most {_LARGEST_DEGREE}, as in SEAL."
+            )
         if max(moduli) >= 1 << 61 or len(moduli) > _MOST_MODULI:
             raise ParameterError(
-                f"moduli: {len(moduli)} up to {shown(max(moduli))}; SEAL takes {_MOST_MODULI} below 2**61"
+                f"The number of moduli is {len(moduli)}, and the largest is {shown(max(moduli))}. SEAL needs "
+                f"at most {_MOST_MODULI} moduli, and all of them below 2**61."
             )
         if (plain != 0) != (self.scheme != "ckks") or not 0 <= plain < 1 << 61 or plain == 1:
             rule = "0 for CKKS" if self.scheme == "ckks" else f"from 2 to 2**61 - 1 for {self.scheme.upper()}"
-            raise ParameterError(f"plain_modulus: {shown(plain)} must be {rule}")
+            raise ParameterError(f"plain_modulus={shown(plain)} must be {rule}.")
         minor = integer(self.minor, "minor")
         if not 0 <= minor < 256:
-            raise ParameterError(f"minor: {shown(minor)} must be x of SEAL 4.x, below 256")
+            raise ParameterError(f"minor={shown(minor)} must be from 0 to 255. It is the x of SEAL 4.x.")
         _complete(Ring(n, moduli), "SEAL")
         for name, value in (("n", n), ("moduli", moduli), ("plain_modulus", plain), ("minor", minor)):
             object.__setattr__(self, name, value)
@@ -184,7 +195,7 @@ class SealParameters:
             data: the bytes, compressed or not.
 
         Raises:
-            FileError: bytes that are not parameters, or are cut.
+            FileError: the bytes are not parameters of SEAL, or some are missing.
 
         Cost: one pass over the bytes.
 
@@ -197,8 +208,8 @@ class SealParameters:
         number, n, count = stream.unpack(_PARAMETERS)
         if not 1 <= number <= len(_SCHEMES) or n > _LARGEST_DEGREE or count > _MOST_MODULI:
             raise FileError(
-                f"data: scheme {number}, degree {n}, {count} moduli are no parameters of SEAL; "
-                "give what EncryptionParameters::save wrote"
+                f"data has scheme {number}, degree {n} and {count} moduli, and no parameters of SEAL have "
+                "these. Give the bytes that EncryptionParameters::save wrote."
             )
         moduli = [stream.inner(lambda: stream.unpack(_COUNT)[0]) for _ in range(count)]
         plain = stream.inner(lambda: stream.unpack(_COUNT)[0])
@@ -220,7 +231,7 @@ class SealParameters:
 
     @cached_property
     def ring(self) -> Ring:
-        """Return the ring of keys, of all moduli."""
+        """Return the ring of keys, which has all moduli."""
         return Ring(self.n, self.moduli)
 
     @property
@@ -229,7 +240,7 @@ class SealParameters:
 
     @cached_property
     def _ids(self) -> dict[bytes, int]:
-        """Return the number of limbs of a value by SEAL's hash of its parameters (parms_id)."""
+        """Return a dict from SEAL's hash of a value's parameters (parms_id) to its number of limbs."""
         return {self._id(k): k for k in range(1, len(self.moduli) + 1)}
 
     def _id(self, limbs: int) -> bytes:
@@ -247,21 +258,24 @@ class SealParameters:
     def _ring_of(self, identity: bytes) -> Ring:
         if identity not in self._ids:
             raise FileError(
-                f"data: made with other parameters than {self!r} (its parms_id is {identity.hex()[:16]}...); "
-                "SealParameters.from_bytes reads the parameters that were saved beside it"
+                f"data was made with other parameters than {self!r} (its parms_id is "
+                f"{identity.hex()[:16]}...). Use SealParameters.from_bytes to read the parameters that were "
+                "saved beside it."
             )
         return self.ring[: self._ids[identity]]
 
 
 @dataclass(frozen=True)
 class SealValue:
-    """A value of SEAL.
+    """A ciphertext, plaintext or key of SEAL.
 
-    `poly`: of batch shape (size,) a ciphertext or public key, whose phase is the sum of poly[i] s^i; of
-    shape () a plaintext or secret key. `scale`: of CKKS, else 1. `correction_factor`: of BGV, else 1.
+    If `poly` has batch shape (size,), it is a ciphertext or public key, and its phase is the sum of
+    poly[i] * s^i. If the batch shape is (), it is a plaintext or secret key. `scale` is the scale of CKKS,
+    and 1 in other schemes. `correction_factor` is that of BGV, and 1 in other schemes.
 
-    SEAL's slot j is the value at the root's power 3^j (of BFV and BGV in the second row at -3^j), where
-    polygpu.fft.to_slots and Poly.to_slots take 5^j.
+    SEAL and polygpu number slots differently. With psi the root of unity of order 2n, SEAL's slot j is the
+    value at psi^(3^j), and in the second row of BFV and BGV at psi^(-3^j). polygpu.fft.to_slots and
+    Poly.to_slots use 5^j instead of 3^j.
 
     >>> R = Ring(8, 97)
     >>> c, key = SealValue(R([[3], [4]])), SealValue(R([1, 1]))
@@ -278,19 +292,20 @@ def from_seal(data: Bytes, parameters: SealParameters) -> SealValue:
     """Read a Ciphertext, Plaintext, SecretKey or PublicKey that SEAL 4 saved.
 
     Args:
-        data: the whole object, as `save` wrote it in any compression. TenSEAL: what
+        data: the whole object, as `save` wrote it with any compression. TenSEAL: what
             vector.ciphertext()[0].save(path) or context.secret_key().data.save(path) wrote.
-        parameters: what it was made with; SEAL's hash of them, which stands in the data, is compared.
+        parameters: the parameters that the object was made with. The data contain SEAL's hash of their
+            parameters, which must be the hash of `parameters`.
 
     Returns:
-        A SealValue in memory of its own, whose ring has the moduli of the value's level: evaluated or in
-        coefficients, as it was saved. A plaintext of BFV or BGV that was not transformed is of
-        Ring(n, plain_modulus).
+        A SealValue in memory of its own, in the domain in which it was saved. Its ring has the moduli of the
+        value's level. The ring of a plaintext of BFV or BGV in coefficients is Ring(n, plain_modulus).
 
     Raises:
-        FileError: cut, damaged or other data; saved with a seed in place of a polynomial; other parameters;
-            zstd without the package zstandard (pip install "polygpu[interop]"; Python 3.14 needs none).
-        NotCanonical: a word that is not a residue.
+        FileError: the data are cut, damaged or not one of these objects; SEAL saved a seed in place of a
+            polynomial; the object was made with other parameters; or the data are compressed by zstd and the
+            package zstandard is missing (pip install "polygpu[interop]"; Python 3.14 does not need it).
+        NotCanonical: a word is not a residue.
 
     Cost: two passes over the words. Source: seal/ciphertext.cpp, plaintext.cpp and serialization.h of SEAL 4.
 
@@ -310,22 +325,24 @@ def from_seal(data: Bytes, parameters: SealParameters) -> SealValue:
 def to_seal(
     poly: Poly, parameters: SealParameters, *, scale: float = 1.0, correction_factor: int = 1
 ) -> bytes:
-    """Serialise for SEAL 4: a value (size,) as a Ciphertext or PublicKey, others as Plaintext or SecretKey.
+    """Serialise a value for SEAL 4, as a Ciphertext or PublicKey, or as a Plaintext or SecretKey.
 
     Args:
-        poly: a value of parameters.ring[:k]. A ciphertext is written in its domain: CKKS and BGV compute on
-            evaluated ones, BFV on coefficients. A single value is written evaluated. Or a single value of
-            Ring(n, plain_modulus): a plaintext of BFV or BGV, written as coefficients.
-        parameters: of the context that loads it.
-        scale: of CKKS; 1 otherwise.
-        correction_factor: of BGV; 1 otherwise.
+        poly: a value in parameters.ring[:k], for some k. If its batch shape is (size,), it becomes a
+            Ciphertext or PublicKey in the value's domain: CKKS and BGV compute on evaluated ones, BFV on
+            coefficients. If its batch shape is (), it becomes an evaluated Plaintext or SecretKey. A value of
+            batch shape () in Ring(n, plain_modulus) becomes a Plaintext of BFV or BGV in coefficients.
+        parameters: the parameters of the context that will load it.
+        scale: the scale in CKKS; 1 in other schemes.
+        correction_factor: the correction factor in BGV; 1 in other schemes.
 
-    Returns the bytes, without compression; write them to a file for `load`.
+    Returns the bytes, without compression. Write them to a file, for SEAL's `load`.
 
     Raises:
-        RingMismatch: another ring. ParameterError: a batch shape, scale or factor that SEAL refuses.
+        RingMismatch: the ring of poly is neither parameters.ring[:k] nor Ring(n, plain_modulus).
+        ParameterError: SEAL refuses this batch shape, scale or correction factor.
 
-    Cost: two passes over the words; transforms if the value's root is not the smallest.
+    Cost: two passes over the words. A value whose root is not the smallest is transformed.
     Source: see from_seal; seal/valcheck.cpp.
 
     >>> p = SealParameters("bfv", 8, [97, 113], plain_modulus=17)
@@ -343,12 +360,13 @@ def from_seal_keys(
 
     Args:
         data: see from_seal.
-        parameters: what they were made with.
-        rotations: whether they are GaloisKeys. SEAL's files of both look the same.
+        parameters: the parameters that the keys were made with.
+        rotations: True if the keys are GaloisKeys, False if they are RelinKeys. SEAL's files do not tell.
 
     Returns:
-        Keys for values of parameters.ring[:-1], with digits of one limb. Number k of relinearisation switches
-        from s^(k + 2). Those of rotations stand under their g, and have it as galois_element.
+        A dict of keys for values of parameters.ring[:-1], with digits of one limb. For RelinKeys, entry k
+        switches from s^(k + 2) to s. For GaloisKeys, entry g is the key for X -> X^g, and its galois_element
+        is g.
 
     Raises:
         FileError, NotCanonical: see from_seal.
@@ -366,15 +384,23 @@ def from_seal_keys(
     stream = _Stream(data)
     identity, count = stream.unpack(_KEYS)
     if parameters._ring_of(identity) != parameters.ring or count > parameters.n:
-        raise FileError(f"data: {count} lists of keys are no RelinKeys or GaloisKeys; from_seal reads others")
+        raise FileError(
+            f"data does not hold RelinKeys or GaloisKeys (it would have {count} lists of keys). Use "
+            "from_seal for other objects."
+        )
     keys: dict[int, SwitchKey] = {}
     for index in range(count):
         digits = stream.unpack(_COUNT)[0]
         if digits not in (0, len(parameters.moduli) - 1):
-            raise FileError(f"data: a key of {digits} digits for {len(parameters.moduli) - 1} limbs; damaged")
+            raise FileError(
+                f"data has a key of {digits} digits for {len(parameters.moduli) - 1} limbs, and a key needs "
+                f"one digit for each limb. {_DAMAGED}"
+            )
         parts = [stream.inner(lambda: _read_value(stream, parameters).poly) for _ in range(digits)]
         if any(part.ring != parameters.ring or part.shape != (2,) for part in parts):
-            raise FileError(f"data: the key {index} is of another level or size; damaged")
+            raise FileError(
+                f"The key {index} in data has another level or size than its parameters. {_DAMAGED}"
+            )
         if parts:
             words = np.stack([part.ntt().data for part in parts])
             g = 2 * index + 1 if rotations else None
@@ -389,11 +415,15 @@ def to_seal_keys(keys: Mapping[int, SwitchKey], parameters: SealParameters) -> b
     """Serialise keys as RelinKeys or GaloisKeys of SEAL 4: the inverse of from_seal_keys.
 
     Args:
-        keys: as from_seal_keys gives them: of relinearisation under 0, 1, ..., of rotations under their g.
-        parameters: of the context that loads them.
+        keys: a dict as from_seal_keys returns it: from 0, 1, ... to relinearisation keys, or from Galois
+            elements to rotation keys.
+        parameters: the parameters of the context that will load the keys.
+
+    Returns the bytes, without compression.
 
     Raises:
-        ParameterError: an index or a batch shape that SEAL refuses. RingMismatch: another ring.
+        ParameterError: an entry of keys is not a SwitchKey, or SEAL refuses an index or batch shape.
+        RingMismatch: a key does not have the moduli of parameters.ring.
 
     Cost: two passes over the words.
 
@@ -408,15 +438,21 @@ def to_seal_keys(keys: Mapping[int, SwitchKey], parameters: SealParameters) -> b
     numbered = {}
     for number, key in keys.items():
         if not isinstance(key, SwitchKey):
-            raise ParameterError(f"keys: {type(key).__name__} under {number}, must be a SwitchKey")
-        g = key.galois_element
+            raise ParameterError(f"keys[{number}] must be a SwitchKey, not {type(key).__name__}.")
+        g = key.galois_element  # SEAL's index of a rotation key is (g - 1) / 2
         numbered[integer(number, "keys") if g is None else (g - 1) // 2] = key
     indices = sorted(numbered)
     digits = len(parameters.moduli) - 1
     if not digits:
-        raise ParameterError("keys: parameters of one modulus have none; SEAL switches keys with two or more")
+        raise ParameterError(
+            "keys cannot be written for parameters of one modulus, because SEAL switches keys with at least "
+            "two. Use parameters with more moduli."
+        )
     if not indices or not 0 <= indices[0] <= indices[-1] < parameters.n:
-        raise ParameterError(f"keys: indices {indices} must be one or more in [0, {parameters.n})")
+        raise ParameterError(
+            f"The indices of keys are {indices}. There must be at least one, and each must be in "
+            f"[0, {parameters.n})."
+        )
     parts = [_KEYS.pack(parameters._id(digits + 1), indices[-1] + 1)]
     for index in range(indices[-1] + 1):
         parts.append(_COUNT.pack(digits if index in numbered else 0))
@@ -425,8 +461,8 @@ def to_seal_keys(keys: Mapping[int, SwitchKey], parameters: SealParameters) -> b
         value = _in_ring(numbered[index].value, parameters.ring, "keys")
         if value.shape != (digits, 2):
             raise ParameterError(
-                f"keys: batch shape {value.shape} at {index}, must be ({digits}, 2): a digit for each limb "
-                "of ring[:-1]"
+                f"The batch shape of the key {index} in keys is {value.shape}. It must be ({digits}, 2), "
+                "with one digit for each limb of ring[:-1]. Make the key with limbs_per_digit=1."
             )
         parts += [_written(digit, parameters, 1.0, 1) for digit in value]
     return parameters._object(*parts)
@@ -434,24 +470,29 @@ def to_seal_keys(keys: Mapping[int, SwitchKey], parameters: SealParameters) -> b
 
 def _check_parameters(parameters: object) -> None:
     if not isinstance(parameters, SealParameters):
-        raise ParameterError(f"parameters: {type(parameters).__name__}, must be a SealParameters")
+        raise ParameterError(f"parameters must be a SealParameters, not {type(parameters).__name__}.")
 
 
 def _read_value(stream: _Stream, parameters: SealParameters) -> SealValue:
-    """Read a Plaintext or a Ciphertext. The place of the inner header tells which of them it is."""
+    """Read a Plaintext or a Ciphertext."""
+    # Both end with an array of words, which has a header of its own. If this header begins right after the
+    # fields of a Plaintext, the object is one.
     start = stream.take(_PLAINTEXT.size + 3)
     if start[-3:] == _HEADER.pack(_MAGIC, _HEADER_SIZE, 0, 0, 0, 0, 0)[:3]:
         identity, count, scale = _PLAINTEXT.unpack(start[:-3])
         if identity == _COEFFICIENTS:
             if parameters.scheme == "ckks":
-                raise FileError("data: a plaintext without a modulus, which CKKS has not; encode one in SEAL")
+                raise FileError(
+                    "data is a plaintext without a modulus, but plaintexts of CKKS have one. Use CKKSEncoder "
+                    "of SEAL to encode it before you save it."
+                )
             ring, least = Ring(parameters.n, parameters.plain_modulus), 0
         else:
             ring = parameters._ring_of(identity)
             least = parameters.n * len(ring.moduli)
         most = parameters.n * len(ring.moduli)
         if not least <= count <= most:
-            raise FileError(f"data: a plaintext of {count} words for {ring!r}; damaged")
+            raise FileError(f"data is a plaintext of {count} words, which does not fit {ring!r}. {_DAMAGED}")
         words = stream.inner(lambda: stream.words(count), begun=3)
         words = np.pad(words, (0, most - count)).reshape(-1, parameters.n)
         return SealValue(_residues(ring, words, "eval" if least else "coef"), scale=scale)
@@ -459,9 +500,15 @@ def _read_value(stream: _Stream, parameters: SealParameters) -> SealValue:
     identity, evaluated, size, n, limbs, scale, correction = _CIPHERTEXT.unpack(fields)
     ring = parameters._ring_of(identity)
     if (n, limbs) != (parameters.n, len(ring.moduli)) or evaluated > 1:
-        raise FileError(f"data: a ciphertext of {limbs} limbs of degree {n} for {ring!r}; damaged")
+        raise FileError(
+            f"data is a ciphertext of {limbs} limbs and degree {n} with is_ntt_form={evaluated}, which does "
+            f"not fit {ring!r}. {_DAMAGED}"
+        )
     if not 2 <= size <= _MOST_POLYNOMIALS:
-        raise FileError(f"data: a ciphertext of {size} polynomials, must have 2 to 16; encrypt one in SEAL")
+        raise FileError(
+            f"data is a ciphertext of {size} polynomials, but it must have 2 to 16. Encrypt a value in SEAL "
+            "before you save it."
+        )
     words = stream.inner(lambda: stream.words(size * limbs * n, seeded=limbs * n))
     poly = _residues(ring, words.reshape(size, limbs, n), "eval" if evaluated else "coef")
     return SealValue(poly, scale=scale, correction_factor=correction)
@@ -470,12 +517,13 @@ def _read_value(stream: _Stream, parameters: SealParameters) -> SealValue:
 def _written(poly: Poly, parameters: SealParameters, scale: float, correction_factor: int) -> bytes:
     correction = integer(correction_factor, "correction_factor")
     if not isinstance(scale, (int, float)):
-        raise ParameterError(f"scale: {shown(scale)} of type {type(scale).__name__}, must be a float")
+        raise ParameterError(f"scale={shown(scale)} must be a float, not {type(scale).__name__}.")
     if (scale != 1 and parameters.scheme != "ckks") or not 2.0**-1022 <= scale < math.inf:
-        raise ParameterError(f"scale: {scale} must be positive and finite in CKKS, and 1 in BFV and BGV")
+        raise ParameterError(f"scale={scale} must be positive and finite for CKKS, and 1 for BFV and BGV.")
     if not 0 < correction < (parameters.plain_modulus if parameters.scheme == "bgv" else 2):
         raise ParameterError(
-            f"correction_factor: {shown(correction)} must be in [1, plain_modulus) in BGV, and 1 otherwise"
+            f"correction_factor={shown(correction)} must be in [1, plain_modulus) for BGV, and 1 for BFV and "
+            "CKKS."
         )
     poly = poly.cpu()
     if poly.ring.moduli == (parameters.plain_modulus,) and not poly.ndim:
@@ -491,8 +539,8 @@ def _written(poly: Poly, parameters: SealParameters, scale: float, correction_fa
         return parameters._object(_PLAINTEXT.pack(identity, words.size, scale), parameters._array(words))
     if poly.ndim != 1 or not 2 <= poly.shape[0] <= _MOST_POLYNOMIALS:
         raise ParameterError(
-            f"poly: batch shape {poly.shape}, must be () for a plaintext or (size,) for a ciphertext of 2 to "
-            "16 polynomials; write those of a batch one by one"
+            f"The batch shape of poly is {poly.shape}. It must be () for a plaintext, or (size,) for a "
+            "ciphertext of 2 to 16 polynomials. Write the elements of a batch one by one."
         )
     fields = (identity, poly.domain == "eval", poly.shape[0], parameters.n, limbs, scale, correction)
     return parameters._object(_CIPHERTEXT.pack(*fields), parameters._array(poly.data))
@@ -502,67 +550,76 @@ _T = TypeVar("_T")
 
 
 class _Stream:
-    """What follows the header of an object of SEAL, read in order. Only bytes asked for are decompressed."""
+    """The bytes after the header of an object of SEAL, read in order and decompressed only as far as read."""
 
     def __init__(self, data: Bytes) -> None:
         try:
             given = memoryview(data).cast("B")
         except TypeError:
-            raise FileError(f"data: {type(data).__name__}, must be bytes: open(path, 'rb').read()") from None
+            raise FileError(
+                f"data must be bytes, not {type(data).__name__}. Use open(path, 'rb').read() to read a file."
+            ) from None
         self._read: Callable[[int], bytes] = io.BytesIO(given).read
         self._at, self.minor = 0, 0
         compression, size = self._header(b"")
         if size != len(given):
             raise FileError(
-                f"data: {len(given)} bytes, its header says {size}; cut, or several objects: give one, whole"
+                f"data has {len(given)} bytes, but its header says {size}. It is cut, or it holds several "
+                "objects. Give one whole object."
             )
         if compression:
             self._read = _Expanded(compression, given[_HEADER_SIZE:]).read
 
     def take(self, count: int) -> bytes:
-        """Return the next bytes."""
+        """Return the next `count` bytes; raise FileError if the data end before."""
         parts, missing = [], count
         while missing:
             try:
                 part = self._read(missing)
-            except EOFError:  # of compressed data that are cut
+            except EOFError:  # the compressed data are cut
                 part = b""
             except Exception as error:  # zlib and zstandard have error classes of their own
-                raise FileError(f"data: its compression is damaged ({error}); save it again") from error
+                raise FileError(f"The compression of data is damaged ({error}). Save it again.") from error
             if not part:
-                raise FileError(f"data: ends {missing} bytes early; cut, or no object of the kind asked for")
+                raise FileError(
+                    f"data ends {missing} bytes early. It is cut, or it is not of the kind that was asked "
+                    "for. Save it again, or read it with the function for its kind."
+                )
             parts.append(part)
             missing -= len(part)
         self._at += count
         return b"".join(parts)
 
     def unpack(self, layout: Struct) -> tuple[Any, ...]:
-        """Return the next fields."""
+        """Return the next fields, which are packed in this layout."""
         return layout.unpack(self.take(layout.size))
 
     def words(self, count: int, seeded: int = -1) -> Array:
-        """Return an array of `count` words, after its length. seeded: the length if SEAL saved a seed."""
+        """Read a length, which must be `count`, and return the array of `count` words after it.
+
+        seeded: the length that means that SEAL saved a seed in place of a polynomial.
+        """
         found = self.unpack(_COUNT)[0]
         if found == seeded != count:
             raise FileError(
-                "data: saved with a seed in place of a polynomial, which SEAL alone expands; load it there "
-                "and save it once more, or save no Serializable"
+                "data was saved with a seed in place of a polynomial, which only SEAL expands. Load it in "
+                "SEAL and save it again, or save an object that is not a Serializable."
             )
         if found != count:
-            raise FileError(f"data: {found} words, must be {count}; damaged")
+            raise FileError(f"data has an array of {found} words, but it must have {count}. {_DAMAGED}")
         return np.frombuffer(self.take(8 * count), "<u8")
 
     def inner(self, read: Callable[[], _T], begun: int = 0) -> _T:
-        """Return what `read` finds in an inner object. begun: how many bytes of its header were taken."""
+        """Return what `read` reads from an inner object. begun: bytes of its header already read."""
         first = self._at - begun
         magic = _HEADER.pack(_MAGIC, _HEADER_SIZE, 0, 0, 0, 0, 0)[:begun]
         compression, size = self._header(magic)
         if compression:
-            raise FileError("data: compressed inside, as SEAL never saves; damaged")
+            raise FileError(f"data has a compressed object inside, which SEAL never writes. {_DAMAGED}")
         found = read()
         if self._at - first != size:
             raise FileError(
-                f"data: an inner object of {self._at - first} bytes, its header says {size}; damaged"
+                f"data has an inner object of {self._at - first} bytes whose header says {size}. {_DAMAGED}"
             )
         return found
 
@@ -571,28 +628,35 @@ class _Stream:
         try:
             more = self._read(1)
         except Exception as error:
-            raise FileError(f"data: its compression is damaged ({error}); save it again") from error
+            raise FileError(f"The compression of data is damaged ({error}). Save it again.") from error
         if more:
-            raise FileError("data: more follows than the object asked for; give from_seal or from_seal_keys")
+            raise FileError(
+                "data has more bytes than the object that was asked for. Use from_seal for ciphertexts, "
+                "plaintexts and secret and public keys, and from_seal_keys for RelinKeys and GaloisKeys."
+            )
 
     def _header(self, begun: bytes) -> tuple[int, int]:
-        """Return the compression and size, from a header whose first bytes may have been taken already."""
+        """Read a header and return its compression and size. begun: its first bytes, if already read."""
         fields = _HEADER.unpack(begun + self.take(_HEADER_SIZE - len(begun)))
         magic, length, major, self.minor, compression, _, size = fields
         if (magic, length) != (_MAGIC, _HEADER_SIZE):
-            raise FileError("data: no header of SEAL at its start; give what `save` of an object of it wrote")
+            raise FileError(
+                "data does not begin with a header of SEAL. Give the bytes that `save` of an object of SEAL "
+                "wrote."
+            )
         if major != 4:
             raise FileError(
-                f"data: of SEAL {major}.{self.minor}, must be of 4; load it and save it with SEAL 4"
+                f"data was saved by SEAL {major}.{self.minor}, but it must be of SEAL 4. Load it and save it "
+                "again with SEAL 4."
             )
         return compression, size
 
 
 class _Expanded:
-    """Compressed data, decompressed in order and no further than the next 64 KiB.
+    """Compressed data, decompressed in order, in pieces of 64 KiB.
 
-    SEAL writes many short fields. A reader of its own for each would move what is left of the input each
-    time, so both ways are taken in pieces.
+    SEAL writes many short fields. If each field were decompressed separately, zlib would copy the rest of its
+    input each time. So the input is passed on, and the output kept, in pieces.
     """
 
     def __init__(self, compression: int, data: memoryview) -> None:
@@ -600,7 +664,7 @@ class _Expanded:
         self._ready, self._at = memoryview(b""), 0
 
     def read(self, count: int) -> bytes:
-        """Return the next bytes: at least one unless the data end, at most `count`."""
+        """Return the next bytes: at least 1 and at most `count`, or none at the end of the data."""
         if self._at == len(self._ready):
             self._ready, self._at = memoryview(self._more()), 0
         part = self._ready[self._at : self._at + count]
@@ -608,11 +672,11 @@ class _Expanded:
         return bytes(part)
 
 
-_PIECE = 1 << 16  # bytes of compressed data, and of decompressed data, that are taken at a time
+_PIECE = 1 << 16  # bytes of input, and of output, of one call of a decompressor
 
 
 def _expander(compression: int, data: memoryview) -> Callable[[], bytes]:
-    """Return a function that decompresses the next piece. compression: SEAL's number of the method."""
+    """Return a function that returns the next piece. compression: SEAL's number of the method."""
     if compression == 1:
         import zlib
 
@@ -627,7 +691,7 @@ def _expander(compression: int, data: memoryview) -> Callable[[], bytes]:
                 if not found and not rest:
                     raise EOFError("it is cut")
             if not found and (expander.unused_data or next(pieces, b"")):
-                raise ValueError("more follows it")
+                raise ValueError("more bytes follow its end")
             return found
 
         return more
@@ -640,17 +704,21 @@ def _expander(compression: int, data: memoryview) -> Callable[[], bytes]:
             import zstandard
         except ImportError as error:
             raise FileError(
-                f"data: compressed by zstd, and zstandard cannot be imported ({error}); pip install "
-                '"polygpu[interop]" adds it, or save with compr_mode_type::none or zlib'
+                f"data is compressed by zstd, and zstandard cannot be imported ({error}). Run pip install "
+                '"polygpu[interop]", or save with compr_mode_type::none or compr_mode_type::zlib.'
             ) from None
         return partial(zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data)).read, _PIECE)
-    raise FileError(f"data: compression {compression}, must be 0 (none), 1 (zlib) or 2 (zstd)")
+    raise FileError(
+        f"data has compression {compression}, but it must have 0 (none), 1 (zlib) or 2 (zstd). Save it with "
+        "one of these."
+    )
 
 
 # ---- OpenFHE ----
 
-_FORMATS: tuple[Domain, ...] = ("eval", "coef")  # OpenFHE's Format, EVALUATION = 0
-_NEW = 1 << 31  # set in cereal's number of an object that follows here; without it the object stood earlier
+_FORMATS: tuple[Domain, ...] = ("eval", "coef")  # OpenFHE's Format is the index: EVALUATION is 0
+_DAMAGED_JSON = "It is damaged. Serialise the object again."
+_NEW = 1 << 31  # bit of cereal's object numbers: set if the object follows here, clear if it came earlier
 
 
 def from_openfhe(text: str | bytes) -> Poly:
@@ -658,19 +726,21 @@ def from_openfhe(text: str | bytes) -> Poly:
 
     Args:
         text: what Serial::SerializeToFile or Serialize wrote with SerType::JSON: a Ciphertext, PrivateKey,
-            PublicKey, or keys for switching, which from_openfhe_keys reads as such.
+            PublicKey or key-switching keys. from_openfhe_keys reads the latter as SwitchKeys.
 
     Returns:
-        A value of the ring that the text names, in its domain; batch axes are the lists of the text, in its
-        order. A ciphertext or public key has shape (size,), and its phase is the sum of poly[i] s^i; a secret
-        key has (); keys for switching have (tags, keys, 2, digits), the a_j of each before its b_j.
+        A value in the ring and domain that the text states. Its batch axes are the nested lists of the text.
+        The batch shape of a ciphertext or public key is (size,), and its phase is the sum of poly[i] * s^i.
+        For a secret key it is (). For key-switching keys it is (tags, keys, 2, digits), where index 0 of the
+        axis of length 2 has the masks a_j, and index 1 the bodies b_j.
 
     Raises:
-        FileError: no JSON, no polynomials, or polynomials that make no one batch of one ring.
-        NotNTTFriendly, BadRoot: parameters that have no transform.
-        NotCanonical: a number that is not a residue.
+        FileError: the text is not JSON, has no polynomials, or has polynomials of several rings or domains or
+            in lists of different lengths.
+        NotNTTFriendly, BadRoot: the ring that the text states has no transform with its root.
+        NotCanonical: a number is not a residue.
 
-    Cost: about 0.5 us a coefficient and limb, most of it for JSON.
+    Cost: about 0.5 us for each coefficient and limb, most of it for JSON.
     Source: lattice/hal/default/dcrtpoly.h of OpenFHE 1, and cereal 1.3, which serialises.
 
     >>> import json
@@ -691,44 +761,48 @@ def from_openfhe_keys(text: str | bytes, *, special: int) -> dict[int, SwitchKey
 
     Args:
         text: what SerializeEvalMultKey or SerializeEvalAutomorphismKey wrote with SerType::JSON, for one key
-            tag. The context has KeySwitchTechnique HYBRID, OpenFHE's default.
-        special: the number of special primes, the last moduli of the keys. OpenFHE does not write it; it is
-            GetParamsP()->GetParams().size() of the context's parameters.
+            tag. The context must have KeySwitchTechnique HYBRID, OpenFHE's default.
+        special: the number of special primes, which are the last moduli of the keys. OpenFHE does not write
+            this number. Get it by GetParamsP()->GetParams().size() from the context's parameters.
 
     Returns:
-        Keys for values of the other moduli. Number k of EvalMultKey switches from s^(k + 2). The keys of
-        rotations stand under their g. They are turned: OpenFHE applies the automorphism after the switch.
+        A dict of keys for values of the moduli before the special primes. For an EvalMultKey, entry k
+        switches from s^(k + 2) to s. For an EvalAutomorphismKey, entry g is the key for X -> X^g. Its
+        `turned` is True, because OpenFHE applies the automorphism after the switch.
 
     Raises:
-        FileError: as from_openfhe, or text without keys, or with keys of several tags.
-        ParameterError: `special` does not leave one modulus for the values.
+        FileError: the text has no keys or keys of several tags. For other errors, see from_openfhe.
+        ParameterError: `special` is below 1, or leaves no modulus for the values.
 
-    Cost: as from_openfhe, and a copy.
+    Cost: that of from_openfhe, and a copy.
     Source: scheme/rns/rns-leveledshe.cpp and keyswitch/keyswitch-hybrid.cpp of OpenFHE 1.
 
     >>> import polygpu as pg
     >>> from_openfhe_keys('{"value0": []}', special=1)
     Traceback (most recent call last):
         ...
-    polygpu.errors.FileError: text: no polynomials in it; serialise a ciphertext or a key of OpenFHE
+    polygpu.errors.FileError: text holds no polynomials. Serialise a ciphertext or a key of OpenFHE.
     """
     source = _Serialised.of(text, "text")
     ring, domain, rows = _openfhe_ring(source, "text")
     tags = source.tree.get("value0") if isinstance(source.tree, dict) else None
     if len(source.shape) != 4 or not isinstance(tags, list) or len(tags) != 1:
         raise FileError(
-            f"text: polynomials of shape {source.shape} are not the keys of one tag. Serialise them by "
-            "SerializeEvalMultKey or SerializeEvalAutomorphismKey with a key tag, or read it by from_openfhe"
+            f"text holds polynomials of shape {source.shape}, which are not the keys of one tag. Serialise "
+            "keys by SerializeEvalMultKey or SerializeEvalAutomorphismKey with a key tag, and use "
+            "from_openfhe for other objects."
         )
     _, count, _, digits = source.shape
     limbs = ring.rows - integer(special, "special")
     if not 0 < limbs < ring.rows:
         raise ParameterError(
-            f"special: {shown(special)} must be from 1 to {ring.rows - 1}, of {ring.rows} moduli"
+            f"special={shown(special)} must be from 1 to {ring.rows - 1}, because the keys have "
+            f"{ring.rows} moduli."
         )
     words = np.stack(rows).reshape(count, 2, digits, ring.rows, ring.n)
     keys = {}
     for (g, index), halves in zip(_galois_elements(tags[0], count), words, strict=True):
+        # From (2, digits) with the masks first to (digits, 2) with the bodies first.
         value = _residues(ring, np.ascontiguousarray(halves[::-1].swapaxes(0, 1)), domain)
         keys[index] = SwitchKey(
             value,
@@ -742,33 +816,38 @@ def from_openfhe_keys(text: str | bytes, *, special: int) -> dict[int, SwitchKey
 
 
 def _galois_elements(tag: Any, count: int) -> list[tuple[int | None, int]]:
-    """Return the Galois element of each key, None for EvalMultKeys, and what the key stands under."""
+    """Return, for each key, its Galois element (None in an EvalMultKey) and its index in the result."""
     keys = tag.get("value") if isinstance(tag, dict) else None
     if isinstance(keys, list):
         return [(None, index) for index in range(count)]
     try:
         elements = [key["key"] for key in keys["ptr_wrapper"]["data"]]  # type: ignore[index]
     except (KeyError, TypeError) as error:
-        raise FileError(f"text: keys without {error}. The text is damaged, or not of OpenFHE 1") from None
+        raise FileError(
+            f"text has keys without Galois elements ({error}). It is damaged, or OpenFHE 1 did not write it. "
+            "Serialise the keys again with OpenFHE 1."
+        ) from None
     if len(elements) != count or any(type(g) is not int for g in elements):
-        raise FileError(f"text: {count} keys with Galois elements {shown(elements)}. The text is damaged")
+        raise FileError(
+            f"text has {count} keys, but their Galois elements are {shown(elements)}. It is damaged. "
+            "Serialise the keys again."
+        )
     return [(g, g) for g in elements]
 
 
 def to_openfhe(poly: Poly, like: str | bytes) -> str:
-    """Return JSON for OpenFHE: a serialised object with the polynomials of a value in place of its own.
+    """Return JSON for OpenFHE: a serialised object whose polynomials are replaced by those of a value.
 
     Args:
-        poly: a value with the moduli and the domain of `like`, of the batch shape that from_openfhe gives for
-            that.
-        like: an object that OpenFHE serialised to JSON, of which all else is kept: context, level, scale and
-            tag. For a ciphertext one of the same level with as many polynomials.
+        poly: the value. Moduli, domain and batch shape are those of from_openfhe(like).
+        like: an object that OpenFHE serialised to JSON. Everything but its polynomials is kept: context,
+            level, scale and tag. To write a ciphertext, give one of the same level and number of polynomials.
 
     Raises:
-        FileError: see from_openfhe, for `like`. RingMismatch: other moduli. ParameterError: another batch
-            shape. DomainError: another domain.
+        FileError: `like` is wrong, see from_openfhe. RingMismatch: the moduli differ.
+        ParameterError: the batch shapes differ. DomainError: the domains differ.
 
-    Cost: twice that of from_openfhe; transforms if the value's root is not that of `like`.
+    Cost: twice that of from_openfhe. A value whose root is not that of `like` is transformed.
 
     >>> import json
     >>> prime = {"value0": {"co": 4, "rd": 2, "cm": {"v": 5}, "ru": {"v": 2}}}
@@ -786,10 +865,14 @@ def to_openfhe(poly: Poly, like: str | bytes) -> str:
     poly = _in_ring(checked_poly(poly, "poly").cpu(), ring, "poly")
     if poly.shape != target.shape:
         raise ParameterError(
-            f"poly: batch shape {poly.shape}, `like` has {target.shape}; serialise an object of the shape"
+            f"The batch shape of poly is {poly.shape}, and that of `like` is {target.shape}. Serialise an "
+            "object with the shape of poly, and give it as `like`."
         )
     if poly.domain != domain:
-        raise DomainError(f"poly: in {poly.domain!r}, `like` is in {domain!r}; ntt() and intt() change it")
+        raise DomainError(
+            f"poly is in domain {poly.domain!r}, and `like` is in domain {domain!r}. Use poly.ntt() or "
+            "poly.intt() to change the domain of poly."
+        )
     polynomials = poly.data.reshape(-1, len(ring.moduli), ring.n).tolist()
     for tower, rows in zip(target.towers, polynomials, strict=True):
         for element, row in zip(tower["v"], rows, strict=True):
@@ -799,12 +882,12 @@ def to_openfhe(poly: Poly, like: str | bytes) -> str:
 
 @dataclass
 class _Serialised:
-    """What a text of OpenFHE holds: its tree of JSON, and the polynomials in that tree."""
+    """A parsed text of OpenFHE: the tree of JSON, and the polynomials in this tree."""
 
     tree: Any
-    shape: tuple[int, ...]  # of the lists that hold the polynomials
+    shape: tuple[int, ...]  # the shape of the nested lists that hold the polynomials
     towers: list[Any]  # the polynomials, in the text's order
-    objects: dict[int, Any]  # the targets of shared pointers, by cereal's number
+    objects: dict[int, Any]  # from cereal's number of a shared object to the object
 
     @staticmethod
     def of(text: str | bytes, name: str) -> _Serialised:
@@ -817,16 +900,19 @@ class _Serialised:
         except FileError:
             raise
         except TypeError:
-            raise FileError(f"{name}: {type(text).__name__}, must be JSON: open(path).read()") from None
+            raise FileError(
+                f"{name} must be JSON as str or bytes, not {type(text).__name__}. Use open(path).read() to "
+                "read a file."
+            ) from None
         except (ValueError, RecursionError) as error:
-            raise FileError(f"{name}: no JSON ({error}); serialise with SerType::JSON") from None
+            raise FileError(f"{name} is not JSON ({error}). Serialise with SerType::JSON.") from None
         if shape is None:
-            raise FileError(f"{name}: no polynomials in it; serialise a ciphertext or a key of OpenFHE")
+            raise FileError(f"{name} holds no polynomials. Serialise a ciphertext or a key of OpenFHE.")
         found.shape = shape
         return found
 
     def _collect(self, node: Any, name: str) -> tuple[int, ...] | None:
-        """Collect polynomials and shared objects below a node. Returns the polynomials' shape, or None."""
+        """Collect polynomials and shared objects below a node; return the polynomials' shape, or None."""
         children = node
         if isinstance(node, dict):
             limbs = node["v"] if _is_element(node) else None
@@ -841,6 +927,7 @@ class _Serialised:
             children = list(node.values())
         elif not isinstance(node, list) or not node or not isinstance(node[0], (dict, list)):
             return None
+        # A list adds an axis. A dict adds none, unless several of its values hold polynomials.
         shapes = []
         for child in children:
             if (shape := self._collect(child, name)) is not None:
@@ -848,28 +935,32 @@ class _Serialised:
         if not shapes or (isinstance(node, dict) and len(shapes) == 1):
             return shapes[0] if shapes else None
         if len(set(shapes)) > 1:
-            raise FileError(f"{name}: lists of polynomials of shapes {set(shapes)}; serialise one object")
+            raise FileError(
+                f"{name} holds lists of polynomials of the shapes {set(shapes)}. Serialise one object alone."
+            )
         return (len(shapes), *shapes[0])
 
 
 def _is_element(node: Any) -> bool:
-    """Return whether a node is a polynomial, by its values, format and pointer to parameters."""
+    """Return whether a node is a polynomial or a limb: it has values, a format and parameters."""
     return isinstance(node, dict) and {"v", "f", "p"} <= node.keys()
 
 
 def _row(values: list[Any], name: str) -> Array:
-    """Return the residues of a list of JSON, as words."""
+    """Return a list of JSON as an array of words."""
     if set(map(type, values)) != {int}:
-        raise FileError(f"{name}: residues that are no ints; damaged")
+        raise FileError(f"{name} has residues that are not ints. {_DAMAGED_JSON}")
     try:
         return np.array(values, np.uint64)
     except OverflowError:
         worst = max(values) if min(values) >= 0 else min(values)
-        raise NotCanonical(f"{name}: {shown(worst)} is no residue modulo a word; damaged") from None
+        raise NotCanonical(
+            f"{name} has {shown(worst)}, which is not a residue modulo a prime below 2**64. {_DAMAGED_JSON}"
+        ) from None
 
 
 def _openfhe_ring(source: _Serialised, name: str) -> tuple[Ring, Domain, list[Any]]:
-    """Return the ring and domain of all polynomials, and the residues of each."""
+    """Return the ring and domain that all polynomials share, and an array of residues for each limb."""
     found, rows = set(), []
     try:
         for tower in source.towers:
@@ -885,20 +976,28 @@ def _openfhe_ring(source: _Serialised, name: str) -> tuple[Ring, Domain, list[An
                 rows.append(_row(vector["v"], name))
             found.add(tuple(limbs))
     except (KeyError, TypeError) as error:
-        raise FileError(f"{name}: a polynomial lacks {error}; damaged, or not of OpenFHE 1") from None
+        raise FileError(
+            f"{name} has a polynomial without a field that it needs ({error}). It is damaged, or OpenFHE 1 "
+            "did not write it. Serialise the object again with OpenFHE 1."
+        ) from None
     if len(found) != 1:
-        raise FileError(f"{name}: polynomials of {len(found)} rings or formats; serialise one object")
+        raise FileError(
+            f"{name} holds polynomials of {len(found)} rings or formats. Serialise one object alone."
+        )
     orders, degrees, moduli, roots, formats = zip(*found.pop(), strict=True)
     n = degrees[0]
     if any(type(x) is not int for x in (*orders, *degrees, *moduli, *roots, *formats)):
-        raise FileError(f"{name}: parameters that are no ints; damaged")
+        raise FileError(f"{name} has parameters that are not ints. {_DAMAGED_JSON}")
     if {*orders, *(2 * d for d in degrees)} != {2 * n} or n & (n - 1):
         raise FileError(
-            f"{name}: cyclotomic order {shown(orders[0])} with degree {shown(n)}; must be 2n and n, a power "
-            "of two, of a ring modulo X^n + 1"
+            f"{name} has cyclotomic order {shown(orders[0])} and degree {shown(n)}. They must be 2n and n, "
+            "with n a power of two, for a ring modulo X^n + 1."
         )
     if len(set(formats)) != 1 or formats[0] not in (0, 1):
-        raise FileError(f"{name}: formats {formats}, must be all 0 (EVALUATION) or all 1 (COEFFICIENT)")
+        raise FileError(
+            f"{name} has a polynomial with the formats {formats}. They must be all 0 (EVALUATION) or all 1 "
+            "(COEFFICIENT)."
+        )
     ring = _complete(Ring(n, moduli), "OpenFHE")
     if formats[0] == 0 and ring.roots != roots:
         ring = Ring(n, moduli, root=roots)
@@ -907,31 +1006,34 @@ def _openfhe_ring(source: _Serialised, name: str) -> tuple[Ring, Domain, list[An
 
 # ---- Lattigo ----
 
-_LEAST_DEGREE = 8  # of Lattigo. It searches primitive roots upwards from 3: 2 is not one if q is 1 mod 8
+# The least n of Lattigo. Lattigo searches for primitive roots from 3 upwards, and polygpu from 2. Both find
+# the same one for such n, because 2 is not a primitive root modulo q if q is 1 mod 8.
+_LEAST_DEGREE = 8
 
 
 def from_lattigo(
     words: Any, moduli: Ring | Sequence[int], *, domain: Domain = "eval", montgomery: bool = False
 ) -> Poly:
-    """Return the value of Lattigo's words, ring.Poly.Coeffs, of a standard ring.
+    """Return the value of Lattigo's words (ring.Poly.Coeffs), modulo X^n + 1.
 
     Args:
-        words: unsigned integers (*batch, limbs, n) in [0, q), of NumPy or CuPy: a row for each modulus.
-        moduli: the moduli, one a limb; or a Ring that has them, of which the result is to be.
-        domain: "eval" if Lattigo says IsNTT, as it does for keys and for ciphertexts of CKKS and BGV, else
+        words: unsigned integers of shape (*batch, limbs, n) in [0, q), in an array of NumPy or CuPy.
+        moduli: the moduli, one for each limb; or a Ring with these moduli, in which the result is to be.
+        domain: "eval" if IsNTT is true in Lattigo, as for keys and for ciphertexts of CKKS and BGV, else
             "coef".
-        montgomery: whether the words are x 2^64 mod q, which Lattigo calls IsMontgomery: those of keys are,
-            those of ciphertexts are not.
+        montgomery: whether the words are in Montgomery form, x * 2^64 mod q for a residue x. Lattigo calls it
+            IsMontgomery: it is true for keys, and false for ciphertexts.
 
-    Returns a value of Ring(n, moduli, root="generator"), or of the ring given, in the domain of the words and
+    Returns a value of Ring(n, moduli, root="generator"), or of the Ring given, in the domain of the words and
     in memory of its own.
 
     Raises:
-        ParameterError: another shape; n below 8. NotCanonical: a word that is not a residue.
-        NotNTTFriendly: moduli other than primes 1 mod 2n. RingMismatch: a ring of degree other than n.
+        ParameterError: the shape of words is not (*batch, limbs, n), or n is below 8.
+        NotCanonical: a word is not a residue. NotNTTFriendly: a modulus is not a prime that is 1 mod 2n.
+        RingMismatch: the Ring given differs in degree or kind.
 
-    Cost: two passes over the words, and a product for each word in Montgomery form. To a ring of another root
-    an inverse transform and a transform.
+    Cost: two passes over the words. Words in Montgomery form also take one product each. If the Ring given
+    has another root than "generator", also an inverse and a forward transform of evaluated words.
     Source: ring/subring.go, ring/ntt.go, ring/modular_reduction.go and core/rlwe/keys.go of Lattigo 6.
 
     >>> import numpy as np
@@ -954,12 +1056,13 @@ def to_lattigo(poly: Poly, *, montgomery: bool = False) -> Array:
 
     Args:
         poly: a value modulo X^n + 1, n at least 8.
-        montgomery: whether to give x 2^64 mod q, as Lattigo holds keys.
+        montgomery: whether to return words in Montgomery form, x * 2^64 mod q, as Lattigo holds keys.
 
-    Returns an array in memory of its own; in Go each row is a []uint64 of ring.Poly.Coeffs.
+    Returns an array in memory of its own. In Go each row is a []uint64 of ring.Poly.Coeffs.
 
     Raises:
-        ParameterError: n below 8, or a cyclic ring. NotNTTFriendly: moduli other than primes 1 mod 2n.
+        ParameterError: n is below 8, or the ring is not modulo X^n + 1.
+        NotNTTFriendly: a modulus is not a prime that is 1 mod 2n.
 
     Cost and source: see from_lattigo.
 
@@ -969,7 +1072,10 @@ def to_lattigo(poly: Poly, *, montgomery: bool = False) -> Array:
     poly = checked_poly(poly, "poly")
     ring = poly.ring
     if ring.kind != "negacyclic":
-        raise ParameterError(f"poly: of {ring!r}; Lattigo's standard rings are modulo X^n + 1")
+        raise ParameterError(
+            f"poly is of {ring!r}, but the standard rings of Lattigo are modulo X^n + 1. Use a ring with "
+            "kind='negacyclic'."
+        )
     poly = _in_ring(poly, _lattigo_ring(ring.n, ring.moduli), "poly")
     if montgomery:
         poly = poly.scale_by(limbs=[pow(2, 64, q) for q in ring.moduli])
@@ -979,7 +1085,9 @@ def to_lattigo(poly: Poly, *, montgomery: bool = False) -> Array:
 
 def _lattigo_ring(n: int, moduli: Sequence[int]) -> Ring:
     if n < _LEAST_DEGREE:
-        raise ParameterError(f"n: {n}, the last axis, must be at least {_LEAST_DEGREE}, as in Lattigo")
+        raise ParameterError(
+            f"n={n} must be at least {_LEAST_DEGREE}, as in Lattigo. It is the length of the last axis."
+        )
     return Ring(n, _complete(Ring(n, moduli), "Lattigo").moduli, root="generator")
 
 
@@ -989,18 +1097,19 @@ def _lattigo_ring(n: int, moduli: Sequence[int]) -> Ring:
 def to_jax(poly: Poly, *, copy: bool | None = None) -> Any:
     """Return the residues as an array of JAX, (*batch, rows, n), on the value's device.
 
-    jax.numpy.from_dlpack(poly) gives the same if jax_enable_x64 is on. If it is off, JAX cuts residues
-    of 64 bits to their lowest 32 and says nothing; this function raises.
+    jax.numpy.from_dlpack(poly) gives the same if jax_enable_x64 is on. If it is off, JAX silently cuts
+    residues of 64 bits to their lowest 32 bits; this function raises ParameterError instead.
 
     Args:
         poly: the value.
-        copy: None shares memory if JAX can; write nothing into the value afterwards, since arrays of JAX
-            never change. True always copies.
+        copy: None or False shares the memory if JAX can. Then do not write into the value afterwards, because
+            JAX assumes that its arrays never change. True always copies.
 
     Raises:
-        ParameterError: residues of 64 bits without jax_enable_x64. BackendUnavailable: JAX is not installed.
+        ParameterError: residues have 64 bits and jax_enable_x64 is off.
+        BackendUnavailable: JAX is not installed.
 
-    Cost: nothing, or a copy.
+    Cost: nothing if the memory is shared, else a copy.
 
     >>> to_jax(Ring(4, 97)([1, 2])).tolist()  # doctest: +SKIP
     [[1, 2, 0, 0]]
@@ -1009,11 +1118,11 @@ def to_jax(poly: Poly, *, copy: bool | None = None) -> Any:
     try:
         import jax
     except ImportError as error:
-        raise BackendUnavailable(f"jax: cannot be imported ({error}); pip install jax") from None
+        raise BackendUnavailable(f"JAX cannot be imported ({error}). Run pip install jax.") from None
     if poly.ring.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
         raise ParameterError(
-            f"poly: residues are {poly.ring.dtype}, and jax_enable_x64 is off, with which JAX cuts them to "
-            "32 bits; jax.config.update('jax_enable_x64', True) at the start of the program"
+            f"The residues of poly are {poly.ring.dtype}, but jax_enable_x64 is off, so JAX would cut them "
+            "to 32 bits. Use jax.config.update('jax_enable_x64', True) at the start of the program."
         )
     data = poly.data
     locked = isinstance(data, np.ndarray) and not data.flags.writeable  # JAX takes no read-only array

@@ -1,6 +1,6 @@
 """Exact products of integer matrices modulo q.
 
-Products of NumPy arrays are computed by the CPU core, of CuPy arrays by their GPU, on its current stream.
+Products of NumPy arrays are computed on the CPU, and of CuPy arrays on their GPU, in its current stream.
 """
 
 from __future__ import annotations
@@ -32,39 +32,40 @@ from .errors import CoefficientError, DeviceError, ParameterError
 
 MAX_MODULUS = 1 << 64
 
-_SMALL = 1 << 12  # entries of bytes up to which a copy as words is as fast
-_LONG = 1 << 29  # products of words from which a call on the host reports progress: 13 to 56 ms on a core
+_SMALL = 1 << 12  # entries; if a matrix of bytes has fewer, a copy of it as words is as fast
+_LONG = 1 << 29  # products of words (13 to 56 ms on a core) from which on host calls report progress
 
 __all__ = ["MAX_MODULUS", "matmul"]
 
 
 def matmul(A: Any, B: Any, *, q: int, out: Any = None) -> Any:
-    """Return the matrix product A B modulo q, by NumPy's rules for shapes.
+    """Return the matrix product A @ B modulo q, by NumPy's rules for shapes.
 
-    The last two axes are matrices, the others broadcast. An array of one axis is a row on the left and a
-    column on the right.
+    The last two axes are those of the matrices, and the others broadcast. An array with a single axis is a
+    row if it is A, and a column if it is B.
 
     Args:
-        A: integers of any dtype, sign and size: an array of NumPy or CuPy, or nested lists. An unsigned array
-            of the result's dtype is read as it is. So is a matrix of int8, uint8, int16 or uint16, row by row
-            or transposed, also a memory-mapped one; on a GPU if its rows, or its columns if these are dense,
-            begin at multiples of 4 bytes. Of any other array a copy is made first.
-        B: as A, on its device; bytes are copied to words.
+        A: integers of any dtype, sign and size, in an array of NumPy or CuPy or in nested lists. Two kinds of
+            arrays are read in place: a C-contiguous array of the result's dtype; and a matrix of int8, uint8,
+            int16 or uint16 that is stored by rows or by columns (also a memory-mapped one). On a GPU the rows
+            or columns of such a matrix must begin at multiples of 4 bytes. Other arrays are copied first.
+        B: integers as for A, on the same device. Entries of 1 or 2 bytes are always copied to words.
         q: any modulus from 2 to 2**64.
-        out: C-contiguous array of the result's shape and dtype, on its device, to write into; may be A or B.
+        out: a C-contiguous array of the result's shape, dtype and device to write into. It may be A or B.
 
     Returns:
-        Residues in [0, q) on the operands' device, uint32 for q <= 2**32, else uint64; `out` if it is given.
+        `out` if it is given, else a new array on the operands' device. It holds residues in [0, q), as uint32
+        for q <= 2**32, else as uint64.
 
     Raises:
-        ParameterError: shapes that do not fit, a single number, or q outside its range.
+        ParameterError: the shapes do not fit, A or B is a single number, or q is outside its range.
         CoefficientError: A or B holds something other than integers.
-        OutputError: `out` cannot take the result. DeviceError: operands or `out` on several devices.
+        OutputError: `out` cannot hold the result. DeviceError: A, B and `out` are not all on one device.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
-        VerificationError: inside `with polygpu.verify()`, a wrong result.
+        VerificationError: the result is wrong. This is checked only inside `with polygpu.verify()`.
 
-    Cost: of an m x k by a k x n matrix, m k n products of words; each takes about ten times as long for q
-    above 2**62. A batch of A with one B is one product of all rows of A.
+    Cost: for an m x k and a k x n matrix, m * k * n products of words. Each takes about ten times as long if
+    q is above 2**62. If A is a batch and B a single matrix, one product multiplies all rows of A.
     Source: docs/math.md, "Products of matrices".
 
     >>> matmul([[1, 2], [3, 4]], [[5, 6], [7, -8]], q=10).tolist()
@@ -73,7 +74,8 @@ def matmul(A: Any, B: Any, *, q: int, out: Any = None) -> Any:
     modulus = integer(q, "q")
     if not 2 <= modulus <= MAX_MODULUS:
         raise ParameterError(
-            f"q: {shown(modulus)} must be from 2 to 2**64; pg.matmul takes values of pg.Ring(1, q) for any q"
+            f"q={shown(modulus)} must be from 2 to 2**64. Use pg.matmul with values of pg.Ring(1, q) for a "
+            "larger q."
         )
     basis = basis_of((modulus,))
     if verifying() or not _are_words(basis, A, B):
@@ -85,29 +87,32 @@ def matmul(A: Any, B: Any, *, q: int, out: Any = None) -> Any:
 
 
 def _product(basis: Basis, A: Any, B: Any, out: Any) -> Any:
-    """Return the product of matrices that no record repeats."""
+    """Return the product for a call that has no record (see _ops/calls.py)."""
     left = _bytes(A) if _are_bytes(A) else _words(A, "A", basis)
     right = _words(B, "B", basis)
-    if left.dtype.itemsize <= 2 and right.ndim > 2:  # bytes are multiplied by one matrix
+    if left.dtype.itemsize <= 2 and right.ndim > 2:  # the kernels for bytes have only a single matrix B
         left = _words(left, "A", basis)
     compute = backend_of(left)
     if backend_of(right).name != compute.name:
         raise DeviceError(
-            f"B: on {backend_of(right).name}, and A is on {compute.name}; copy one to the other's device"
+            f"A is on {compute.name} and B is on {backend_of(right).name}. Copy one of them to the other's "
+            "device."
         )
     a = left.reshape(1, -1) if left.ndim == 1 else left
     b = right.reshape(-1, 1) if right.ndim == 1 else right
     (m, k), n = a.shape[-2:], b.shape[-1]
     if b.shape[-2] != k:
         raise ParameterError(
-            f"A, B: shapes {left.shape} and {right.shape}; the last axis of A, {k}, must be as long as the "
-            f"{'only' if right.ndim == 1 else 'second last'} one of B, {b.shape[-2]}"
+            f"The shapes of A and B are {left.shape} and {right.shape}. The last axis of A, of length {k}, "
+            f"must be as long as the {'only' if right.ndim == 1 else 'second last'} axis of B, of length "
+            f"{b.shape[-2]}."
         )
     try:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     except ValueError:
         raise ParameterError(
-            f"A, B: batch shapes {a.shape[:-2]} and {b.shape[:-2]} do not broadcast; reshape one"
+            f"The batch shapes of A and B, {a.shape[:-2]} and {b.shape[:-2]}, do not broadcast. Reshape one "
+            "of them."
         ) from None
     shape = (*batch, *(m,) * (left.ndim > 1), *(n,) * (right.ndim > 1))
     data = result(compute, shape, basis.dtype, out, left, right)
@@ -132,7 +137,7 @@ def _product(basis: Basis, A: Any, B: Any, out: Any) -> Any:
 
 
 def _are_words(basis: Basis, A: Any, B: Any) -> bool:
-    """Return whether both are contiguous arrays of the basis' dtype in one memory, ready for use."""
+    """Return whether A and B are C-contiguous arrays of the basis' dtype on the same device."""
     if type(A) is np.ndarray:
         fits = type(B) is np.ndarray and A.flags.aligned and B.flags.aligned
     else:
@@ -141,7 +146,7 @@ def _are_words(basis: Basis, A: Any, B: Any) -> bool:
 
 
 def _are_bytes(A: Any) -> bool:
-    """Return whether A is a matrix of integers of 1 or 2 bytes that is worth reading as it is."""
+    """Return whether A is a matrix of integers of 1 or 2 bytes that should be read in place."""
     if type(A) not in (np.ndarray, np.memmap) and not is_device_array(A):
         return False
     if A.dtype.kind not in "iu" or A.dtype.itemsize > 2 or A.ndim != 2 or A.size < _SMALL:
@@ -150,7 +155,7 @@ def _are_bytes(A: Any) -> bool:
 
 
 def _bytes(A: Array) -> Array:
-    """Return the matrix with dense rows or columns: A itself if it has them, else a copy."""
+    """Return A if the entries of its rows or of its columns are adjacent in memory, else a copy."""
     if is_device_array(A):
         return A if A.itemsize in A.strides else copied(A)
     x = np.asarray(A)
@@ -161,17 +166,19 @@ def _bytes(A: Array) -> Array:
 def _words(x: Any, name: str, basis: Basis) -> Array:
     """Return the integers in the basis' dtype.
 
-    An unsigned dtype that fits stays as it is. Others are reduced to [0, q).
+    Unsigned integers that fit this dtype are not reduced. Others are reduced to [0, q).
     """
     if holds_poly(x):
-        raise CoefficientError(f"{name}: a Poly is no integer; pg.matmul multiplies matrices of polynomials")
+        raise CoefficientError(
+            f"{name} must hold integers, not a Poly. Use pg.matmul to multiply matrices of polynomials."
+        )
     check_unmasked(x, name)
     is_array = isinstance(x, np.ndarray) or is_device_array(x)
     if is_array and x.ndim and x.dtype.kind == "u" and x.dtype.itemsize <= basis.dtype.itemsize:
         return contiguous(in_dtype(x, basis.dtype))
     integers = as_integers(x, name)
     if not integers.ndim:
-        raise ParameterError(f"{name}: a single number; give a matrix, or an array of one axis")
+        raise ParameterError(f"{name} is a single number. Give a matrix, or an array of one axis.")
     if integers.dtype == object:
         return (integers % basis.moduli[0]).astype(basis.dtype, order="C")
     integers = contiguous(integers)
@@ -185,7 +192,7 @@ def _words(x: Any, name: str, basis: Basis) -> Array:
 def _batched(x: Array, batch: tuple[int, ...]) -> Array:
     """Return x as (1, m, k) if it is one matrix for the whole batch, else as (prod(batch), m, k).
 
-    If it has some of the batch axes but not all, it is copied to the full batch.
+    If x has some of the batch axes but not all, it is copied to the full batch.
     """
     own = prod(x.shape[:-2])
     if own not in (1, prod(batch)):

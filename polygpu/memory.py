@@ -1,11 +1,11 @@
 """Host memory that polygpu keeps for the next results.
 
-Memory of a result that is gone is kept for results of its size. The system would have to map its pages anew
-at each call, which takes longer than most of the arithmetic. At most a quarter of the memory that is free or
-kept is kept, and no more bytes than the environment variable `POLYGPU_POOL_BYTES` says. Memory that was not
-used for ten seconds is given back: at the next call, or by a thread of the core that waits for work, which a
-program with one thread does not have. If the system refuses memory, all that is kept is given back before an
-error is raised.
+The memory of a result that is no longer used is kept for later results of the same size. Otherwise the system
+would have to map its pages anew in each call, which takes longer than most of the arithmetic. polygpu keeps
+at most a quarter of the memory that is free or kept (or 64 MiB, if that is more), and never more bytes than
+the environment variable `POLYGPU_POOL_BYTES` says. Kept memory that was not used for ten seconds is given
+back to the system in the next call of polygpu, or earlier by an idle thread of polygpu, if it has several
+threads. If the system refuses memory, all kept memory is given back before an error is raised.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["held", "release"]
 
 
 def held() -> int:
-    """Return the bytes of host memory that are kept for the next results, and that no value uses.
+    """Return the number of bytes of host memory that are kept for later results and that no value uses.
 
     Cost: less than a microsecond.
 
@@ -29,13 +29,13 @@ def held() -> int:
 
 
 def release() -> None:
-    """Give all host memory that is kept for the next results back to the system.
+    """Give all host memory that is kept for later results back to the system.
 
-    Values and their views keep theirs. Call it after a computation with large results if the process goes on
-    and other processes need the memory. What CuPy keeps on a GPU is not touched:
-    `cupy.get_default_memory_pool().free_all_blocks()` gives that back.
+    The memory of values and of their views is not touched. Call this function after a computation with large
+    results, if the process goes on and other processes need the memory. Memory that CuPy keeps on a GPU is
+    not given back; use `cupy.get_default_memory_pool().free_all_blocks()` for that.
 
-    Cost: 0.3 ms for each MiB in pages of 4 KiB, 3 us for each MiB in huge pages.
+    Cost: 0.3 ms per MiB in pages of 4 KiB, 3 us per MiB in huge pages.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4096, 12289)

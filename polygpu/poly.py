@@ -1,6 +1,7 @@
 """Poly: a batch of elements of a ring, in coefficients or in the evaluation domain.
 
-The file is long because every operation is a method of the class, with its docstring; _ops/ computes them.
+The file is long because every operation is a method of the class, with its docstring. The functions in _ops/
+compute the results.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from .errors import DeviceError, OutputError, ParameterError, RingMismatch
 if TYPE_CHECKING:
     from .ring import Ring
 
-_AUTO = "auto"  # the default of `product`: this object needs no check
+_AUTO = "auto"  # the default of `product`; an argument that is this object need not be checked
 _new = object.__new__
 
 
@@ -54,25 +55,26 @@ class Poly(Value, NotAnArray):
     ring.random(...).
 
     The operators are a + b, a - b, -a, a * b, a @ b (matrices over the batch axes), a ** k, a == b, and a[i]
-    over the batch axes. An operand may be a Python int, a constant of the ring. Batch axes broadcast as in
-    NumPy. Operands of one domain give a result in that domain; of mixed domains the result is in "eval".
+    over the batch axes. An operand may be a Python int, which is a constant polynomial. Batch axes broadcast
+    as in NumPy. The result is in the domain of the operands, or in "eval" if their domains differ.
     Operators return new values. Only `out=` and a[i] = b write in place.
 
     Args:
         ring: the ring.
-        data: residues (*batch, rows, n), shared: a C-contiguous array of the ring's dtype.
+        data: residues (*batch, rows, n), in a C-contiguous array of the ring's dtype. The value shares it.
         domain: "coef" or "eval".
 
     Raises:
-        ParameterError: an array that would need a copy, or of another shape; ring.from_residues takes it.
-        NotNTTFriendly, DomainError: "eval" in a ring without a transform, or another domain.
-        NotCanonical: inside `with polygpu.debug()`, a residue outside [0, q).
+        ParameterError: the shape of data does not end in (rows, n), or data would have to be copied.
+            ring.from_residues copies it.
+        NotNTTFriendly: domain is "eval", and the ring has no transform. DomainError: domain is another word.
+        NotCanonical: a residue is outside [0, q). This is checked only inside `with polygpu.debug()`.
 
-    Every method that makes a value raises OutOfHostMemory or OutOfDeviceMemory if it does not fit. A
-    method with `out=` raises OutputError if `out` is of another ring, batch shape or device, is read-only,
-    or overlaps an operand in part.
+    Every method that makes a value raises OutOfHostMemory or OutOfDeviceMemory if the value does not fit. A
+    method with `out=` raises OutputError if `out` does not have the ring, batch shape and device of the
+    result, is read-only, or overlaps an operand in part.
 
-    Cost: constant; nothing is copied, and without debug() no residue is read.
+    Cost: constant time. Nothing is copied, and no residue is read outside debug().
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4, 17)
@@ -94,7 +96,7 @@ class Poly(Value, NotAnArray):
 
     @staticmethod
     def _make(ring: Ring, data: Array, domain: Domain) -> Poly:
-        """Return a value of the ring without checks: for results of operations, which fit by construction."""
+        """Return a value of the ring without checks, for results of operations, which are always valid."""
         poly = _new(Poly)
         poly._ring, poly._plan, poly._data, poly._domain = ring, ring._plan, data, domain
         return poly
@@ -107,7 +109,7 @@ class Poly(Value, NotAnArray):
         return poly
 
     def _holding(self, data: Array, domain: Domain) -> Poly:
-        """Return this value, whose array an operation has written a result in the domain into."""
+        """Return this value, into whose array an operation has written its result in the given domain."""
         self._data, self._domain = data, domain
         return self
 
@@ -125,9 +127,9 @@ class Poly(Value, NotAnArray):
 
     @property
     def data(self) -> Array:
-        """Residues (*batch, rows, n) of the ring's dtype: the array itself, no copy.
+        """Residues (*batch, rows, n) of the ring's dtype: the array itself, not a copy.
 
-        What is written to it must stay in [0, q).
+        Write only residues in [0, q) to it.
 
         >>> from polygpu import Ring
         >>> Ring(4, [17, 97])([20, -1]).data.tolist()
@@ -167,9 +169,9 @@ class Poly(Value, NotAnArray):
 
     @property
     def device(self) -> str:
-        """The device that holds the value and computes on it: "cpu", "cuda:0", "reference".
+        """The device that holds the value and computes with it: "cpu", "cuda:0", "reference".
 
-        On values in host memory "cpu" computes, or "reference" inside `with polygpu.device("reference")`.
+        A value in host memory is on "cpu", or on "reference" inside `with polygpu.device("reference")`.
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([1]).cpu().device
@@ -191,7 +193,7 @@ class Poly(Value, NotAnArray):
     # ---- the batch ----
 
     def __len__(self) -> int:
-        """Length of the first batch axis; a single polynomial raises TypeError.
+        """Length of the first batch axis. For a single polynomial, len() raises TypeError.
 
         >>> from polygpu import Ring
         >>> len(Ring(4, 17).zeros((2, 3)))
@@ -199,37 +201,38 @@ class Poly(Value, NotAnArray):
         """
         if not self.shape:
             raise TypeError(
-                "len() of a single polynomial; poly.ring.n is its degree, poly.shape its batch shape"
+                "A single polynomial has no len(). Use poly.ring.n for the degree of its ring, or poly.shape "
+                "for its batch shape."
             )
         return self.shape[0]
 
     def __bool__(self) -> bool:
-        raise TypeError("the truth of a Poly is ambiguous; compare it, for instance with poly == 0")
+        raise TypeError("The truth value of a Poly is ambiguous. Compare it, for example with poly == 0.")
 
     def __iter__(self) -> Iterator[Poly]:
-        """Iterate over the entries of the first batch axis; they share this value's memory.
+        """Iterate over the entries of the first batch axis. The entries share this value's memory.
 
         >>> from polygpu import Ring
         >>> [a(1) for a in Ring(4, 17)([[1, 2], [3, 4]])]
         [3, 7]
         """
-        len(self)  # refuses a single polynomial
+        len(self)  # raises TypeError for a single polynomial
         return map(self._with, self._data)
 
     def __getitem__(self, key: Any) -> Poly:
         """Return the polynomials at a key of the batch axes, by NumPy's rules, in this value's domain.
 
-        Limbs and coefficients are not batch axes: a.data[..., limb, i] has residues, a.tolist() coefficients,
-        and a.restrict(ring[:k]) takes limbs.
+        Limbs and coefficients are not batch axes. Use a.data[..., limb, i] for residues, a.tolist() for
+        coefficients, and a.restrict(ring[:k]) for some of the limbs.
 
         Args:
             key: ints, slices, None, Ellipsis, or arrays of ints or bools.
 
         Raises:
-            IndexError: there is no such place.
+            IndexError: an index is out of range, or key has more entries than there are batch axes.
 
-        Cost: nothing if the chosen polynomials lie one after the other in memory: the result shares it.
-        Otherwise a copy.
+        Cost: nothing if the chosen polynomials lie one after the other in memory, which the result then
+        shares. Otherwise a copy.
 
         >>> from polygpu import Ring
         >>> a = Ring(2, 17)([[1, 2], [3, 4], [5, 6]])
@@ -239,20 +242,21 @@ class Poly(Value, NotAnArray):
         return self._with(index(self._data, key))
 
     def __setitem__(self, key: Any, value: Poly | int) -> None:
-        """Write polynomials in place at a key of the batch axes, by NumPy's rules; the domain stays.
+        """Write polynomials in place at a key of the batch axes, by NumPy's rules, in this value's domain.
 
         Args:
             key: see a[key].
-            value: a Poly of the same ring and device; one in the other domain is transformed. Its batch axes
-                broadcast to those of the place, and it may share memory with it. An int is a constant.
+            value: a Poly of the same ring and device, or an int, which is a constant polynomial. A Poly in
+                the other domain is transformed first. Its batch axes broadcast to those of a[key], and it may
+                share memory with a.
 
         Raises:
-            ParameterError: batch axes that do not broadcast.
-            IndexError: there is no such place.
-            RingMismatch: another ring, or NotAnInteger: neither a Poly nor an int.
-            DeviceError, OutputError: another device, or read-only memory.
+            ParameterError: the batch axes of value do not broadcast to those of a[key].
+            IndexError: see a[key].
+            RingMismatch: value is in another ring. NotAnInteger: value is neither a Poly nor an int.
+            DeviceError: value is on another device. OutputError: the memory of a is read-only.
 
-        Cost: a copy of the polynomials, and a transform of a value in the other domain.
+        Cost: a copy of the polynomials, and a transform if value is in the other domain.
 
         >>> from polygpu import Ring
         >>> a = Ring(2, 17)([[1, 2], [3, 4]])
@@ -264,13 +268,13 @@ class Poly(Value, NotAnArray):
         assign(place._data, key, to_domain(self._operand(value), place._domain)._data)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> Poly:
-        """Return the same polynomials in another batch shape; the result shares the memory.
+        """Return the same polynomials in another batch shape, in the same memory.
 
         Args:
             shape: sizes, or one tuple of them; one size may be -1.
 
         Raises:
-            ParameterError: sizes whose product is not the number of polynomials.
+            ParameterError: the product of the sizes is not the number of polynomials.
 
         Cost: nothing is copied.
 
@@ -282,10 +286,10 @@ class Poly(Value, NotAnArray):
         return self._with(reshape(self._data, sizes))
 
     def copy(self) -> Poly:
-        """Return a copy in memory of its own, on the same device; copy.copy and copy.deepcopy call it.
+        """Return a copy in new memory on the same device. copy.copy and copy.deepcopy do the same.
 
         Raises:
-            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+            OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
         Cost: one pass.
 
@@ -308,13 +312,13 @@ class Poly(Value, NotAnArray):
         """Return the value on a device, or the value itself if it is there already.
 
         Args:
-            device: "cpu", "cuda", "cuda:1"; by default the current one (see polygpu.device).
+            device: "cpu", "cuda", "cuda:1". By default the current device (see polygpu.device).
 
         Raises:
-            DeviceError: there is no such device. BackendUnavailable: a GPU that does not answer.
-            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+            DeviceError: there is no such device. BackendUnavailable: the GPU cannot be used.
+            OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-        Cost: a copy; from a GPU it waits for the value.
+        Cost: a copy. A copy from a GPU waits until the value is computed.
 
         >>> from polygpu import Ring
         >>> a = Ring(4, 17)([1]).to("cpu")
@@ -331,9 +335,9 @@ class Poly(Value, NotAnArray):
         """Return the value in host memory, or the value itself if it is there already. See `to`.
 
         Raises:
-            OutOfHostMemory: it does not fit.
+            OutOfHostMemory: the result does not fit.
 
-        Cost: a copy from a GPU, for which it waits; none from the host.
+        Cost: nothing for a value in host memory. A copy from a GPU waits until the value is computed.
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([1, 2]).cpu().data.tolist()
@@ -342,16 +346,17 @@ class Poly(Value, NotAnArray):
         return self.to("cpu")
 
     def sum(self, axis: int | tuple[int, ...] | None = None, *, out: Poly | None = None) -> Poly:
-        """Return the sum over batch axes; over an empty axis it is zero.
+        """Return the sum over batch axes. The sum over an axis of length 0 is zero.
 
         Args:
-            axis: the number of an axis, or a tuple of them; all axes by default.
-            out: a Poly of the ring with the result's batch shape to write into.
+            axis: index of a batch axis, or a tuple of indices. By default all axes are summed.
+            out: a Poly of this ring and of the result's batch shape to write into.
 
         Raises:
-            ParameterError: there is no such axis. OutputError: `out` cannot take the result.
+            ParameterError: there is no such axis. OutputError: `out` cannot hold the result (see Poly).
 
-        Cost: an addition a residue, in log2 of the axis' length passes, each over half of the one before.
+        Cost: one addition per residue. An axis of length m takes log2 m passes, each over half as many
+        residues as the pass before.
 
         >>> from polygpu import Ring
         >>> Ring(2, 17)([[1, 2], [3, 4], [5, 6]]).sum().to_bigints().tolist()
@@ -363,21 +368,23 @@ class Poly(Value, NotAnArray):
     # ---- domains ----
 
     def ntt(self, *, out: Poly | None = None) -> Poly:
-        """Transform to the evaluation domain (bit-reversed order); return the value itself if already there.
+        """Transform to the evaluation domain (bit-reversed order). A value that is already there is returned.
 
-        Entry k of a limb is a(psi^(2 br(k) + 1)) (negacyclic) or a(omega^br(k)) (cyclic). br reverses log2 n
-        bits, and psi or omega is the limb's root in ring.roots. ring.eval_points() has the points of any
-        ring. An incomplete transform gives residues modulo its leaves, leaf_size coefficients each (see
-        Ring.leaf_size).
+        Entry k of a limb is a(psi^(2 br(k) + 1)) (negacyclic) or a(omega^br(k)) (cyclic). Here br(k) is k
+        with its log2 n bits in reverse order, and psi or omega is the limb's root in ring.roots.
+        ring.eval_points() has the points of any ring. An incomplete transform gives the residues modulo the
+        leaves (see Ring.leaf_size), with leaf_size coefficients for each leaf.
 
         Args:
-            out: a Poly of the ring and of this batch shape to write into; may be this one.
+            out: a Poly of this ring and batch shape to write the result into. It may be this value.
 
         Raises:
-            NotNTTFriendly: the ring has no evaluation domain. TablesTooLarge: its tables do not fit.
-            OutputError: `out` cannot take the result.
+            NotNTTFriendly: the ring has no evaluation domain.
+            TablesTooLarge: the tables of the transform do not fit in memory.
+            OutputError: `out` cannot hold the result (see Poly).
 
-        Cost: (n/2) log2 n products a limb; on a core 1 to 2 ns a coefficient and limb at n = 4096.
+        Cost: (n/2) log2 n multiplications per limb. At n = 4096 this is 1 to 2 ns per coefficient and limb
+        on one core.
         Source: Longa & Naehrig 2016, algorithm 1; docs/math.md, "The transform".
 
         >>> from polygpu import Ring
@@ -389,13 +396,13 @@ class Poly(Value, NotAnArray):
         return held(to_domain(self, "eval", memory_of(self._plan, out)), out)
 
     def intt(self, *, out: Poly | None = None) -> Poly:
-        """Transform back to coefficients, the inverse of ntt(); return the value itself if already there.
+        """Transform back to coefficients, the inverse of ntt(). A value in coefficients is returned as it is.
 
         Args:
-            out: a Poly of the ring and of this batch shape to write into; may be this one.
+            out: a Poly of this ring and batch shape to write the result into. It may be this value.
 
         Raises:
-            OutputError: `out` cannot take the result.
+            OutputError: `out` cannot hold the result (see Poly).
 
         Cost: see ntt(). Source: Longa & Naehrig 2016, algorithm 2.
 
@@ -411,14 +418,15 @@ class Poly(Value, NotAnArray):
     def natural_order(self) -> Array:
         """Return the evaluated residues in natural order: entry k of a limb is a(psi^(2k + 1)) or a(omega^k).
 
-        Leaves of an incomplete transform change places whole.
+        The root psi or omega is the limb's root in ring.roots. After an incomplete transform, the leaves are
+        put in order, and the coefficients within each leaf keep theirs.
 
         Returns an array (*batch, rows, n) of the ring's dtype, a copy, on the value's device.
 
         Raises:
             NotNTTFriendly: the ring has no evaluation domain.
 
-        Cost: a copy in another order; a transform of coefficients.
+        Cost: a copy in another order, and a transform if the value is in coefficients.
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([0, 1]).natural_order().tolist()  # 2, 2^3, 2^5, 2^7 modulo 17
@@ -432,19 +440,20 @@ class Poly(Value, NotAnArray):
         """Return the sum, Poly.add(a, b) or a + b.
 
         Args:
-            other: a Poly of the same ring and device, or an int; batch axes broadcast.
+            other: a Poly of the same ring and device, or an int, which is a constant polynomial. Batch axes
+                broadcast.
             ring: see mul.
             out: see mul.
 
-        Returns a value in the operands' domain; of mixed domains in "eval".
+        Returns a value in the operands' domain, or in "eval" if their domains differ.
 
         Raises:
-            RingMismatch, DeviceError: operands of different rings or devices.
-            ParameterError: batch axes that do not broadcast.
-            NotAnInteger: an operand that is neither a Poly nor an int.
-            OutputError: `out` cannot take the result.
+            RingMismatch, DeviceError: the operands are in different rings or on different devices.
+            ParameterError: the batch axes do not broadcast.
+            NotAnInteger: an operand is neither a Poly nor an int.
+            OutputError: `out` cannot hold the result (see Poly).
 
-        Cost: one pass; of mixed domains a transform of the coefficients.
+        Cost: one pass. If the domains differ, the operand in coefficients is transformed first.
 
         >>> from polygpu import Ring
         >>> R = Ring(4, 17)
@@ -461,7 +470,7 @@ class Poly(Value, NotAnArray):
             ring: see mul.
             out: see mul.
 
-        Returns a value in the operands' domain; of mixed domains in "eval".
+        Returns a value in the operands' domain, or in "eval" if their domains differ.
 
         Raises:
             RingMismatch, DeviceError, ParameterError, NotAnInteger, OutputError: see add.
@@ -478,10 +487,10 @@ class Poly(Value, NotAnArray):
         """Return the negative, a.neg() or -a, in this value's domain.
 
         Args:
-            out: a Poly of the ring and of this batch shape to write into; may be this one.
+            out: a Poly of this ring and batch shape to write the result into. It may be this value.
 
         Raises:
-            OutputError: `out` cannot take the result.
+            OutputError: `out` cannot hold the result (see Poly).
 
         Cost: one pass.
 
@@ -501,36 +510,41 @@ class Poly(Value, NotAnArray):
         ring: Ring | None = None,
         out: Poly | None = None,
     ) -> Poly:
-        """Return the product in the ring, Poly.mul(a, b) or a * b: exact for every degree and modulus.
+        """Return the product in the ring, Poly.mul(a, b) or a * b. It is exact for every degree and modulus.
 
-        The product of coefficients is in coefficients. Evaluated operands multiply point by point; if only
-        one operand is evaluated, the other is transformed.
+        If both operands are in coefficients, so is the product. Evaluated operands multiply point by point.
+        If only one operand is evaluated, the other is transformed first.
 
         Args:
-            other: a Poly of the same ring and device, or an int; batch axes broadcast.
-            ring: the ring of the result, if operands have more limbs than it. Every operand has the moduli of
-                `ring`, in any order, with the same roots. Its other limbs are not read.
-            out: a Poly of the ring with the result's batch shape to write into; may be an operand. Its domain
-                becomes the result's. Views of its memory (out[0], out.reshape) keep their own domain, and are
-                no longer valid if it differs. An interrupted call leaves `out` undefined.
-            product: how coefficients are multiplied: "ntt" or "fft", or "auto" for the ring's way (see Ring).
-                It does not matter if `other` is an int, which multiplies each residue.
+            other: a Poly of the same ring and device, or an int. Batch axes broadcast.
+            ring: the ring of the result. It must be given if an operand has more limbs than the result. Every
+                operand must have all moduli of `ring`, in any order, with the same roots. Other limbs of an
+                operand are not read.
+            out: a Poly of the result's ring and batch shape to write into. It may be an operand. Its domain
+                becomes that of the result. Views of its memory (out[0], out.reshape) keep the domain that
+                they had, and are not valid afterwards if `out` changed its domain. If the call is
+                interrupted, the contents of `out` are undefined.
+            product: how operands in coefficients are multiplied: "ntt", "fft", or "auto" for the choice of
+                the ring (see Ring). An int as `other` multiplies each residue, whatever `product` is.
 
         Raises:
-            RingMismatch, DeviceError: operands of different rings or devices; an operand lacks a modulus of
-                `ring`. BadRoot: an operand has another root for a modulus of `ring`.
-            ParameterError: batch axes that do not broadcast, or product is another word.
-            NotAnInteger: an operand that is neither a Poly nor an int.
-            OutputError: `out` cannot take the result.
-            PrecisionError: product="fft", and no transform in doubles is proven to be exact.
-            DomainError: product="fft" with an evaluated Poly.
+            RingMismatch: the operands are in different rings, or one of them lacks a modulus of `ring`.
+            DeviceError: the operands are on different devices.
+            BadRoot: an operand has another root for a modulus of `ring`.
+            ParameterError: the batch axes do not broadcast, or product is another word.
+            NotAnInteger: an operand is neither a Poly nor an int.
+            OutputError: `out` cannot hold the result (see Poly).
+            PrecisionError: product is "fft", and no transform in doubles is proven to be exact.
+            DomainError: product is "fft", and an operand is evaluated.
             TablesTooLarge: the tables of the product do not fit in memory.
 
-        Cost: of coefficients three transforms a limb, while a row stays in cache; ring.explain() says which
-        transforms. One pass for evaluated operands, with leaf_size products for each residue, and for an int.
-        Many short polynomials times one are a product of matrices where that was measured to be faster.
-        With `ring`, evaluated operands are read where they lie if its limbs are neighbours in them, in its
-        order and dtype, such as the first ones. Otherwise these limbs are copied first, as in restrict.
+        Cost: three transforms per limb for operands in coefficients, while a row stays in cache.
+        ring.explain() says which transforms. For evaluated operands one pass, with leaf_size products per
+        residue. For an int one pass. Many short polynomials times a single one are computed as a matrix
+        product where that was measured to be faster.
+        With `ring`, evaluated operands are read in place if they have the dtype of `ring` and hold its limbs
+        side by side in the order of `ring`, for example as their first limbs. Otherwise these limbs are
+        copied first, as in restrict.
         Source: docs/math.md, "Products through auxiliary primes" and "Products by FFT".
 
         >>> from polygpu import Ring
@@ -566,7 +580,7 @@ class Poly(Value, NotAnArray):
         return made if out is None else out._holding(made._data, made._domain)
 
     def _mul_limbs(self, other: Poly | int, product: Product, ring: Ring, out: Poly | None) -> Poly:
-        """Return the product modulo the moduli of `ring`, which are among those of the operands."""
+        """Return the product modulo the moduli of `ring`, all of which the operands must have."""
         a, b = limbs_in_one_domain(ring, self, other)
         memory = memory_of(a._plan, out)
         if isinstance(b, Poly):
@@ -584,15 +598,16 @@ class Poly(Value, NotAnArray):
         Args:
             ints: an int, or integers of any size in an array or nested list that broadcasts to the batch
                 shape.
-            limbs: given instead of ints: one int for each modulus.
+            limbs: a list of one int for each modulus, given instead of ints.
             out: see mul.
 
         Raises:
-            CoefficientError: no integers.
-            ParameterError: shapes that do not fit; both ints and limbs are given, or neither.
-            OutputError: `out` cannot take the result.
+            CoefficientError: a factor is not an integer.
+            ParameterError: ints does not broadcast to the batch shape, limbs does not have one entry for each
+                modulus, or not exactly one of ints and limbs is given.
+            OutputError: `out` cannot hold the result (see Poly).
 
-        Cost: one pass, and the residues of the factors.
+        Cost: one pass, and the reduction of the factors modulo each limb.
 
         >>> from polygpu import Ring
         >>> R = Ring(2, [17, 97])
@@ -633,7 +648,8 @@ class Poly(Value, NotAnArray):
             plan, theirs = self._plan, other._plan
             if plan is not theirs and plan != theirs:
                 raise RingMismatch(
-                    f"operands of different rings: {plan!r} and {theirs!r}; {_way_between(plan, theirs)}"
+                    f"The operands are in different rings: a in {plan!r} and b in {theirs!r}. "
+                    f"{_way_between(plan, theirs)}"
                 )
             if not type(self._data) is type(other._data) is np.ndarray:
                 check_one_device(self, other)
@@ -644,7 +660,7 @@ class Poly(Value, NotAnArray):
         return self._with(integers.constant(plan.basis, plan.n, number, step, home))
 
     def _factor(self, other: object) -> Poly | Array:
-        """Return the other operand as _operand() does, but an int as its residues (rows, 1)."""
+        """Return the other operand as _operand() does, except that an int becomes its residues (rows, 1)."""
         if isinstance(other, Poly):
             return self._operand(other)
         return integers.residues_on(backend_of(self._data), self._plan.basis, integer(other, "operand"))
@@ -687,14 +703,14 @@ class Poly(Value, NotAnArray):
         """Return the power a ** exponent, in this value's domain.
 
         Args:
-            exponent: any int; a negative one takes the inverse.
+            exponent: any int. If it is negative, the result is a power of the inverse.
 
         Raises:
             NotAnInteger: exponent is not an int.
-            NotInvertible: a negative exponent, and some polynomial has no inverse.
+            NotInvertible: exponent is negative, and some polynomial has no inverse.
 
-        Cost: log2(exponent) squarings and at most as many products. If the ring multiplies by its own
-        transform, they are point by point, between one transform and one inverse.
+        Cost: log2(exponent) squarings and at most as many other products. In a ring that multiplies by its
+        own transform they are all pointwise, between one transform and one inverse transform.
 
         >>> from polygpu import Ring
         >>> R = Ring(4, 17)
@@ -706,18 +722,18 @@ class Poly(Value, NotAnArray):
         return power(base, abs(k))
 
     def __eq__(self, other: object) -> bool:
-        """Return whether two values have the same ring, batch shape and polynomials, in one bool.
+        """Return one bool: whether two values have the same ring, batch shape and polynomials.
 
         Their domains may differ. polygpu.equal compares polynomial by polynomial.
 
         Args:
-            other: a Poly, or an int, to which every polynomial is compared.
+            other: a Poly, or an int, with which every polynomial is compared.
 
         Raises:
-            CoefficientError: an array, list or other sequence, which is not a polynomial of the ring.
-            DeviceError: values on two devices.
+            CoefficientError: other is an array, list or other sequence.
+            DeviceError: the values are on different devices.
 
-        Cost: one pass, a transform if the domains differ; it waits for a GPU.
+        Cost: one pass, and a transform if the domains differ. The call waits for the GPU.
 
         >>> from polygpu import Ring
         >>> a = Ring(4, 17)([1, 2])
@@ -746,20 +762,21 @@ class Poly(Value, NotAnArray):
         The order is 2n (negacyclic), n (cyclic) or 3n (trinomial).
 
         Args:
-            g: an int of any size or sign, reduced modulo 2n (cyclic: n); or integers that broadcast with the
-                batch axes, one for each polynomial of the result. An array of a GPU is copied to the host.
-            out: a Poly of the ring and of the result's batch shape to write into; may be this one.
+            g: an int of any size or sign, which is reduced modulo the order of X; or integers that broadcast
+                with the batch axes, one for each polynomial of the result. An array on a GPU is copied to the
+                host.
+            out: a Poly of this ring and of the result's batch shape to write into. It may be this value.
 
         Raises:
-            ParameterError: g is not coprime, so that X -> X^g is not an automorphism; or shapes that do not
-                broadcast.
+            ParameterError: g is not coprime to the order of X, so that X -> X^g is not an automorphism; or
+                the shape of g does not broadcast with the batch axes.
             CoefficientError: g holds something other than integers.
-            OutputError: `out` cannot take the result.
-            DeviceError: an array of a GPU or of more than 8192 integers, in a call that polygpu.capture
-                records on a GPU.
+            OutputError: `out` cannot hold the result (see Poly).
+            DeviceError: polygpu.capture records the call on a GPU, and g is an array on a GPU or has more
+                than 8192 integers.
 
-        Cost: a permutation, in either domain; two transforms more for a value that an incomplete transform
-        has evaluated. Source: docs/math.md, "Automorphisms".
+        Cost: a permutation, in either domain. A value that was evaluated by an incomplete transform takes two
+        transforms in addition. Source: docs/math.md, "Automorphisms".
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([1, 2, 3, 4]).automorphism([3, -1]).to_bigints(centered=True).tolist()
@@ -773,17 +790,17 @@ class Poly(Value, NotAnArray):
         Args:
             k: any int, or integers that broadcast with the batch axes, one for each polynomial of the result.
                 An array on the value's GPU stays there.
-            out: a Poly of the ring and of the result's batch shape to write into; may be this one.
+            out: a Poly of this ring and of the result's batch shape to write into. It may be this value.
 
         Raises:
-            ParameterError: shapes that do not broadcast.
+            ParameterError: the shape of k does not broadcast with the batch axes.
             CoefficientError: k holds something other than integers.
-            OutputError: `out` cannot take the result.
-            DeviceError: an array on another device, or of more than 8192 integers on the host, in a call that
-                polygpu.capture records on a GPU.
+            OutputError: `out` cannot hold the result (see Poly).
+            DeviceError: polygpu.capture records the call on a GPU, and k is an array on another device or has
+                more than 8192 integers on the host.
 
-        Cost: of coefficients one pass, which turns them around. Of values the transform of X^k for each entry
-        of k, and a product point by point.
+        Cost: for a value in coefficients one pass, which rotates the coefficients. For an evaluated value one
+        transform of X^k per entry of k, and a pointwise product.
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([1, 2, 3, 4]).mul_monomial([-1, 4]).to_bigints(centered=True).tolist()
@@ -792,18 +809,20 @@ class Poly(Value, NotAnArray):
         return held(mul_monomial(self, k, memory_of(self._plan, out)), out)
 
     def to_slots(self) -> Array:
-        """Return the slots: the residues at the roots of X^n + 1 modulo a prime q, as two rows of n/2.
+        """Return the slots: the values at the n roots of X^n + 1 modulo a prime q, as two rows of n/2.
 
-        The first row is at psi^(5^j), the second at psi^(-5^j), j = 0 ... n/2 - 1, psi = ring.roots[0].
-        `automorphism(5)` turns both rows left by one, `automorphism(-1)` exchanges them.
+        Slot j of the first row is the value at psi^(5^j), and of the second row at psi^(-5^j), where
+        psi = ring.roots[0] and j = 0 ... n/2 - 1. `automorphism(5)` rotates both rows left by one slot, and
+        `automorphism(-1)` exchanges the rows.
 
         Returns:
-            Residues (*batch, n) of the ring's dtype, the rows one after the other, on the value's device.
+            Residues (*batch, n) of the ring's dtype, first row first, on the value's device.
 
         Raises:
-            NotNTTFriendly: the ring is not negacyclic with one prime q = 1 mod 2n, q below 2**64.
+            NotNTTFriendly: the ring is not negacyclic, or its modulus is not a single prime q = 1 mod 2n
+                below 2**64.
 
-        Cost: one pass, and a transform of coefficients. Source: Smart, Vercauteren 2011/133.
+        Cost: one pass, and a transform if the value is in coefficients. Source: Smart, Vercauteren 2011/133.
 
         >>> from polygpu import Ring
         >>> a = Ring(8, 17).from_slots([1, 2, 3, 4, 5, 6, 7, 8])
@@ -813,21 +832,22 @@ class Poly(Value, NotAnArray):
         return to_slots(self)
 
     def __call__(self, x: int | Sequence[int] | Array) -> Any:
-        """Evaluate at the points x modulo Q, as the polynomial of degree below n with these coefficients.
+        """Evaluate at the points x modulo Q, as polynomials of degree below n over the integers modulo Q.
 
         Args:
-            x: the points: integers of any size and sign, one or an array of any shape.
+            x: the points: one integer of any size and sign, or an array of integers, of any shape.
 
         Returns:
-            Python ints in an array (*batch, *x.shape), in [0, Q); one int for a single polynomial and point.
+            Python ints in [0, Q), in an object array (*batch, *x.shape). For a single polynomial and a single
+            point the result is one int.
 
         Raises:
             ParameterError: a point is a Poly. NotAnInteger: a point is not an int.
 
-        Cost: n products of words a limb, point and polynomial. For moduli up to 2**64 they are products of
-        matrices on the value's device: up to 2**62, 0.3 ms for a point at n = 2**20 on a core. For larger
-        moduli log2 n passes over halves of the coefficients: 80 ns a coefficient. An evaluated value takes an
-        inverse transform first.
+        Cost: n products of words per limb, point and polynomial. For moduli up to 2**64 they are computed as
+        matrix products on the value's device; for moduli up to 2**62, a point at n = 2**20 takes 0.3 ms on
+        one core. A larger modulus takes log2 n passes, each over half as many coefficients as the one before,
+        together 80 ns per coefficient. An evaluated value takes an inverse transform first.
         Source: Paterson & Stockmeyer 1973 (baby steps, giant steps).
 
         >>> from polygpu import Ring
@@ -839,16 +859,18 @@ class Poly(Value, NotAnArray):
     def inverse(self) -> Poly:
         """Return the multiplicative inverse, in this value's domain.
 
-        A complete transform makes it pointwise. Otherwise it is found limb by limb in host memory: modulo a
-        prime by the extended Euclid, modulo a power p^k from that modulo p by Hensel lifting.
+        If the ring has a complete transform, the inverse is computed pointwise. Otherwise it is computed limb
+        by limb in host memory: modulo a prime p by the extended Euclidean algorithm, and modulo a power p^k
+        by Hensel lifting of the inverse modulo p.
 
         Raises:
-            NotInvertible: some polynomial has none (the message says which), or a modulus is neither prime
-                nor a power of a prime.
+            NotInvertible: some polynomial has no inverse (the message says which), or a modulus is neither
+                prime nor a power of a prime.
 
-        Cost: with a complete transform 2 log2 q products of evaluated values; modulo a prime above 2^64 three
-        products and a share of one inverse of all values. Otherwise about n^2 products of words a limb
-        (0.2 ms at n = 701, q = 3); modulo p^k log2 k times two products of polynomials more.
+        Cost: with a complete transform 2 log2 q pointwise products; modulo a prime above 2^64 instead three
+        products per value, and a single modular inverse for all values together. Otherwise about n^2
+        products of words per limb (0.2 ms at n = 701, q = 3). Each of the log2 k lifting steps modulo p^k
+        takes two products of polynomials.
         Source: docs/math.md, "Inverses" and "Inverses by the extended Euclid".
 
         >>> from polygpu import Ring
@@ -859,15 +881,15 @@ class Poly(Value, NotAnArray):
         return inverse(self)
 
     def try_inverse(self) -> tuple[Poly, np.ndarray[Any, np.dtype[np.bool_]]]:
-        """Return the inverses of the polynomials that have one, and which ones have one.
+        """Return the inverses, and for each polynomial whether it has one.
 
-        Returns (b, ok): b has this value's shape and domain, and is zero where ok is False. ok has the batch
-        shape, one bool for each polynomial, in host memory.
+        Returns (b, ok). b holds the inverses, in this value's shape and domain, and is zero where there is no
+        inverse. ok is an array of bools in host memory, of the batch shape: True for those that have one.
 
         Raises:
             NotInvertible: a modulus is neither prime nor a power of a prime, so no inverse can be found.
 
-        Cost: see `inverse`; it waits for a GPU.
+        Cost: see `inverse`. The call waits for the GPU.
 
         >>> from polygpu import Ring
         >>> b, ok = Ring(2, 5)([[2, 0], [2, 1], [1, 1]]).try_inverse()  # X^2 + 1 = (X + 2) (X + 3) modulo 5
@@ -879,18 +901,19 @@ class Poly(Value, NotAnArray):
     # ---- between bases of moduli ----
 
     def restrict(self, ring: Ring, *, out: Poly | None = None) -> Poly:
-        """Return the value modulo the moduli of `ring`, which are among its own; the other limbs are dropped.
+        """Return the value modulo the moduli of `ring`, all of which it must have. Other limbs are dropped.
 
         Args:
             ring: a ring of the same degree and kind, such as ring[:k]; its moduli may be in any order.
-            out: a Poly of `ring` with the same batch shape to write into.
+            out: a Poly of `ring`, of this batch shape, to write the result into.
 
         Returns a copy, in this value's domain.
 
         Raises:
             RingMismatch: `ring` is of another degree or kind, or has a modulus that the value does not have.
-            BadRoot: `ring` has another root for a prime that both have. ParameterError: `ring` is not a Ring.
-            OutputError: `out` cannot take the result.
+            BadRoot: `ring` has another root for a prime that both rings have.
+            ParameterError: `ring` is not a Ring.
+            OutputError: `out` cannot hold the result (see Poly).
 
         Cost: a copy. An evaluated value is transformed back and forth if the transform of `ring` has
         leaves of another size.
@@ -903,26 +926,28 @@ class Poly(Value, NotAnArray):
         return self._moved(restrict, ring, out=out)
 
     def convert(self, ring: Ring, *, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
-        """Return the value v, centred in [-Q/2, Q/2), modulo the moduli of `ring`, whatever they are.
+        """Return the value v, centred in [-Q/2, Q/2), modulo the moduli of `ring`, which may be any moduli.
 
         Args:
             ring: a ring of the same degree and kind. Either ring may have one modulus above 2**64.
-            conversion: "exact" gives v for every input. "fast" gives v + uQ with |u| <= floor(k / 2) for k
-                limbs: the sum of y_i (Q/q_i), where y_i = a (Q/q_i)^-1 mod q_i is centred in [-q_i/2, q_i/2).
-            out: a Poly of `ring` with the same batch shape to write into.
+            conversion: "exact" gives v for every input. "fast" gives v + u * Q for an integer u with |u| <=
+                floor(k / 2), if this value has k limbs. The result is the sum of y_i * (Q/q_i) over the
+                moduli q_i, where y_i = v * (Q/q_i)^-1 mod q_i is centred in [-q_i/2, q_i/2).
+            out: a Poly of `ring`, of this batch shape, to write the result into.
 
-        Returns a value in this value's domain if `ring` has it, else in coefficients.
+        Returns a value in this value's domain if `ring` has that domain, else in coefficients.
 
         Raises:
-            RingMismatch: `ring` is of another degree or kind. BadRoot: it has another root for a prime that
-                both have. ParameterError: conversion is another word, or `ring` is not a Ring.
-            OutputError: `out` cannot take the result.
+            RingMismatch: `ring` is of another degree or kind.
+            BadRoot: `ring` has another root for a prime that both rings have.
+            ParameterError: conversion is another word, or `ring` is not a Ring.
+            OutputError: `out` cannot hold the result (see Poly).
 
-        Cost: k products for each coefficient and limb of `ring`. An evaluated value takes inverse transforms
-        of its k limbs, and transforms of the limbs of `ring` that it lacks; limbs that both have are
-        copied.
-        "exact" decides nearly all coefficients in doubles; the others take up to 20 times as long. With a
-        modulus above 2**64 the coefficients become Python ints.
+        Cost: k products for each coefficient and limb of `ring`. Limbs that both rings have are copied. An
+        evaluated value also takes inverse transforms of its k limbs, and transforms of the limbs of `ring`
+        that are new. "exact" computes the multiple of Q to subtract in doubles for nearly all coefficients;
+        the others take up to 20 times as long. If a modulus is above 2**64, the coefficients become Python
+        ints.
         Source: Halevi, Polyakov, Shoup 2018/117; docs/math.md, "Conversion between bases".
 
         >>> import polygpu as pg
@@ -933,17 +958,19 @@ class Poly(Value, NotAnArray):
         return self._moved(convert, ring, conversion, out=out)
 
     def mod_up(self, ring: Ring, *, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
-        """Return the centred value modulo `ring`, a ring with all of this one's moduli and more; see convert.
+        """Return the centred value modulo `ring`, which has all moduli of this value and more. See convert.
 
         Args:
-            ring: a ring of the same degree and kind; the residues modulo this ring's moduli are copied.
+            ring: a ring of the same degree and kind. Residues modulo the moduli of this value are copied.
             conversion: see convert.
-            out: a Poly of `ring` with the same batch shape to write into.
+            out: a Poly of `ring`, of this batch shape, to write the result into.
 
         Raises:
-            RingMismatch: `ring` lacks a modulus. ParameterError: a modulus above 2**64. Others: see convert.
+            RingMismatch: `ring` lacks a modulus of this value, or is of another degree or kind.
+            ParameterError: a modulus is above 2**64, conversion is another word, or `ring` is not a Ring.
+            BadRoot, OutputError: see convert.
 
-        Cost: see convert; only limbs that are new count.
+        Cost: see convert. Only the limbs that are new have to be computed.
         Source: Cheon et al. 2018/931, "ModUp".
 
         >>> import polygpu as pg
@@ -954,26 +981,27 @@ class Poly(Value, NotAnArray):
         return self._moved(mod_up, ring, conversion, out=out)
 
     def scale_up(self, ring: Ring, *, out: Poly | None = None) -> Poly:
-        """Return P times this value modulo `ring`, where P is the product of the moduli that this ring lacks.
+        """Return P times this value modulo `ring`; P is the product of the moduli that only `ring` has.
 
-        Modulo these other moduli the result is zero. It is the value that mod_down divides without a
-        remainder: a.scale_up(ring).mod_down(a.ring) is a.
+        The result is zero modulo these additional moduli. mod_down divides it by P without a remainder:
+        a.scale_up(ring).mod_down(a.ring) equals a.
 
         Args:
-            ring: a ring of the same degree and kind that has all of this one's moduli, in any places. If it
+            ring: a ring of the same degree and kind that has all of this value's moduli, in any order. If it
                 has no others, P is 1.
-            out: a Poly of `ring` with the same batch shape to write into.
+            out: a Poly of `ring`, of this batch shape, to write the result into.
 
-        Returns a value of this batch shape in this value's domain if `ring` has it, else in coefficients.
+        Returns a value of this batch shape, in this value's domain if `ring` has that domain, else in
+        coefficients.
 
         Raises:
-            RingMismatch: `ring` lacks a modulus, or is of another degree or kind.
-            BadRoot: `ring` has another root for a prime that both have.
+            RingMismatch: `ring` lacks a modulus of this value, or is of another degree or kind.
+            BadRoot: `ring` has another root for a prime that both rings have.
             ParameterError: a modulus is above 2**64, or `ring` is not a Ring.
-            OutputError: `out` cannot take the result.
+            OutputError: `out` cannot hold the result (see Poly).
 
-        Cost: one product for each residue of this value, and the zeros. An evaluated value is transformed
-        back and forth if the transform of `ring` has leaves of another size.
+        Cost: one product for each residue of this value, and writing the zeros. An evaluated value is
+        transformed back and forth if the transform of `ring` has leaves of another size.
 
         >>> import polygpu as pg
         >>> R = pg.Ring(4, [17, 97, 113])
@@ -992,28 +1020,31 @@ class Poly(Value, NotAnArray):
         plaintext: int | None = None,
         out: Poly | None = None,
     ) -> Poly:
-        """Divide the value a by P and round it, modulo `ring`; P is the product of the moduli that it lacks.
+        """Divide the value a by P and round; P is the product of the moduli that `ring` does not have.
 
         Args:
-            ring: a ring of some of the moduli, in any order.
-            rounding: "nearest" gives floor((2a + P) / (2P)), halves up; "floor" gives floor(a / P). The
-                result is the same for all integers a that are equal modulo Q.
-            conversion: "exact"; or "fast", with d dropped moduli. Then "nearest" is off by at most
-                floor(d / 2), and "floor" gives floor(a / P) - u with 0 <= u < d.
-            plaintext: t, from 2 to 2**64 and coprime to P, for BGV: the result is changed by at most t / 2 so
-                that P times it is equal to a modulo t. None for no change.
-            out: a Poly of `ring` with the same batch shape to write into.
+            ring: the ring of the result. It has some of this value's moduli, in any order.
+            rounding: "nearest" gives floor((2a + P) / (2P)), which rounds halves up; "floor" gives
+                floor(a / P). Modulo `ring`, the result does not depend on which integer represents a
+                modulo Q.
+            conversion: "exact" divides as above. "fast" is off by a small integer if d moduli are dropped:
+                with "nearest" by at most floor(d / 2), and with "floor" it gives floor(a / P) - u, where
+                0 <= u < d.
+            plaintext: t for BGV, from 2 to 2**64 and coprime to P. Then the result r is changed by at most
+                t / 2, so that P * r is equal to a modulo t. None changes nothing.
+            out: a Poly of `ring`, of this batch shape, to write the result into.
 
         Returns a value in this value's domain.
 
         Raises:
             RingMismatch: `ring` is of another degree or kind, or has a modulus that the value does not have.
-            ParameterError: a modulus above 2**64, another word for rounding or conversion, or plaintext
-                outside its rule.
-            BadRoot: another root for a prime that both have. OutputError: `out` cannot take the result.
+            ParameterError: a modulus is above 2**64, rounding or conversion is another word, or plaintext is
+                out of range or not coprime to P.
+            BadRoot: `ring` has another root for a prime that both rings have.
+            OutputError: `out` cannot hold the result (see Poly).
 
-        Cost: d products for each coefficient and limb of `ring`. An evaluated value takes inverse transforms
-        of the d limbs that fall away, and transforms of the limbs that stay.
+        Cost: d products for each coefficient and limb of `ring`. An evaluated value also takes inverse
+        transforms of the d dropped limbs, and one transform for each limb of `ring`.
         Source: Cheon et al. 2018/931; Halevi, Polyakov, Shoup 2018/117; docs/math.md, "Conversion between
         bases". For plaintext: Brakerski, Gentry, Vaikuntanathan 2011/277, section 4.
 
@@ -1025,14 +1056,15 @@ class Poly(Value, NotAnArray):
         return self._moved(mod_down, ring, rounding, conversion, plaintext, out=out)
 
     def rescale(self, k: int = 1, *, out: Poly | None = None) -> Poly:
-        """Return the value divided by its last k moduli and rounded to the nearest: mod_down(ring[:-k]).
+        """Return the value divided by the product of its last k moduli, rounded: mod_down(ring[:-k]).
 
         Args:
-            k: how many limbs fall away; at least one stays.
+            k: number of limbs to drop. At least one limb must stay.
             out: a Poly of ring[:-k] with the same batch shape to write into.
 
         Raises:
-            ParameterError: k is not from 1 to the number of limbs less one. For all else see mod_down.
+            ParameterError: k is less than 1 or not less than the number of limbs. For other errors see
+                mod_down.
 
         Cost: see mod_down.
 
@@ -1050,26 +1082,30 @@ class Poly(Value, NotAnArray):
         conversion: Precision = "exact",
         out: Poly | None = None,
     ) -> Poly:
-        """Return the digits, one for each group of limbs_per_digit neighbouring limbs, modulo `ring`.
+        """Return the digits modulo `ring`, one for each group of limbs_per_digit neighbouring limbs.
 
-        Digit j is the centred value modulo the product of group j; the last group may be smaller. With
-        g = polygpu.rns.gadget(ring, limbs_per_digit) the sum of digit_j g_j is this value.
+        Digit j is this value modulo the product of the moduli of group j, centred. The last group may be
+        smaller. If g = polygpu.rns.gadget(a.ring, limbs_per_digit) for the value a, then the sum over j of
+        digit j times g[j] is a.
 
         Args:
-            ring: a ring of the same degree and kind.
-            limbs_per_digit: limbs of a group; k limbs have ceil(k / limbs_per_digit) groups.
-            conversion: see convert; it applies to each group.
-            out: a Poly of `ring` with the result's batch shape to write into.
+            ring: the ring of the digits, of the same degree and kind.
+            limbs_per_digit: number of limbs in a group. A value of k limbs has ceil(k / limbs_per_digit)
+                groups.
+            conversion: see convert. It applies to each group.
+            out: a Poly of `ring` and of the result's batch shape to write into.
 
         Returns a value of batch shape (*batch, ceil(k / limbs_per_digit)), in this value's domain if
-        `ring` has it, else in coefficients.
+        `ring` has that domain, else in coefficients.
 
         Raises:
-            RingMismatch, BadRoot: see convert. ParameterError: limbs_per_digit < 1, or a modulus above 2**64.
-            OutputError: `out` cannot take the result.
+            RingMismatch, BadRoot: see convert.
+            ParameterError: limbs_per_digit is less than 1, or a modulus is above 2**64.
+            OutputError: `out` cannot hold the result (see Poly).
 
-        Cost: for each digit that of convert from its group. An evaluated value takes the inverse transforms
-        of its limbs once, and for each digit transforms of the limbs of `ring` that are not of its group.
+        Cost: for each digit the cost of convert from its group to `ring`. An evaluated value also takes one
+        inverse transform for each of its limbs, and for each digit transforms of the limbs of `ring` that
+        are not in the digit's group.
         Source: Han, Ki 2019/688.
 
         >>> import polygpu as pg
@@ -1082,7 +1118,7 @@ class Poly(Value, NotAnArray):
         return self._moved(digits, ring, limbs_per_digit, conversion, out=out)
 
     def _moved(self, verb: Callable[..., Value], ring: Ring, *options: Any, out: Poly | None) -> Poly:
-        """Return what a function of _ops/rns.py gives, as a value of `ring`."""
+        """Apply `verb`, a function of _ops/rns.py, and return its result as a Poly of `ring`."""
         target = plan_of(ring, "ring")
         check_target(self._plan, target, "ring")
         value = verb(self, target, *options, out=memory_of(target, out))
@@ -1094,15 +1130,15 @@ class Poly(Value, NotAnArray):
         """Return the coefficients as Python ints.
 
         Args:
-            centered: whether they are in [-Q/2, Q/2) instead of [0, Q).
+            centered: True for coefficients in [-Q/2, Q/2), False for [0, Q).
 
-        Returns an object array (*batch, n) in host memory, coefficient of X^0 first.
+        Returns an object array (*batch, n) in host memory, with the coefficient of X^0 first.
 
         Raises:
-            OutOfHostMemory: it does not fit.
+            OutOfHostMemory: the result does not fit.
 
-        Cost: on a core about 10 ns a coefficient and limb, and 0.1 us for each int; an inverse transform of
-        evaluated values.
+        Cost: about 10 ns per coefficient and limb on one core, and 0.1 us for each int. An evaluated value
+        takes an inverse transform first.
 
         >>> from polygpu import Ring
         >>> Ring(4, [17, 97])([-1, 2]).to_bigints().tolist()  # Q = 1649
@@ -1113,13 +1149,13 @@ class Poly(Value, NotAnArray):
     def tolist(self) -> list[Any]:
         """Return the coefficients as nested lists (*batch, n) of Python ints in [0, Q), X^0 first.
 
-        They are to_bigints().tolist() for any number of limbs, in the coefficients' domain.
+        The result is equal to to_bigints().tolist(), for any number of limbs and in either domain.
 
         Raises:
-            OutOfHostMemory: it does not fit.
+            OutOfHostMemory: the result does not fit.
 
-        Cost: for one modulus of at most 2**64 that of ndarray.tolist, on a core about 30 ns a coefficient;
-        otherwise that of to_bigints. An inverse transform of evaluated values.
+        Cost: for a single modulus of at most 2**64 the cost of ndarray.tolist, about 30 ns per coefficient on
+        one core; otherwise see to_bigints. An evaluated value takes an inverse transform first.
 
         >>> from polygpu import Ring
         >>> Ring(4, [17, 97])([[-1, 2], [3, 4]]).tolist()  # Q = 1649
@@ -1131,15 +1167,15 @@ class Poly(Value, NotAnArray):
         """Return the coefficients as machine integers.
 
         Args:
-            centered: whether they are in [-Q/2, Q/2), as by default, instead of [0, Q).
+            centered: True for coefficients in [-Q/2, Q/2), the default, or False for [0, Q).
 
         Returns an int64 array (*batch, n) on the value's device.
 
         Raises:
             ParameterError: a coefficient is outside [-2**63, 2**63).
 
-        Cost: on a core about 0.5 ns a coefficient and limb; it waits for a GPU. An inverse transform of
-        evaluated values. Source: docs/math.md, "Integers".
+        Cost: about 0.5 ns per coefficient and limb on one core. The call waits for the GPU. An evaluated
+        value takes an inverse transform first. Source: docs/math.md, "Integers".
 
         >>> from polygpu import Ring
         >>> Ring(2, [17, 97])([-3, 4]).to_int64()
@@ -1148,19 +1184,19 @@ class Poly(Value, NotAnArray):
         return integers.to_int64(self._plan.basis, intt(self)._data, centered)
 
     def to_float64(self, *, centered: bool = True) -> Array:
-        """Return the coefficients as doubles, each the double nearest to the integer, halves to even.
+        """Return the coefficients as doubles, each the double nearest to the integer, with ties to even.
 
-        Integers beyond the largest double become infinite, which takes Q > 2**1023.
+        Integers beyond the largest double become infinite. They occur only if Q > 2**1023.
 
         Args:
-            centered: whether they are in [-Q/2, Q/2), as by default, instead of [0, Q).
+            centered: True for coefficients in [-Q/2, Q/2), the default, or False for [0, Q).
 
         Returns a float64 array (*batch, n) on the value's device.
 
         Raises:
-            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+            OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-        Cost: on a core about 10 ns a coefficient and limb; an inverse transform of evaluated values.
+        Cost: about 10 ns per coefficient and limb on one core, and an inverse transform of evaluated values.
         Source: docs/math.md, "Integers".
 
         >>> from polygpu import Ring
@@ -1172,13 +1208,13 @@ class Poly(Value, NotAnArray):
     def to_residue_ints(self) -> np.ndarray[Any, np.dtype[np.object_]]:
         """Return the residues of `data` as Python ints, in this value's domain.
 
-        Returns an object array (*batch, limbs, n) in host memory. For one modulus above 2**64 it is
-        (*batch, n), of whole residues instead of their words.
+        Returns an object array (*batch, limbs, n) in host memory. For a single modulus above 2**64 its shape
+        is (*batch, n), and each entry is a whole residue rather than one of its words.
 
         Raises:
-            OutOfHostMemory: it does not fit.
+            OutOfHostMemory: the result does not fit.
 
-        Cost: on a core 20 ns a residue.
+        Cost: 20 ns per residue on one core.
 
         >>> from polygpu import Ring
         >>> Ring(4, [17, 97])([-1, 2]).to_residue_ints().tolist()
@@ -1190,16 +1226,17 @@ class Poly(Value, NotAnArray):
         """Compute the norm of each polynomial's centred coefficients.
 
         Args:
-            p: 2 for the root of the sum of squares, 1 for the sum of sizes, inf for the largest size.
+            p: 2 for the root of the sum of squares, 1 for the sum of absolute values, inf for the largest
+                absolute value.
 
-        Returns one number for a single polynomial, else an array of the batch shape. For p = 1 and inf they
-        are exact ints; for p = 2 doubles, each the nearest to the exact norm.
+        Returns one number for a single polynomial, else an array of the batch shape. For p = 1 and p = inf
+        the norms are exact ints. For p = 2 they are doubles, each the double nearest to the exact norm.
 
         Raises:
             ParameterError: p is another number, or a 2-norm is larger than any float.
 
-        Cost: one pass, on a core 3 to 20 ns a coefficient and limb; it waits for a GPU. An inverse transform
-        of evaluated values.
+        Cost: one pass, 3 to 20 ns per coefficient and limb on one core. The call waits for the GPU. An
+        evaluated value takes an inverse transform first.
 
         >>> from polygpu import Ring
         >>> R = Ring(4, 17)
@@ -1221,12 +1258,12 @@ class Poly(Value, NotAnArray):
     def __dlpack__(self, **options: Any) -> Any:
         """Return the residues (*batch, rows, n) as a DLPack capsule, for numpy.from_dlpack(poly) and others.
 
-        torch.from_dlpack(poly) is a tensor of uint32 or uint64, on which PyTorch computes little; if every
-        modulus is below 2^63, its view(torch.int64) has the same numbers. JAX cuts 64 bits to 32 unless
-        jax_enable_x64 is on: polygpu.interop.to_jax raises instead.
+        torch.from_dlpack(poly) is a tensor of uint32 or uint64, for which PyTorch has few operations. If
+        every modulus is below 2^63, view(torch.int64) of a uint64 tensor has the same numbers. JAX cuts 64
+        bits to 32 unless jax_enable_x64 is on; polygpu.interop.to_jax raises an error instead.
 
         Args:
-            options: passed to __dlpack__ of the array, whose errors are raised.
+            options: keyword arguments for __dlpack__ of the array, whose errors are passed on.
 
         Cost: nothing is copied unless the options ask for it.
 
@@ -1238,7 +1275,7 @@ class Poly(Value, NotAnArray):
         return self._data.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return DLPack's type and number of the device that holds the residues, such as (1, 0) for the host.
+        """Return DLPack's device type and device index for the residues, such as (1, 0) for host memory.
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([1]).cpu().__dlpack_device__()
@@ -1251,14 +1288,14 @@ def plan_of(ring: object, name: str) -> RingPlan:
     """Return the plan of a Ring; raise ParameterError for anything else."""
     plan = getattr(ring, "_plan", None)  # ring.py, which defines Ring, imports this module
     if not isinstance(plan, RingPlan) or isinstance(ring, NotAnArray):  # values have a plan too
-        raise ParameterError(f"{name}: {type(ring).__name__}, must be a Ring")
+        raise ParameterError(f"{name} must be a Ring, not {type(ring).__name__}.")
     return plan
 
 
 def limbs_in(ring: Ring, *operands: Any) -> Any:
-    """Return operands modulo the moduli of `ring`, for operations that only read them; ints stay as they are.
+    """Return the operands modulo the moduli of `ring`, for operations that only read them; ints are kept.
 
-    Data of the results may have gaps between items.
+    The arrays of the results may be views with gaps between the polynomials.
     """
     plan, found = plan_of(ring, "ring"), list(operands)
     first: Poly | None = None
@@ -1266,7 +1303,7 @@ def limbs_in(ring: Ring, *operands: Any) -> Any:
         if not isinstance(x, Poly):
             continue
         earlier = next((j for j in range(i) if operands[j] is x), None)
-        if earlier is not None:  # one object stays one, which records know
+        if earlier is not None:  # one object stays one, since records of calls depend on this
             found[i] = found[earlier]
             continue
         found[i] = made = Poly._make(ring, *limbs_of(x, plan))
@@ -1278,7 +1315,7 @@ def limbs_in(ring: Ring, *operands: Any) -> Any:
 
 
 def limbs_in_one_domain(ring: Ring, *operands: Any) -> Any:
-    """Return what limbs_in() gives, evaluated if the domains of operands differ."""
+    """Return the operands as limbs_in() does, all of them evaluated if their domains differ."""
     found = limbs_in(ring, *operands)
     if len({x._domain for x in found if isinstance(x, Poly)}) < 2:
         return found
@@ -1290,45 +1327,51 @@ def limbs_in_one_domain(ring: Ring, *operands: Any) -> Any:
 def memory_of(plan: RingPlan, out: Poly | None) -> Array | None:
     """Return the array of `out`, if given; raise OutputError unless it is a Poly of the ring.
 
-    Operations check the array (_ops/results.py).
+    The operations themselves check the array (_ops/results.py).
     """
     if out is None:
         return None
     if not isinstance(out, Poly):
         raise OutputError(
-            f"out: {type(out).__name__}, must be a Poly; ring.from_residues(array, copy=False) wraps an array"
+            f"out must be a Poly, not {type(out).__name__}. Use ring.from_residues(array, copy=False) to "
+            "wrap an array."
         )
     if out._plan is not plan and out._plan != plan:
-        raise OutputError(f"out: of {out._plan!r}, the result is of {plan!r}")
+        raise OutputError(
+            f"out is in {out._plan!r} and the result is in {plan!r}. Give an out in the ring of the result."
+        )
     return out._data
 
 
 def as_poly(ring: Ring, value: Value, out: Poly | None) -> Poly:
-    """Return a plain value as a Poly of its ring, or `out` if it is given: it was written into its array."""
+    """Return `value` as a Poly of `ring`; or `out`, if given, into whose array `value` was written."""
     if out is None:
         return Poly._make(ring, value._data, value._domain)
     return out._holding(value._data, value._domain)
 
 
 def held(made: Poly, out: Poly | None) -> Poly:
-    """Return a result, or `out` if it is given: the result was written into its array."""
+    """Return the result `made`; or `out`, if given, into whose array the result was written."""
     return made if out is None else out._holding(made._data, made._domain)
 
 
 def without_last(ring: Ring, k: object, name: str, least: int) -> Ring:
-    """Return the ring without its last k limbs; raise ParameterError if k < `least` or if none is left."""
+    """Return the ring without its last k limbs; raise ParameterError if k < `least` or no limb is left."""
     count, limbs = integer(k, name), len(ring.moduli)
     if not least <= count < limbs:
         if limbs <= least:
-            raise ParameterError(f"{name}: {shown(count)} of the one limb; a ring keeps one limb at least")
+            raise ParameterError(
+                f"{name}={shown(count)} does not work for a ring of one limb, since at least one limb must "
+                "stay."
+            )
         raise ParameterError(
-            f"{name}: {shown(count)} must be from {least} to {limbs - 1}: one limb at least stays"
+            f"{name}={shown(count)} must be from {least} to {limbs - 1}, since at least one limb must stay."
         )
     return ring[:-count] if count else ring
 
 
 def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> Poly:
-    """Return the value of a pickle on its device, or on the host with a warning if that is missing."""
+    """Return the value from a pickle on its device; if the device is missing, warn and use host memory."""
     value = ring.from_residues(data, domain=domain, check=True)  # a pickle may come from anywhere
     if device is None:
         return value
@@ -1340,9 +1383,9 @@ def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> P
 
 
 def _operator(method: Callable[[Any], Poly], other: object) -> Poly:
-    """Return the method's result for a Poly or int, or NotImplemented for types with their own operators.
+    """Return method(other) if other is a Poly or int, or NotImplemented so that Python asks other's type.
 
-    Arrays, lists, tuples, bools, strings and other numbers raise.
+    Raise an error for arrays, lists, tuples, bools, strings and other numbers.
     """
     if isinstance(other, Poly) or (isinstance(other, (int, np.integer)) and not isinstance(other, bool)):
         return method(other)
@@ -1359,30 +1402,36 @@ def _negated_plus(a: Poly, x: int) -> Poly:
 
 
 def _way_between(first: RingPlan, second: RingPlan) -> str:
-    """Return text for a message: how to bring one operand into the other's ring."""
+    """Return sentences for an error message: how to move one operand, a or b, into the other's ring."""
     p, q = set(first.moduli), set(second.moduli)
     if first.quotient != second.quotient:
-        return "ring(poly.to_bigints(centered=True)) moves a value from one to another"
+        return "Use ring(poly.to_bigints(centered=True)) to move a value from one to the other."
     if first.moduli == second.moduli:  # only the roots or `product` differ: coefficients stay the same
-        return "ring.from_residues(poly.intt().data) moves a value from one to another"
+        return "Use ring.from_residues(poly.intt().data) to move a value from one to the other."
     if p == q:
-        return "the limbs are in another order: a.restrict(b.ring) puts a's in b's"
+        return "Their limbs are in another order. Use a.restrict(b.ring) to put a's in the order of b's."
     if p > q:
-        return "a.restrict(b.ring) takes a modulo b's moduli, b.mod_up(a.ring) extends b to all of a's"
+        return "Use a.restrict(b.ring) to take a modulo b's moduli, or b.mod_up(a.ring) to extend b to a's."
     if p < q:
-        return "a.mod_up(b.ring) extends a to all of b's moduli, b.restrict(a.ring) takes b modulo a's"
-    join = "" if p & q else "; pg.rns.join(a, b) is the value that has both their residues"
-    return f"a.convert(b.ring) is a's centred value modulo b's moduli{join}"
+        return (
+            "Use a.mod_up(b.ring) to extend a to all of b's moduli, or b.restrict(a.ring) for b modulo a's."
+        )
+    join = "" if p & q else ", or pg.rns.join(a, b) for the value that has the residues of both"
+    return f"Use a.convert(b.ring) for a's centred value modulo b's moduli{join}."
 
 
 def check_one_device(a: Poly, b: Poly) -> None:
-    """Raise DeviceError for values on two devices."""
+    """Raise DeviceError if the two values are on different devices."""
     if not same_device(b._data, a._data):
-        raise DeviceError(f"operands on {a.device} and {b.device}; poly.to({a.device!r}) moves one")
+        raise DeviceError(
+            f"The operands are on {a.device} and {b.device}. Use poly.to({a.device!r}) to copy one of them."
+        )
 
 
 def checked_poly(x: object, name: str) -> Poly:
     """Return x if it is a Poly; raise RingMismatch otherwise."""
     if not isinstance(x, Poly):
-        raise RingMismatch(f"{name}: {type(x).__name__}, must be a Poly; ring(x) makes one of integers")
+        raise RingMismatch(
+            f"{name} must be a Poly, not {type(x).__name__}. Use ring(x) to make one of integers."
+        )
     return x

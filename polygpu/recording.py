@@ -1,4 +1,4 @@
-"""Recorded calls: what polygpu.capture returns."""
+"""Recordings, the functions that polygpu.capture returns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .poly import Poly
 
 
 class Recording:
-    """A recorded call f(*args), to be repeated on these arguments, with the values they hold or are given."""
+    """A recorded call f(*args), which can be repeated on its arguments or on values copied into them."""
 
     def __init__(self, f: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self._f, self._args = f, args
@@ -32,13 +32,15 @@ class Recording:
             self._record()
 
     def _record(self) -> None:
-        """Run f twice, the second time for the graph. The arguments keep their values."""
+        """Run f twice, the second time to record the graph, and restore the values of the arguments."""
         before = [p.copy().data for p in self._polys]
         found: list[Any] = []  # the last result
         first = iter([True])
 
         def run() -> None:
-            found.clear()  # frees the first run's result: a recording reuses its memory, and gets no other
+            # This frees the result of the first run. The second run takes that memory, since it can get
+            # no other memory.
+            found.clear()
             try:
                 found.append(self._f(*self._args))
                 _check_kept(self._places, self._polys, self._domains)
@@ -60,16 +62,16 @@ class Recording:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a GPU's memory that the recording holds: results and temporaries."""
+        """Bytes of GPU memory that the recording holds, for results and temporaries; 0 on the CPU."""
         return 0 if self._on_host else int(self._replay.nbytes)
 
     @property
     def launches(self) -> int:
-        """Number of kernels of this library the recording launches; 0 on the CPU."""
+        """Number of polygpu's kernels that the recording launches; 0 on the CPU."""
         return 0 if self._on_host else int(self._replay.launches)
 
     def __call__(self, *values: Any) -> Any:
-        """Repeat the call on values, which are written into the arguments, or on what those hold."""
+        """Repeat the call on what the arguments hold. If values are given, first copy them into these."""
         if values:
             self._check(values)
             self._write([values[i] for i in self._places])
@@ -85,7 +87,7 @@ class Recording:
         return self._result
 
     def _write(self, values: Sequence[Poly]) -> None:
-        """Write values into the arguments; one that shares memory with an argument is read before all."""
+        """Write values into the arguments. A value that shares memory with an argument is copied first."""
         compute = backend_of(self._polys[0].data)
 
         def read(x: Poly) -> Array:
@@ -101,40 +103,53 @@ class Recording:
             own._domain = domain
 
     def _check(self, values: tuple[Any, ...]) -> None:
-        """Raise an error if these values cannot be those of the arguments."""
+        """Raise an error if these values cannot take the place of the recorded arguments."""
         if len(values) != len(self._args):
             raise ParameterError(
-                f"{len(values)} arguments, recorded with {len(self._args)}; give all or none"
+                f"The call was recorded with {len(self._args)} arguments, and {len(values)} were given. Give "
+                "all of them, or none."
             )
         for i, (new, own) in enumerate(zip(values, self._args, strict=True)):
             if not isinstance(own, Poly):
                 if not _as_recorded(new, own):
                     raise ParameterError(
-                        f"argument {i}: a {type(new).__name__}, not as recorded; only a Poly can be another, "
-                        "numbers, strings and tuples must be equal, all else the same object; record again"
+                        f"Argument {i} is a {type(new).__name__} other than the recorded one. Only a Poly "
+                        "may be replaced. Numbers, strings and tuples must be equal, and anything else must "
+                        "be the same object. Use capture again for other arguments."
                     )
                 continue
             if not isinstance(new, Poly):
-                raise ParameterError(f"argument {i}: {type(new).__name__}, recorded with a Poly")
+                raise ParameterError(
+                    f"Argument {i} must be a Poly, as it was recorded, not {type(new).__name__}."
+                )
             if new.ring != own.ring:
-                raise RingMismatch(f"argument {i}: of {new.ring!r}, recorded with {own.ring!r}")
+                raise RingMismatch(
+                    f"Argument {i} is of {new.ring!r}, but it was recorded with {own.ring!r}. Give a value "
+                    "of that ring, or use capture again."
+                )
             if self._on_host and not own.data.flags.writeable and new is not own:
-                raise OutputError(f"argument {i}: read-only as recorded; record with poly.copy()")
+                raise OutputError(
+                    f"Argument {i} was recorded with a read-only value, which cannot be overwritten. Use "
+                    "capture with poly.copy()."
+                )
             if new.shape != own.shape:
-                raise ParameterError(f"argument {i}: batch shape {new.shape}, recorded with {own.shape}")
+                raise ParameterError(
+                    f"Argument {i} has batch shape {new.shape}, but it was recorded with {own.shape}. Give a "
+                    "value of that shape, or use capture again."
+                )
             self._check_device(i, new)
         polys = [values[i] for i in self._places]
         self._check_domains(polys)
         for m, n, are_same in self._sharing:
             if not (are_same and polys[m].data is polys[n].data):
                 raise ParameterError(
-                    f"arguments {self._places[m]} and {self._places[n]} share memory, so two values cannot "
-                    "be written there; give one value twice where the arguments are the same, or record "
-                    "with copies of them"
+                    f"Arguments {self._places[m]} and {self._places[n]} were recorded with values that share "
+                    "memory, so two values cannot be written there. If both were one value, give one value "
+                    "for both. Otherwise use capture with copies of them."
                 )
 
     def _shared_pairs(self) -> Iterator[tuple[int, int, bool]]:
-        """Yield the pairs of Polys that share memory, by their places, and whether they begin together."""
+        """Yield (m, n, begin_together) for any two Polys that share memory; m and n are indices in _polys."""
         compute = backend_of(self._polys[0].data)
         for (m, x), (n, y) in combinations(enumerate(p.data for p in self._polys), 2):
             if overlap(compute, x, y):
@@ -145,32 +160,33 @@ class Recording:
             if x.domain != domain:
                 way = "intt" if domain == "coef" else "ntt"
                 raise DomainError(
-                    f"argument {i}: domain {x.domain!r}, recorded with {domain!r}; use {way}(), or, where f "
-                    "only writes it, any value of that domain"
+                    f"Argument {i} is in domain {x.domain!r}, but it was recorded in {domain!r}. Use {way}() "
+                    "to change it. If f only writes it, give any value in that domain."
                 )
 
     def _check_device(self, i: int, x: Poly) -> None:
         at, first = self._places[0], self._polys[0]
         if not same_device(x.data, first.data):
-            recorded = "recorded" if self._args[i] is not x else f"argument {at} is"
+            recorded = "it was recorded" if self._args[i] is not x else f"argument {at} is"
             raise DeviceError(
-                f"argument {i}: on {x.device}, {recorded} on {first.device}; "
-                f"poly.to({first.device!r}) moves it"
+                f"Argument {i} is on {x.device}, but {recorded} on {first.device}. Use "
+                f"poly.to({first.device!r}) to move it."
             )
 
 
 def _check_kept(places: Sequence[int], polys: Sequence[Poly], domains: Sequence[Domain]) -> None:
-    """Raise DomainError if f has left an argument in another domain."""
+    """Raise DomainError if f has changed the domain of an argument."""
     for i, x, domain in zip(places, polys, domains, strict=True):
         if x.domain != domain:
             raise DomainError(
-                f"capture: f changes the domain of argument {i} from {domain!r} to {x.domain!r}, and would "
-                "find another at its next call; give one in the domain that f writes, or let f bring it back"
+                f"f must not change the domain of its arguments for capture, but it changes argument {i} "
+                f"from {domain!r} to {x.domain!r}. Give a value in the domain that f writes, or let f change "
+                "it back."
             )
 
 
 def _as_recorded(new: Any, own: Any) -> bool:
-    """Return whether an argument other than a Poly is the recorded one, or is equal to it and of its type."""
+    """Return whether `new` (not a Poly) is the recorded argument `own`, or is equal to it and of its type."""
     if new is own:
         return True
     if type(new) is not type(own):
@@ -178,12 +194,12 @@ def _as_recorded(new: Any, own: Any) -> bool:
     if isinstance(own, tuple):
         return len(new) == len(own) and all(map(_as_recorded, new, own))
     if isinstance(own, (float, complex)):
-        return repr(new) == repr(own)  # 0.0 == -0.0, but they are not the same
+        return repr(new) == repr(own)  # tells 0.0 from -0.0, which are equal
     return isinstance(own, (Number, str, bytes)) and bool(new == own)
 
 
 def _leaves(result: Any) -> Iterator[Any]:
-    """Yield the leaves of nested tuples, lists and dicts: all that is none of these."""
+    """Yield the objects in nested tuples, lists and dicts that are not tuples, lists or dicts themselves."""
     if isinstance(result, (tuple, list, dict)):
         for x in result.values() if isinstance(result, dict) else result:
             yield from _leaves(x)

@@ -1,4 +1,4 @@
-"""Ring: Z_Q[X]/(X^n ± 1) or Z_Q[X]/(X^n - X^(n/2) + 1), Q one modulus or a product of coprime words."""
+"""Ring: Z_Q[X]/(X^n ± 1) or Z_Q[X]/(X^n - X^(n/2) + 1), where Q is one modulus or a product of limbs."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ class Ring:
     """The ring Z_Q[X] modulo X^n + 1 ("negacyclic"), X^n - 1 ("cyclic") or X^n - X^(n/2) + 1 ("trinomial").
 
     A ring makes its elements: ring(integers), ring.from_residues(array), ring.random(). It is frozen and
-    hashable, and rings of equal parameters are equal (see `__eq__`). Tables are built when first needed; all
-    rings that have a prime and its root share them.
+    hashable, and rings with equal parameters are equal (see `__eq__`). The tables of a limb are built when
+    they are first needed. Rings with the same prime and root share them.
 
     Args:
         n: degree, any int from 1 to 2**62; even for a trinomial.
-        moduli: one int of any size from 2, or several pairwise coprime ints, each at most 2**64. Several are
-            the limbs of an RNS ring, whose Q is their product.
-        kind: "negacyclic", "cyclic" or "trinomial". In a trinomial ring X has the order 3n; for n = 2^a 3^b,
-            a > 0, the polynomial is the cyclotomic one of index 3n. It has a transform for n = 2^a, down to
-            values at points, and for n = 3 2^a, down to leaves of 3 coefficients.
-        root: which root of unity the evaluation domain uses, for prime moduli. "minimal" is the smallest of
-            its order, as in SEAL, OpenFHE, ML-KEM and ML-DSA; "generator" is a power of the least primitive
-            root. Or an int, or one int a limb.
-        product: how coefficients are multiplied; the result is the same. "ntt" takes transforms modulo
-            primes, the ring's own or auxiliary ones. "fft" takes transforms in doubles, exact by a proven
-            bound, for moduli up to 2**64. "auto" takes the way for which the estimate of the device is
-            shorter. A complete transform of this ring gives way only to an FFT with an estimate below 80 % of
-            its own.
+        moduli: one int of any size, at least 2; or several pairwise coprime ints, each at most 2**64, which
+            are the limbs of an RNS ring. Q is the product of the moduli.
+        kind: "negacyclic", "cyclic" or "trinomial". In a trinomial ring X has order 3n. If n = 2^a 3^b with
+            a > 0, the trinomial is the cyclotomic polynomial of index 3n. The ring can have a complete
+            transform for n = 2^a, and an incomplete one, with leaves of 3 coefficients, for n = 3 * 2^a.
+        root: which root of unity the transform modulo a prime uses. "minimal" is the smallest root of the
+            needed order, as in SEAL, OpenFHE, ML-KEM and ML-DSA. "generator" is a power of the least
+            primitive root. You can also give the root: an int, or one int for each limb.
+        product: how values in coefficients are multiplied. The result is the same in all cases. "ntt"
+            computes with transforms modulo primes, which are the moduli or auxiliary primes. "fft" computes
+            with transforms in doubles, for moduli up to 2**64; a proven bound of the error makes them exact.
+            "auto" takes the one with the shorter estimated time on the device. If the ring has a complete
+            transform, "auto" takes an FFT only if its estimate is below 80 % of that of the transform.
 
     Raises:
-        ParameterError: n, a modulus, kind or product is outside its rule.
+        ParameterError: n, a modulus, kind or product is not as described above.
         NotAnInteger: n, a modulus or a root is not an int.
         BadRoot: a given root does not have the exact order that the transform needs.
 
-    Cost: nothing of a transform, no tables. Arguments of a ring that is in use or small give a ring with that
-    one's tables and plans, in 2 us.
+    Cost: no tables are made. If a ring with the same arguments is in use, or was made recently and is small,
+    the new one shares its tables and plans and takes 2 us.
 
     >>> ring = Ring(8, 17)
     >>> (ring([0, 1]) * ring([0] * 7 + [1])).to_bigints().tolist()  # X * X^7 = X^8 = -1
@@ -82,7 +82,7 @@ class Ring:
         root: RootRule | int | Sequence[int] = "minimal",
         product: Product = "auto",
     ) -> Ring:
-        """Return a ring over the plan that was made from these arguments before, or over a new one."""
+        """Return a ring with the plan that was made from equal arguments before, or with a new plan."""
         ring = _new(cls)
         _set_plan(ring, ring_plan(n, moduli, kind, root, product))
         return ring
@@ -94,10 +94,13 @@ class Ring:
         return ring
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{name}: a Ring is frozen; make another: Ring(n, moduli, kind=, root=, ...)")
+        raise AttributeError(
+            f"A Ring is frozen, so {name} cannot be set. Make another one with Ring(n, moduli, kind=..., "
+            "root=...)."
+        )
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{name}: a Ring is frozen")
+        raise AttributeError(f"A Ring is frozen, so {name} cannot be deleted.")
 
     # ---- parameters ----
 
@@ -121,7 +124,7 @@ class Ring:
 
     @property
     def moduli(self) -> tuple[int, ...]:
-        """The moduli, one a limb.
+        """The moduli, one for each limb.
 
         >>> Ring(8, [17, 97]).moduli
         (17, 97)
@@ -148,7 +151,7 @@ class Ring:
 
     @property
     def rows(self) -> int:
-        """Length of the limb axis of data: the number of moduli, or the words of one modulus above 2**64.
+        """Length of the limb axis of data: the number of moduli, or of words for one modulus above 2**64.
 
         >>> Ring(8, [17, 97, 113]).rows, Ring(8, 2**100).rows
         (3, 2)
@@ -157,10 +160,10 @@ class Ring:
 
     @property
     def leaf_size(self) -> int | None:
-        """Number of coefficients at which the transform stops: 1 if it is complete; None without a transform.
+        """Number of coefficients in a leaf of the transform: 1 if it is complete, None if there is none.
 
-        Evaluated values of a complete transform are values at points. Of an incomplete one they are residues
-        modulo X^leaf_size - c, the leaves of the tree of factors of the modulus polynomial.
+        A complete transform gives the values of a polynomial at points. An incomplete one gives its residues
+        modulo polynomials X^leaf_size - c, the leaves of the tree of factors of the ring's polynomial.
         Source: docs/math.md, "Incomplete transforms".
 
         >>> Ring(256, 12289).leaf_size, Ring.preset("ml-kem").leaf_size, Ring(256, 2**32).leaf_size
@@ -170,7 +173,7 @@ class Ring:
 
     @property
     def has_eval(self) -> bool:
-        """Whether there is an evaluation domain, of a complete or an incomplete transform.
+        """Whether the ring has an evaluation domain, that is, a complete or an incomplete transform.
 
         >>> Ring(8, 17).has_eval, Ring(8, 2**32).has_eval
         (True, False)
@@ -179,15 +182,17 @@ class Ring:
 
     @property
     def roots(self) -> tuple[int, ...] | None:
-        """The root of unity of each limb: psi of order 2N (negacyclic) or 3N (trinomial), omega of order N.
+        """The root of unity of each limb: psi (negacyclic or trinomial) or omega (cyclic).
 
-        N = n / leaf_size. None for a ring without a transform.
+        With N = n / leaf_size, psi has order 2N (negacyclic) or 3N (trinomial), and omega has order N. None
+        for a ring without a transform.
 
         Raises:
             TablesTooLarge: the tables of the transform do not fit in memory, so no root is searched for.
 
-        Cost: on first use N steps a limb for "minimal" roots, and a primitive root of each prime, which a
-        file keeps (half a second to import SymPy for a new one); then a look-up.
+        Cost: on first use a primitive root of each prime, and N steps per limb for "minimal" roots; after
+        that a look-up. A file keeps the primitive roots. For a prime that the file does not have, SymPy is
+        imported, which takes half a second.
 
         >>> Ring(4, [17, 97]).roots
         (2, 33)
@@ -196,7 +201,7 @@ class Ring:
 
     @property
     def product(self) -> Product:
-        """How coefficients are multiplied: "auto", "fft" or "ntt", as given to Ring.
+        """How values in coefficients are multiplied: "auto", "fft" or "ntt", as given to Ring.
 
         >>> Ring(8, 17).product
         'auto'
@@ -206,18 +211,18 @@ class Ring:
     # ---- limbs ----
 
     def __getitem__(self, key: slice | Iterable[int]) -> Ring:
-        """Return the ring of some of the limbs, in the order given; it shares the tables of their primes.
+        """Return the ring of some of the limbs, in the order given. It shares the tables of these limbs.
 
         Args:
-            key: a slice, or a list of the limbs' numbers: R[:k], R[a:b], R[[2, 0]].
+            key: a slice, or a list of limb indices: R[:k], R[a:b], R[[2, 0]].
 
         Raises:
-            ParameterError: the key is not a slice or list, chooses no limb, or chooses one twice.
+            ParameterError: the key is not a slice or list, chooses no limb, or chooses a limb twice.
             IndexError: there is no such limb.
-            BadRoot: the roots of this ring were given, and the transform modulo the chosen limbs alone has
-                smaller leaves, which need other roots.
+            BadRoot: the roots of this ring were given as ints, and the transform modulo the chosen limbs
+                alone has smaller leaves, which need other roots.
 
-        Cost: 1 us, no tables.
+        Cost: 1 us. No tables are made.
 
         >>> R = Ring(8, [17, 97, 113])
         >>> R[:2], R[[2, 0]].moduli
@@ -225,22 +230,22 @@ class Ring:
         """
         return Ring._of(self._plan.part(checked_limbs(key, len(self._plan.moduli))))
 
-    __iter__ = None  # without this, Python would iterate by __getitem__ of ints, which chooses no limbs
+    __iter__ = None  # otherwise Python would iterate by ring[0], ring[1], ..., which raise an error
 
     def join(self, other: Ring) -> Ring:
-        """Return the ring of this ring's limbs, then the other's; it shares the tables of their primes.
+        """Return the ring of this ring's limbs followed by the other's. It shares the tables of both.
 
         Args:
-            other: a ring of the same degree and kind, with moduli coprime to this one's.
+            other: a ring of the same degree and kind, with moduli coprime to those of this ring.
 
         Raises:
-            RingMismatch: another degree or kind.
-            ParameterError: moduli with a common factor or above 2**64, one ring with product="ntt" and one
-                with "fft", or other is not a Ring.
-            BadRoot: roots of one ring were given, and the joined ring's transform has leaves of another size,
-                which need other roots.
+            RingMismatch: other has another degree or kind.
+            ParameterError: two moduli have a common factor, a modulus is above 2**64, one ring has
+                product="ntt" and the other has "fft", or other is not a Ring.
+            BadRoot: the roots of one ring were given as ints, and the transform of the joined ring has leaves
+                of another size, which need other roots.
 
-        Cost: 1 us, no tables; 3 us for rings that are joined for the first time.
+        Cost: 1 us, or 3 us for rings that are joined for the first time. No tables are made.
 
         >>> Ring(8, [17, 97]).join(Ring(8, 113))
         Ring(8, [17, 97, 113])
@@ -250,16 +255,18 @@ class Ring:
     # ---- identity ----
 
     def __eq__(self, other: object) -> bool:
-        """Return whether two rings have the same degree, kind, moduli in their order, `product` and roots.
+        """Return whether two rings have equal degree, kind, roots, `product` and moduli, in the same order.
 
-        Roots are compared as they are resolved: a ring whose root was given is equal to the ring whose rule
-        finds the same root. Equal rings have the same values, tables and transforms; an operation on values
-        of two equal rings returns a value of the left one's ring. The rule itself decides the roots of other
-        degrees and moduli: ring[...], ring.join, zk.pad and zk.low_degree_extension read it from the ring
-        that they are given. Rings made from the same arguments are one object while it is in use.
+        The roots themselves are compared, not how they were chosen: Ring(..., root="minimal") is equal to the
+        ring to which the minimal root was given as an int. Equal rings have the same values, tables and
+        transforms. An operation on values of two equal rings returns a value of the left operand's ring.
+        Only ring[...], ring.join, zk.pad, zk.low_degree_extension and zk.interpolate can tell equal rings
+        apart: they make a ring of other moduli or of another degree, and find its roots by the `root`
+        argument with which the given ring was made. Rings made from the same arguments share one plan while
+        it is in use.
 
-        Cost: a few comparisons; for different rules for roots, on first use at most what `roots` costs. It
-        needs no tables, so that rings whose tables do not fit in memory can be compared.
+        Cost: a few comparisons. If the `root` arguments differ, at most the cost of `roots` on first use. No
+        tables are needed, so rings whose tables do not fit in memory can be compared.
 
         >>> Ring(4, 17) == Ring(4, [17], root=2), Ring(4, 17) == Ring(4, 17, kind="cyclic")
         (True, False)
@@ -283,9 +290,9 @@ class Ring:
         return rf"$\mathbb{{Z}}_{{{q}}}[X]/({self._plan.quotient.latex})$"
 
     def explain(self) -> str:
-        """Describe how this ring multiplies on the current device: way, word, root, tables and memory.
+        """Describe how this ring multiplies on the current device: method, word size, root, tables, memory.
 
-        Cost: about 0.3 ms and no tables; on first use what `roots` costs.
+        Cost: about 0.3 ms, and on first use the cost of `roots`. No tables are made.
 
         >>> print(Ring(256, 3329).explain())  # doctest: +ELLIPSIS
         Ring(256, 3329): Z_Q[X]/(X^256 + 1), Q of 12 bits
@@ -305,22 +312,22 @@ class Ring:
         """Return the elements with these integers as coefficients, reduced modulo every limb.
 
         Args:
-            x: ints of any size and sign, as nested lists or an array of integers or Python ints, with axes
-                (*batch, at most n). Coefficient of X^0 first; missing ones are zero. A single int is a
-                constant. Arrays of PyTorch, JAX and others with `__dlpack__` are read where they lie. An
-                array on a GPU stays there, all else goes to the current device.
+            x: ints of any size and sign, as nested lists or as an array of integers or Python ints, with axes
+                (*batch, at most n). The coefficient of X^0 comes first, and missing coefficients are zero. A
+                single int is a constant polynomial. Arrays of PyTorch, JAX and others with `__dlpack__` are
+                read in place. The result is on the GPU of x if x is an array on a GPU, else on the current
+                device.
 
         Returns a Poly in coefficients.
 
         Raises:
-            CoefficientError: floats, bools, strings, None, complex: nothing is rounded or guessed. See
-                `from_floats` for floats.
-            ParameterError: more than n coefficients.
-            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+            CoefficientError: x contains floats, bools, strings, None or complex numbers. Use `from_floats`
+                for floats.
+            ParameterError: x has more than n coefficients.
+            OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-        Cost: one pass for machine integers. A list of ints that fit 64 bits takes about half of what
-        numpy.array takes for it. Of larger ints, about 0.2 us a coefficient and 1 ns for each of its words
-        and limb.
+        Cost: one pass for machine integers. A list of ints of at most 64 bits takes about half the time of
+        numpy.array(list). A larger int takes about 0.2 us, and for each of its words 1 ns per limb.
 
         >>> Ring(4, 17)([-1, 2**70]).to_bigints().tolist()
         [16, 13, 0, 0]
@@ -338,25 +345,26 @@ class Ring:
         copy: bool | None = None,
         check: bool | None = None,
     ) -> Poly:
-        """Return the elements with these residues; they share the array if they can.
+        """Return the elements with these residues. They share the memory of the array if possible.
 
         Args:
-            data: integers (*batch, rows, n), canonical, that is in [0, q). For one modulus above 2**64 its
-                rows are the words of the residues, the lowest first. The memory of arrays of PyTorch, JAX and
-                others with `__dlpack__` is shared as that of NumPy's and CuPy's.
-            domain: "coef", or "eval" in the ring's bit-reversed order.
+            data: integers (*batch, rows, n), canonical, that is in [0, q). For one modulus above 2**64 the
+                rows are the words of the residues, lowest word first. Memory is shared with arrays of NumPy,
+                CuPy, PyTorch, JAX and others that have `__dlpack__`.
+            domain: "coef" if data are coefficients, or "eval" if they are evaluated, in bit-reversed order.
             copy: None copies only if dtype or layout make it necessary, True always, False never.
-            check: True checks that all residues are canonical. Without it they are checked when they are
-                converted from another dtype, and inside `with polygpu.debug()`.
+            check: True checks that all residues are canonical. Otherwise they are checked only if they are
+                converted from another dtype, or inside `with polygpu.debug()`.
 
         Raises:
-            ParameterError: a wrong shape, or copy=False although a copy is necessary.
-            CoefficientError: no integers.
-            DomainError: another domain. NotNTTFriendly: "eval", and the ring has no transform.
+            ParameterError: the shape of data does not end in (rows, n), or copy is False although a copy is
+                necessary.
+            CoefficientError: data holds something other than integers.
+            DomainError: domain is another word. NotNTTFriendly: it is "eval", and the ring has no transform.
             NotCanonical: a residue that is checked is outside [0, q).
 
-        Cost: nothing for a C-contiguous array of the ring's dtype, else one pass. A check is one pass more;
-        residues on a GPU are copied to the host for it.
+        Cost: nothing for a C-contiguous array of the ring's dtype, else one pass. A check takes one more
+        pass, for which residues on a GPU are copied to the host.
 
         >>> Ring(2, [5, 7]).from_residues([[4, 0], [6, 0]]).to_bigints(centered=True).tolist()
         [-1, 0]
@@ -367,8 +375,8 @@ class Ring:
     def from_floats(self, x: Any, *, scale: float | Fraction = 1) -> Poly:
         """Return the elements whose coefficients are the integers nearest to x times scale.
 
-        The product is that of real numbers. It is rounded once, halves to the even integer, and then reduced
-        modulo every limb, so it is exact at any size. CKKS encodes slots z by
+        The exact product of real numbers is rounded once, halves to the even integer, and then reduced modulo
+        every limb. So the result is exact at any size. CKKS encodes slots z by
         `ring.from_floats(polygpu.fft.from_slots(z), scale=scale)`.
 
         Args:
@@ -376,8 +384,8 @@ class Ring:
                 (*batch, at most n) as in ring(x).
             scale: an int, a finite float or a Fraction, of any sign.
 
-        Returns a Poly in coefficients. If x is an array on a GPU, the result lies there. Scales that are not
-        powers of two, and products of 2**63 and more, are computed on the host.
+        Returns a Poly in coefficients, on the GPU of x if x is an array on a GPU, else on the current device.
+        If scale is not a power of two, or a product is at least 2**63, the host computes the coefficients.
 
         Raises:
             CoefficientError: x has NaN, an infinity, complex numbers, bools, long doubles or anything else
@@ -385,9 +393,9 @@ class Ring:
             ParameterError: there are more than n coefficients, or scale is not a finite number.
             OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-        Cost: on a core about 10 ns a coefficient more than ring(integers) for floats if scale is a power of
-        two, and about 20 ns for other scales, if products are below 2**63. For larger ones it is 0.2 us if
-        scale is a power of two, else 1 to 4 us, as for mixed lists.
+        Cost: per coefficient and on one core, for floats, in addition to the cost of ring(integers): about
+        10 ns if scale is a power of two, else about 20 ns. If products are at least 2**63: 0.2 us if scale is
+        a power of two, else 1 to 4 us. Lists that mix floats and ints take 1 to 4 us.
 
         >>> Ring(4, 97).from_floats([0.5, 1.5, -0.25, 1e-3], scale=1000).to_int64().tolist()
         [15, 45, 41, 1]
@@ -398,7 +406,7 @@ class Ring:
 
     def _checked_domain(self, domain: object) -> Domain:
         if not isinstance(domain, str) or domain not in ("coef", "eval"):
-            raise DomainError(f"domain: {domain!r} must be 'coef' or 'eval'")
+            raise DomainError(f"domain={domain!r} must be 'coef' or 'eval'.")
         if domain == "eval":
             self._plan.check_eval()
             return "eval"
@@ -407,15 +415,17 @@ class Ring:
     def from_slots(self, values: Any) -> Poly:
         """Return the evaluated elements whose slots are these integers, the inverse of Poly.to_slots.
 
-        To add or multiply two elements is to add or multiply their slots one by one. BFV encrypts such
-        elements modulo t; its papers call this batching.
+        Adding or multiplying two elements adds or multiplies their slots one by one. BFV encrypts such
+        elements of a ring modulo t; its papers call this batching.
 
         Args:
-            values: integers (*batch, n) of any size, taken modulo q.
+            values: integers (*batch, n) of any size, which are reduced modulo q.
 
         Raises:
-            NotNTTFriendly: the ring is not negacyclic with one prime q = 1 mod 2n, q below 2**64.
-            ParameterError: another length of the last axis. CoefficientError: no integers.
+            NotNTTFriendly: the ring is not negacyclic, or its modulus is not a single prime q = 1 mod 2n
+                below 2**64.
+            ParameterError: the length of the last axis is not n.
+            CoefficientError: values holds something other than integers.
 
         Cost: one pass. Source: Smart, Vercauteren 2011/133.
 
@@ -429,7 +439,7 @@ class Ring:
         """Return a batch of zeros on the current device.
 
         Args:
-            batch: batch shape, an int or several; a single polynomial by default.
+            batch: batch shape, an int or a tuple of ints. By default the result is a single polynomial.
             domain: "coef" for a value in coefficients, or "eval" for an evaluated one.
 
         Raises:
@@ -446,12 +456,12 @@ class Ring:
         return Poly._make(self, empty(backend(), shape, self.dtype, zero=True), chosen)
 
     def ones(self, batch: int | tuple[int, ...] = (), *, domain: Domain = "coef") -> Poly:
-        """Return a batch of the ring's one on the current device.
+        """Return a batch of copies of the constant 1 on the current device.
 
         Args:
             batch: see `zeros`.
-            domain: see `zeros`. The evaluated one is 1 at every point. Modulo the leaves of an incomplete
-                transform it is the constant 1.
+            domain: see `zeros`. Evaluated, the constant 1 is 1 at every point. Modulo each leaf of an
+                incomplete transform it is the polynomial 1, with leaf_size coefficients.
 
         Raises:
             ParameterError, DomainError, NotNTTFriendly, OutOfHostMemory, OutOfDeviceMemory: see `zeros`.
@@ -489,33 +499,36 @@ class Ring:
     ) -> Poly:
         """Return elements uniform in the ring, from a ChaCha20 stream, on the current device.
 
-        A residue is at a statistical distance of at most 2^-64 from uniform. All rings draw from the one
-        stream of a seed: independent values need different seeds or, in one ring, a different `start`.
+        The statistical distance of a residue from uniform is at most 2^-64. All rings draw from the same
+        stream for a seed, so independent values need different seeds or, within one ring, values of `start`
+        for which the batches do not overlap.
 
-        The samplers ternary, binomial, gaussian and tuniform take the same batch, seed and start. They draw
-        one integer for a coefficient and reduce it modulo every limb, so that it does not depend on the
-        moduli. Each sampler, with its parameter and degree, has a stream of its own for a seed.
+        The samplers ternary, binomial, gaussian and tuniform also have batch, seed and start. They draw one
+        integer for each coefficient and reduce it modulo every limb, so that the integer does not depend on
+        the moduli. The stream of a seed is different for each sampler, for each parameter of the sampler
+        (such as sigma), and for each degree.
 
         Args:
-            batch: batch shape, an int or several; a single polynomial by default.
-            domain: "coef" reads the residues of the stream as coefficients, "eval" reads the same residues as
-                evaluated ones. These are two values, both uniform: the second is not the transform of the
-                first, and takes none.
-            seed: an int, bytes or str gives the same values on every device and in every run, however the
-                batch is cut. None takes a key from the operating system.
-            start: number of the first polynomial in the stream: a batch of 8 is two of 4 with start 0 and 4.
+            batch: batch shape, an int or a tuple of ints. By default the result is a single polynomial.
+            domain: "coef" takes the residues of the stream as coefficients, "eval" takes the same residues as
+                an evaluated value. Both results are uniform, but the second is not the transform of the
+                first. No transform is computed.
+            seed: an int, bytes or str, which gives the same values on every device and in every run. None
+                takes a new random key from the operating system.
+            start: index of the first polynomial in the stream. A batch of 8 with start=0 has the same values
+                as a batch of 4 with start=0 followed by one of 4 with start=4.
 
         Raises:
-            ParameterError: a negative size, a start outside [0, 2**48), more polynomials than the stream has,
-                or seed=None in a call that polygpu.capture records.
-            NotAnInteger: a seed of another type.
+            ParameterError: a size is negative, start is outside [0, 2**48), the stream does not have enough
+                polynomials, or seed is None in a call that polygpu.capture records.
+            NotAnInteger: seed is not an int, bytes, str or None, or a size or start is not an int.
             DomainError: domain is another word. NotNTTFriendly: it is "eval", and the ring has no transform.
-            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+            OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-        Cost: 8 (W + 1) bytes of stream a coefficient and limb if a residue has W words; 5 ns on a core for
-        W = 1.
-        Source: Bernstein 2008, "ChaCha, a variant of Salsa20"; _ops/sampling.py fixes the stream, and
-        docs/math.md, "Random elements", has the distance.
+        Cost: 8 * (W + 1) bytes of stream per coefficient and limb if a residue has W words. For W = 1 this
+        takes 5 ns on one core.
+        Source: Bernstein 2008, "ChaCha, a variant of Salsa20". _ops/sampling.py defines the stream, and
+        docs/math.md, "Random elements", proves the distance.
 
         >>> R = Ring(4, 97)
         >>> R.random(2, seed=1)[1] == R.random(seed=1, start=1)
@@ -530,21 +543,21 @@ class Ring:
     def ternary(
         self, batch: Batch = (), *, weight: int | None = None, seed: Seed = None, start: int = 0
     ) -> Poly:
-        """Return elements with coefficients uniform in {-1, 0, 1}, or with exactly `weight` of them not 0.
+        """Return elements with coefficients in {-1, 0, 1}, by default uniform and independent.
 
         Args:
-            batch: batch shape.
-            weight: how many coefficients are 1 or -1, with uniform signs and places; None for independent
-                uniform coefficients.
+            batch: see random.
+            weight: number of coefficients that are 1 or -1, in each polynomial; their places and signs are
+                uniform. None for uniform, independent coefficients.
             seed: see random.
             start: see random.
 
         Raises:
-            ParameterError: a weight outside [0, n]; for all else see random.
+            ParameterError: weight is outside [0, n]. For other errors see random.
 
-        Statistical distance from this distribution: at most 2^-64 a coefficient; with a weight n 2^-63 a
-        polynomial.
-        Cost: 8 bytes of stream a coefficient. With a weight the time depends on the values drawn.
+        Statistical distance from this distribution: at most 2^-64 per coefficient, or with a weight at most
+        n * 2^-63 per polynomial.
+        Cost: 8 bytes of stream per coefficient. With a weight, the time depends on the values drawn.
         Source: docs/math.md, "Small random elements".
 
         >>> Ring(4, [17, 97]).ternary(weight=2, seed=1).to_bigints(centered=True).tolist()
@@ -557,19 +570,19 @@ class Ring:
     def binomial(self, eta: int, *, batch: Batch = (), seed: Seed = None, start: int = 0) -> Poly:
         """Return elements with centred binomial coefficients.
 
-        Each is the sum of eta random bits minus the sum of eta others. The variance sigma^2 is eta / 2. The
-        distribution is exact.
+        Each coefficient is the sum of eta random bits minus the sum of eta others. Its variance is eta / 2.
+        The distribution is exact.
 
         Args:
-            eta: from 1 to 32; ML-KEM takes 2 and 3.
-            batch: batch shape.
+            eta: an int from 1 to 32. ML-KEM uses 2 and 3.
+            batch: see random.
             seed: see random.
             start: see random.
 
         Raises:
-            ParameterError: eta outside [1, 32]; for all else see random.
+            ParameterError: eta is outside [1, 32]. For other errors see random.
 
-        Cost: 1, 2, 4 or 8 bytes of stream a coefficient, the least that hold 2 eta bits.
+        Cost: 1, 2, 4 or 8 bytes of stream per coefficient, the fewest that hold 2 * eta bits.
         Source: Alkim et al. 2016, "Post-quantum key exchange".
 
         >>> Ring(4, 17).binomial(2, seed=1).to_bigints(centered=True).tolist()
@@ -583,18 +596,18 @@ class Ring:
         """Return elements with discrete Gaussian coefficients, P(z) proportional to exp(-z^2 / (2 sigma^2)).
 
         Args:
-            sigma: an int, float or Fraction from 0.5 to 2**20, taken exactly.
-            batch: batch shape.
+            sigma: an int, float or Fraction from 0.5 to 2**20, whose exact value is used.
+            batch: see random.
             seed: see random.
             start: see random.
 
         Raises:
-            ParameterError: sigma is not a number or is outside [0.5, 2**20]; for all else see random.
+            ParameterError: sigma is not a number or is outside [0.5, 2**20]. For other errors see random.
 
-        Statistical distance from this distribution, a coefficient: at most 2^-58 for sigma up to 4, 2^-56 up
-        to 16, 2^-53 for every sigma.
-        Cost: 8 bytes of stream a coefficient for sigma up to 16, 16 bytes up to 1024, else 32. No branch or
-        address depends on a value.
+        Statistical distance of a coefficient from this distribution: at most 2^-58 for sigma up to 4, 2^-56
+        up to 16, and 2^-53 for every sigma.
+        Cost: 8 bytes of stream per coefficient for sigma up to 16, 16 bytes up to 1024, else 32. No branch or
+        memory address depends on a value that is drawn.
         Source: docs/math.md, "Small random elements"; Micciancio & Walter 2017 for sigma above 16.
 
         >>> Ring(4, 97).gaussian(3.2, seed=1).to_bigints(centered=True).tolist()
@@ -605,21 +618,21 @@ class Ring:
         )
 
     def tuniform(self, b: int, *, batch: Batch = (), seed: Seed = None, start: int = 0) -> Poly:
-        """Return elements with coefficients in [-2^b, 2^b], nearly uniform, as the noise of TFHE.
+        """Return elements with coefficients in [-2^b, 2^b], distributed like the noise of TFHE.
 
-        The two ends have probability 2^-(b + 2), all integers between them 2^-(b + 1). The distribution is
-        exact.
+        The two ends have probability 2^-(b + 2) each, and each integer between them has 2^-(b + 1). The
+        distribution is exact.
 
         Args:
-            b: from 0 to 62.
-            batch: batch shape.
+            b: an int from 0 to 62.
+            batch: see random.
             seed: see random.
             start: see random.
 
         Raises:
-            ParameterError: b outside [0, 62]; for all else see random.
+            ParameterError: b is outside [0, 62]. For other errors see random.
 
-        Cost: 1, 2, 4 or 8 bytes of stream a coefficient, the least that hold b + 2 bits.
+        Cost: 1, 2, 4 or 8 bytes of stream per coefficient, the fewest that hold b + 2 bits.
         Source: TFHE-rs, Zama.
 
         >>> Ring(4, 97).tuniform(3, seed=1).to_bigints(centered=True).tolist()
@@ -632,16 +645,17 @@ class Ring:
     # ---- the evaluation domain ----
 
     def eval_points(self, limb: int = 0) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return the points x_k of the evaluation domain: entry k of an evaluated row is a(x_k).
+        """Return the points x_k of the evaluation domain: entry k of an evaluated row of a is a(x_k).
 
-        x_k = psi^(2 br(k) + 1) (negacyclic) or omega^br(k) (cyclic), br the reversal of log2 N bits. In a
-        trinomial ring it is psi^(1 + 3 br(k)) if br(k) is even, else psi^(3 br(k) - 4). For an incomplete
-        transform they are the constants c_k of its leaves X^leaf_size - c_k.
+        x_k is psi^(2 br(k) + 1) (negacyclic) or omega^br(k) (cyclic), where psi or omega is the limb's root
+        in ring.roots, and br(k) is k with its log2 N bits in reverse order, N = n / leaf_size. In a trinomial
+        ring x_k is psi^(1 + 3 br(k)) if br(k) is even, else psi^(3 br(k) - 4). If the transform is
+        incomplete, leaf k is X^leaf_size - x_k.
 
         Args:
-            limb: the number of a modulus.
+            limb: index of the limb.
 
-        Returns an array (n / leaf_size,) of the ring's dtype in host memory; of Python ints for a modulus
+        Returns an array (N,) of the ring's dtype in host memory. Its entries are Python ints for a modulus
         above 2**64.
 
         Raises:
@@ -657,15 +671,17 @@ class Ring:
     def natural_order(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the indices that put an evaluated row, or its leaves, in natural order.
 
-        With index = ring.natural_order(), entry k of row[index] is a(psi^(2k + 1)) (negacyclic), a(omega^k)
-        (cyclic), or in a trinomial ring a(psi^e), e the k-th number that has no factor in common with 6.
+        With index = ring.natural_order(), entry k of row[index] is a(psi^(2k + 1)) (negacyclic) or a(omega^k)
+        (cyclic). In a trinomial ring it is a(psi^e), where e is the k-th positive integer coprime to 6, and
+        counting begins with k = 0.
 
-        Returns int64 (n / leaf_size,) in host memory, the bit reversal; another order in a trinomial ring.
+        Returns an int64 array (n / leaf_size,) in host memory. It is the bit reversal, except in a trinomial
+        ring.
 
         Raises:
             NotNTTFriendly: the ring has no transform. TablesTooLarge: its tables do not fit in memory.
 
-        Cost: a table, which is kept.
+        Cost: a table of the result, which is kept.
 
         >>> Ring(8, 17).natural_order().tolist()
         [0, 4, 2, 6, 1, 5, 3, 7]
@@ -676,20 +692,19 @@ class Ring:
 
     @classmethod
     def preset(cls, name: str, n: int | None = None, *, product: Product = "auto") -> Ring:
-        """Return a ring of a scheme, or one over a field of proof systems.
+        """Return the ring of a lattice scheme, or a ring over a field of proof systems.
 
         Args:
-            name: of schemes "ml-kem", "ml-dsa", "falcon-512", "falcon-1024" and "nttru", which is trinomial.
-                Of fields "babybear", "koalabear" and "goldilocks": these rings are cyclic. Their roots are
-                powers of the field's least generator.
-            n: degree, which only rings over fields let you choose; 2**16 by default.
+            name: a scheme: "ml-kem", "ml-dsa", "falcon-512", "falcon-1024" or "nttru", whose ring is
+                trinomial. Or a field: "babybear", "koalabear" or "goldilocks". Rings over fields are cyclic,
+                and their roots are powers of the field's least generator.
+            n: degree, 2**16 by default. You can choose it only for rings over fields.
             product: see Ring.
 
         Raises:
-            ParameterError: no such preset, and the message names the closest; or a degree other than the
-                scheme's.
+            ParameterError: there is no such preset, or n is not the degree of the scheme.
 
-        Cost: nothing of a transform, no tables.
+        Cost: no tables are made.
         Source: FIPS 203, FIPS 204, Falcon specification 1.2, Lyubashevsky & Seiler 2019 (eprint 2019/040).
 
         >>> Ring.preset("ml-kem").roots
@@ -700,7 +715,7 @@ class Ring:
         return cls(**parameters(name, n), product=product)
 
 
-_set_plan = vars(Ring)["_plan"].__set__  # Ring.__setattr__ refuses assignment
+_set_plan = vars(Ring)["_plan"].__set__  # sets ring._plan in spite of Ring.__setattr__, which raises
 
 
 def _make_ring(

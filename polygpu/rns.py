@@ -1,8 +1,8 @@
 """Residue number systems: joining two values, scaling one by t / D, and the gadget of Poly.digits.
 
-A value modulo Q = q_0 ... q_(k-1) is held as its residues modulo each q_i, the limbs. ring[:k] and
-ring.join(other) make rings of other limbs. Poly's methods restrict, convert, mod_up, mod_down, rescale and
-digits take values to such rings.
+A value modulo Q = q_0 * ... * q_(k-1) is held as k limbs, its residues modulo each q_i. ring[:m] makes a ring
+of the first m limbs, and ring.join(other) a ring with the limbs of both. The methods restrict, convert,
+mod_up, mod_down, rescale and digits of Poly take values to such rings.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ __all__ = ["gadget", "join", "scale"]
 
 
 def join(a: Poly, b: Poly) -> Poly:
-    """Return the value modulo the moduli of both operands that is a modulo a's moduli and b modulo b's.
+    """Return the value, modulo the moduli of both operands, that is a modulo a's moduli and b modulo b's.
 
-    By the Chinese remainder theorem there is one. restrict undoes it.
+    By the Chinese remainder theorem there is exactly one. `Poly.restrict` gives each operand back.
 
     Args:
-        a: a value of one ring.
-        b: a value of another, of the same degree and kind, with moduli coprime to a's; batch axes broadcast.
+        a: a value.
+        b: a value of the same degree and kind, whose moduli are coprime to a's. Batch axes broadcast.
 
-    Returns a value of a.ring.join(b.ring): in "eval" if an operand is evaluated and that ring has an
-    evaluation domain, else in coefficients.
+    Returns a value of a.ring.join(b.ring). It is evaluated if an operand is evaluated and that ring has an
+    evaluation domain, else it is in coefficients.
 
     Raises:
-        RingMismatch: rings of another degree or kind, or an operand that is not a Poly.
-        ParameterError: moduli with a common factor or above 2**64, or batch axes that do not broadcast.
-        BadRoot: see Ring.join. DeviceError: operands on two devices.
-        OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+        RingMismatch: the operands differ in degree or kind, or one of them is not a Poly.
+        ParameterError: a modulus of a and one of b have a common factor, a modulus is above 2**64, or batch
+            axes do not broadcast.
+        BadRoot: see Ring.join. DeviceError: the operands are on two devices.
+        OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Cost: a copy; a transform of an operand in the other domain.
+    Cost: a copy, and a transform of an operand that is not in the domain of the result.
 
     >>> import polygpu as pg
     >>> R, S = pg.Ring(4, 17), pg.Ring(4, 97)
@@ -47,27 +48,30 @@ def join(a: Poly, b: Poly) -> Poly:
 
 
 def scale(a: Poly, t: int, ring: Ring, *, divisor: Ring | None = None, out: Poly | None = None) -> Poly:
-    """Return t x / D rounded to the nearest, modulo `ring`, where x is the centred value of a.
+    """Return t * x / D rounded to the nearest, modulo `ring`, where x is the centred value of a.
 
-    Exactly, it is floor((2 t x + D) / (2 D)). BFV takes it twice: it decrypts with D = Q to the ring of
-    plaintexts, and it multiplies with D = Q a product that is held modulo Q and auxiliary primes.
+    The exact result is floor((2 * t * x + D) / (2 * D)). BFV uses `scale` twice, with D = Q. To decrypt, it
+    scales the phase of a ciphertext to the ring of plaintexts. To multiply, it scales the product of two
+    ciphertexts, which is held modulo Q and auxiliary primes.
 
     Args:
         a: a value in a ring of k limbs.
-        t: any int; t x is not reduced before the division.
+        t: any int. The product t * x is not reduced before the division.
         ring: a ring of the same degree and kind, of any moduli up to 2**64.
-        divisor: a ring of some of a's moduli, whose product is D; by default all of them.
+        divisor: a ring of some of a's moduli; D is their product. By default it is a's ring.
         out: a Poly of `ring` with a's batch shape to write into.
 
-    Returns a value in a's domain if `ring` has it, else in coefficients.
+    Returns a value in a's domain if `ring` has that domain, else in coefficients.
 
     Raises:
-        RingMismatch: `ring` or divisor is of another degree or kind, or divisor has a modulus that a lacks.
-        ParameterError: a modulus above 2**64. NotAnInteger: t is not an int.
-        BadRoot: another root for a prime that both have. OutputError: `out` cannot take the result.
+        RingMismatch: `ring` or `divisor` differs from a's ring in degree or kind, or `divisor` has a modulus
+            that a's ring does not have.
+        ParameterError: a modulus is above 2**64. NotAnInteger: t is not an int.
+        BadRoot: two of the rings have different roots for the same prime.
+        OutputError: `out` cannot take the result.
 
-    Cost: k + 3 products for each coefficient and limb of `ring`. An evaluated value takes inverse transforms
-    of its k limbs, and transforms of those of `ring`.
+    Cost: k + 3 products for each coefficient and limb of `ring`. An evaluated value also takes k inverse
+    transforms, and a forward transform for each limb of `ring`.
     Source: Halevi, Polyakov, Shoup 2018/117, sections 2.2 to 2.4, made exact; docs/math.md, "Conversion
     between bases".
 
@@ -81,20 +85,20 @@ def scale(a: Poly, t: int, ring: Ring, *, divisor: Ring | None = None, out: Poly
 
 
 def gadget(ring: Ring, *, limbs_per_digit: int) -> tuple[int, ...]:
-    """Return the factors g_j by which digits give the value back: it is the sum of digit_j g_j modulo Q.
+    """Return the factors g_j that restore a value from its digits, as the sum of digit_j * g_j modulo Q.
 
-    g_j is 1 modulo the limbs of digit j and 0 modulo the others.
+    g_j is 1 modulo the limbs of digit j and 0 modulo all other limbs.
 
     Args:
         ring: the ring of the values that Poly.digits decomposes.
-        limbs_per_digit: limbs of a digit, as in Poly.digits.
+        limbs_per_digit: see Poly.digits.
 
-    Returns one int in [0, Q) for each of the ceil(k / limbs_per_digit) digits of k limbs.
+    Returns one int in [0, Q) for each digit; a ring of k limbs has ceil(k / limbs_per_digit) digits.
 
     Raises:
         ParameterError: `ring` is not a Ring, limbs_per_digit < 1, or a modulus is above 2**64.
 
-    Cost: an inverse modulo the product of each group, in Python ints.
+    Cost: for each digit, one modular inverse of Python ints.
     Source: Han, Ki 2019/688.
 
     >>> import polygpu as pg

@@ -1,7 +1,7 @@
-"""Hypothesis strategies and an oracle for products: for polygpu's own tests and for yours.
+"""Hypothesis strategies, and an oracle for products, for polygpu's own tests and for yours.
 
 Needs Hypothesis: pip install "polygpu[test]". A strategy draws rings, coefficients or values. Hypothesis runs
-a test on many of them, and makes a failing example as small as it can.
+a test on many drawn examples, and makes a failing example as small as possible.
 
 >>> from hypothesis import given
 >>> from polygpu.testing import polys, rings
@@ -10,8 +10,8 @@ a test on many of them, and makes a failing example as small as it can.
 ...     assert a + -a == 0
 >>> test_negation()
 
-For conversions between bases of moduli there are rings that can be joined (chains), and coefficients near the
-points where a division's result changes (edge_coefficients):
+To test conversions between bases of moduli, chains() draws rings that can be joined, and edge_coefficients()
+draws coefficients near the points where the result of a division changes:
 
 >>> from polygpu.testing import chains, edge_coefficients
 >>> from hypothesis.strategies import data
@@ -41,29 +41,32 @@ from .errors import ParameterError
 from .poly import Poly
 from .ring import Ring
 
-# Bits of moduli at which an implementation changes its word or its lazy range.
+# Bit lengths of moduli at which an implementation changes its word size, or the range to which it reduces
+# intermediate values.
 WORD_LIMITS = (29, 30, 31, 32, 46, 49, 50, 51, 52, 59, 60, 61, 62, 63, 64)
 
 
 def multiply_integers(a: Sequence[int], b: Sequence[int], modulus: int, kind: Kind) -> list[int]:
-    """Multiply two polynomials in a ring of this kind, modulo a modulus: an oracle in Python ints alone.
+    """Multiply two polynomials in a ring of this kind and modulus, with Python ints only.
 
-    It shares nothing with the transforms.
+    Use it as an oracle in tests: it shares no code with the transforms.
 
     Args:
-        a: n integers of any size and sign, the coefficient of X^0 first.
-        b: as a.
-        modulus: any int of at least 2.
-        kind: "negacyclic" for X^n + 1, "cyclic" for X^n - 1, "trinomial" for X^n - X^(n/2) + 1, n even.
+        a: n integers of any size and sign, with the coefficient of X^0 first.
+        b: n more such integers.
+        modulus: any int, at least 2.
+        kind: "negacyclic" for X^n + 1, "cyclic" for X^n - 1, or "trinomial" for X^n - X^(n/2) + 1, where n
+            is even.
 
     Returns n ints in [0, modulus).
 
     Raises:
-        ParameterError: a and b have different lengths or none, or an odd one for a trinomial, modulus is less
-            than 2, or kind is another word. NotAnInteger: an entry or the modulus is not an int.
+        ParameterError: a and b have different lengths or are empty, their length is odd although kind is
+            "trinomial", modulus is less than 2, or kind is another word.
+        NotAnInteger: an entry or the modulus is not an int.
 
-    Cost: one product of two big integers (Kronecker substitution), each of n numbers of 2 log2(modulus) +
-    log2(n) bits.
+    Cost: one product of two big integers (Kronecker substitution). Each is made of n numbers of
+    2 log2(modulus) + log2(n) bits.
 
     >>> multiply_integers([1, 2], [3, 4], 100, "negacyclic")
     [95, 10]
@@ -73,13 +76,14 @@ def multiply_integers(a: Sequence[int], b: Sequence[int], modulus: int, kind: Ki
     left, right = ([integer(v, name) % q for v in x] for name, x in (("a", a), ("b", b)))
     if len(left) != len(right) or not left:
         raise ParameterError(
-            f"a, b: lengths {len(left)} and {len(right)} must be equal and at least 1; pad with 0"
+            f"a has length {len(left)} and b has length {len(right)}. The lengths must be equal and at least "
+            "1. Pad the shorter one with zeros."
         )
     check_degree(kind, len(left))
     return big_product(left, right, q, kind)
 
 
-# ---- checks of arguments, made when a strategy is called ----
+# ---- checks of arguments, when a strategy is made ----
 
 
 def _at_least(least: int, x: object, name: str, most: int | None = None) -> int:
@@ -87,18 +91,20 @@ def _at_least(least: int, x: object, name: str, most: int | None = None) -> int:
     value = integer(x, name)
     if value < least or (most is not None and value > most):
         end = "" if most is None else f" and at most {shown(most)}"
-        raise ParameterError(f"{name}: {shown(value)} must be at least {least}{end}")
+        raise ParameterError(f"{name}={shown(value)} must be at least {least}{end}.")
     return value
 
 
 def _check_ring(ring: object) -> None:
     if not isinstance(ring, Ring):
-        raise ParameterError(f"ring: {shown(ring)} must be a Ring; rings().flatmap(...) draws one")
+        raise ParameterError(
+            f"ring must be a Ring, not {type(ring).__name__}. Use rings().flatmap(...) to draw one."
+        )
 
 
 def _check_transform(transform: object) -> None:
     if transform is not None and not isinstance(transform, bool):
-        raise ParameterError(f"transform: {shown(transform)} must be True, False or None, which mixes both")
+        raise ParameterError(f"transform={shown(transform)} must be True, False or None, which mixes both.")
 
 
 # ---- strategies ----
@@ -115,22 +121,22 @@ def kinds() -> st.SearchStrategy[Kind]:
 
 
 def _kinds_of(max_degree: int) -> st.SearchStrategy[Kind]:
-    """Draw kinds that have polynomials of degrees up to max_degree."""
+    """Draw kinds that have rings of degree at most max_degree: trinomials need degree 2."""
     return kinds() if max_degree > 1 else kinds().filter(lambda kind: kind != "trinomial")
 
 
 def _degrees_of(kind: Kind, max_degree: int) -> st.SearchStrategy[int]:
-    """Draw degrees from 1 to max_degree, or even ones for a trinomial."""
+    """Draw degrees from 1 to max_degree, and only even degrees for a trinomial."""
     if kind == "trinomial":
         return degrees(max_degree // 2).map(lambda half: 2 * half)
     return degrees(max_degree)
 
 
 def degrees(max_degree: int = 4096) -> st.SearchStrategy[int]:
-    """Draw degrees from 1 to max_degree, half of them powers of two.
+    """Draw degrees from 1 to max_degree. At least about half of the draws are powers of two.
 
     Args:
-        max_degree: the largest degree, 4096 by default; from 1 to 2**62.
+        max_degree: the largest degree, from 1 to 2**62.
 
     Raises:
         ParameterError: max_degree is outside its range. NotAnInteger: it is not an int.
@@ -145,14 +151,17 @@ def degrees(max_degree: int = 4096) -> st.SearchStrategy[int]:
 
 
 def friendly_moduli(n: int, kind: Kind, max_limbs: int = 5) -> st.SearchStrategy[list[int]]:
-    """Draw primes with a complete transform of degree n, near the limits of the words (WORD_LIMITS).
+    """Draw distinct primes that have a complete transform of degree n.
+
+    All primes of a draw have the same bit length, mostly one of WORD_LIMITS.
 
     Args:
-        n: degree, a power of two up to 2**56; at least 2 for a trinomial.
+        n: degree, a power of two up to 2**56, and at least 2 for a trinomial.
         kind: "negacyclic", "cyclic" or "trinomial".
-        max_limbs: the largest number of primes, which are all different; at least 1.
+        max_limbs: the largest number of primes, at least 1.
 
-    Draws a list of primes of one size, in any order. If n is so large that there are few, it is shorter.
+    Draws a list of primes, in any order. The list is shorter if n is so large that there are not enough
+    primes.
 
     Raises:
         ParameterError: an argument is outside its range. NotAnInteger: n or max_limbs is not an int.
@@ -164,7 +173,7 @@ def friendly_moduli(n: int, kind: Kind, max_limbs: int = 5) -> st.SearchStrategy
     """
     degree = _at_least(1, n, "n", 1 << 56)
     if degree & (degree - 1):
-        raise ParameterError(f"n: {degree} is not a power of two, which a complete transform needs")
+        raise ParameterError(f"n={degree} is not a power of two, which a complete transform needs.")
     check_kind(kind)
     check_degree(kind, degree)
     return _friendly_moduli(degree, kind, _at_least(1, max_limbs, "max_limbs"), 64)
@@ -172,29 +181,35 @@ def friendly_moduli(n: int, kind: Kind, max_limbs: int = 5) -> st.SearchStrategy
 
 @st.composite
 def _friendly_moduli(draw: st.DrawFn, n: int, kind: Kind, max_limbs: int, max_bits: int) -> list[int]:
-    """See friendly_moduli; the primes have at most max_bits bits, which is at least _SPARE more than n's."""
+    """Draw as friendly_moduli does, but only primes of at most max_bits bits.
+
+    max_bits: at least the bit length of n plus _SPARE.
+    """
     least = Quotient(kind, n).order.bit_length() + 4
     bits = draw(st.sampled_from([b for b in WORD_LIMITS if least <= b <= max_bits] or [max_bits]))
     primes = _friendly_primes(n, bits, kind, draw(st.integers(1, max_limbs)), max_bits)
     return draw(st.permutations(primes)) if len(primes) > 1 else primes
 
 
-# A prime that is 1 modulo an order 2^m <= 2^57 exists among those of b bits for each b from m + 7 to 64.
+# For each m <= 57 and each b from m + 7 to 64 there is a prime of b bits that is 1 modulo 2^m.
 _SPARE = 7
 
 
 def _largest_degree(max_degree: int, kind: Kind, max_bits: int) -> int:
-    """Return log2 of the largest degree with a prime of max_bits bits (at most 64) for each smaller one."""
+    """Return log2 of the largest power of two up to max_degree for which friendly primes surely exist.
+
+    max_bits: the largest bit length of the primes, at most 64.
+    """
     return min(max_degree.bit_length() - 1, max_bits - _SPARE - Quotient(kind, 1).order.bit_length() + 1)
 
 
 def _friendly_primes(
     n: int, bits: int, kind: Kind, count: int, max_bits: int = 64, exclude: Iterable[int] = ()
 ) -> list[int]:
-    """Return the `count` largest primes of `bits` bits with a complete transform that are not excluded.
+    """Return the `count` largest primes of `bits` bits that have a complete transform and are not excluded.
 
-    If there are fewer, they are of the next size up to max_bits that has as many, else of the size that has
-    the most.
+    If there are fewer primes of this bit length, take the next bit length up to max_bits that has enough. If
+    none has enough, take the one that has the most.
     """
     skipped = set(exclude)
 
@@ -212,11 +227,11 @@ def _friendly_primes(
 
 
 def moduli(max_bits: int = 200, max_limbs: int = 5) -> st.SearchStrategy[list[int]]:
-    """Draw moduli of any kind: one from 2 to 2**max_bits, or several coprime ones of at most 2**64.
+    """Draw moduli of any kind: one from 2 to 2**max_bits, or several pairwise coprime ones up to 2**64.
 
     Args:
-        max_bits: no modulus is above 2**max_bits; from 1 to 65536, 200 by default.
-        max_limbs: the largest number of moduli; at least 1.
+        max_bits: bound for the moduli, none of which is above 2**max_bits. From 1 to 65536.
+        max_limbs: the largest number of moduli, at least 1.
 
     Draws a list of ints.
 
@@ -241,7 +256,7 @@ def moduli(max_bits: int = 200, max_limbs: int = 5) -> st.SearchStrategy[list[in
 
 
 def _coprime(values: list[int]) -> list[int]:
-    """Return the values that are coprime to all values kept before them."""
+    """Return the values, leaving out each that has a common factor with an earlier value that was kept."""
     kept: list[int] = []
     for q in values:
         if all(gcd(q, p) == 1 for p in kept):
@@ -255,16 +270,16 @@ def rings(
     """Draw rings of all kinds, of any degree and moduli.
 
     Args:
-        max_degree: the largest degree; from 1 to 2**62. Rings with a transform have smaller ones if there are
-            too few primes.
-        transform: True draws only rings with a complete transform, False takes degrees and moduli of any
-            kind, None mixes both.
-        max_bits: no modulus is above 2**max_bits, and of several none above 2**64; from 1 to 65536. Rings
-            with a transform need at least 8.
+        max_degree: the largest degree, from 1 to 2**62. Rings with a transform have smaller degrees if
+            larger ones would not have enough primes.
+        transform: True draws only rings with a complete transform, False draws any degrees and moduli, and
+            None mixes both.
+        max_bits: bound for the moduli, none of which is above 2**max_bits. From 1 to 65536, and at least 8
+            for rings with a transform. The moduli of a ring of several limbs are also at most 2**64.
 
     Raises:
-        ParameterError: an argument is outside its range, or transform is another value. NotAnInteger:
-            max_degree or max_bits is not an int.
+        ParameterError: an argument is outside its range, or transform is not True, False or None.
+        NotAnInteger: max_degree or max_bits is not an int.
 
     >>> from hypothesis import find
     >>> find(rings(max_degree=64, transform=True), lambda ring: ring.n == 4).leaf_size
@@ -282,30 +297,33 @@ def _rings(draw: st.DrawFn, max_degree: int, transform: bool | None, max_bits: i
     friendly = transform if transform is not None else draw(st.booleans())
     if friendly:
         bits = min(max_bits, 64)
-        n = 1 << draw(st.integers(kind == "trinomial", _largest_degree(max_degree, kind, bits)))
-        return Ring(n, draw(_friendly_moduli(n, kind, 5, bits)), kind=kind)
+        least = int(kind == "trinomial")
+        points = 1 << draw(st.integers(least, max(least, _largest_degree(max_degree, kind, bits))))
+        has_thirds = transform is None and kind == "trinomial" and 3 * points <= max_degree
+        n = 3 * points if has_thirds and draw(st.booleans()) else points
+        return Ring(n, draw(_friendly_moduli(points, kind, 5, bits)), kind=kind)
     return Ring(draw(_degrees_of(kind, max_degree)), draw(moduli(max_bits)), kind=kind)
 
 
 def chains(
     max_degree: int = 32, max_limbs: int = 8, transform: bool | None = None
 ) -> st.SearchStrategy[tuple[Ring, Ring]]:
-    """Draw two rings Q and P that can be joined: the limbs of an RNS value, and special or auxiliary limbs.
+    """Draw two rings that can be joined: Q for a value's own limbs, and P for special limbs.
 
-    Limbs are from 2 to 2**64, each of a size of its own, in any order.
+    The moduli are from 2 to 2**64. Their sizes are drawn independently, and they are in any order.
 
     Args:
-        max_degree: the largest degree; from 1 to 2**62. Rings with a transform have smaller ones if there are
-            too few primes.
-        max_limbs: the largest number of limbs of Q, at least 1. P has at most half as many, or one.
-        transform: True draws only rings with a complete transform, False coprime moduli of any kind. None
-            mixes both with incomplete transforms, whose primes may have roots of different orders.
+        max_degree: the largest degree, from 1 to 2**62. Rings with a transform have smaller degrees if
+            larger ones would not have enough primes.
+        max_limbs: the largest number of limbs of Q, at least 1. P has at most half as many, but at least one.
+        transform: True draws only rings with a complete transform, False draws any coprime moduli. None draws
+            both, and also primes with an incomplete transform, which may have roots of different orders.
 
     Draws a pair of rings (Q, P).
 
     Raises:
-        ParameterError: an argument is outside its range, or transform is another value. NotAnInteger:
-            max_degree or max_limbs is not an int.
+        ParameterError: an argument is outside its range, or transform is not True, False or None.
+        NotAnInteger: max_degree or max_limbs is not an int.
 
     >>> from hypothesis import given
     >>> @given(chains(transform=True))
@@ -334,7 +352,7 @@ def _chains(draw: st.DrawFn, max_degree: int, max_limbs: int, transform: bool | 
             start = draw(st.one_of(st.sampled_from((least, most)), st.integers(least, most)))
             found.append(_coprime_near(start, found))
     else:
-        enough = 64 - len(sizes).bit_length()  # a degree with primes enough for all limbs
+        enough = 64 - len(sizes).bit_length()  # bits for n: enough primes are left for all limbs
         least = int(kind == "trinomial")
         n = 1 << draw(st.integers(least, max(least, _largest_degree(max_degree, kind, enough))))
         if way == "incomplete" and kind == "trinomial":
@@ -348,15 +366,16 @@ def _chains(draw: st.DrawFn, max_degree: int, max_limbs: int, transform: bool | 
 
 
 def _coprime_near(start: int, others: Iterable[int]) -> int:
-    """Return the first number coprime to the others: searched from start down to 2, then from start up."""
+    """Return the first of start, start - 1, ..., 2, start + 1, ... that is coprime to all of `others`."""
     product = prod(others)
     return next(q for q in chain(range(start, 1, -1), count(start)) if gcd(q, product) == 1)
 
 
 def coefficients(ring: Ring) -> st.SearchStrategy[list[int]]:
-    """Draw n integers in [0, Q), the coefficients of a polynomial: ordinary ones and worst cases.
+    """Draw n integers in [0, Q), the coefficients of a polynomial: uniform ones and worst cases.
 
-    They are uniform; or each is 0, 1, Q - 1 or next to Q/2; or all are Q - 1; or all but at most four are 0.
+    There are four kinds of draws. The coefficients are uniform; or each is 0, 1, Q - 1 or next to Q/2; or all
+    are Q - 1; or all but at most four are 0.
 
     Args:
         ring: the ring of the polynomial.
@@ -395,14 +414,14 @@ def _coefficients(draw: st.DrawFn, ring: Ring) -> list[int]:
 def edge_coefficients(ring: Ring, divisor: int = 1) -> st.SearchStrategy[list[int]]:
     """Draw n integers in [0, Q) near points where divisions, roundings and conversions change their result.
 
-    The points are the multiples of Q/2, of divisor/2 and of half of Q/q for a modulus q, and the integers
-    whose residue is 0, q/2 or q - 1 modulo each q. The drawn integers are up to 2 away from points of one of
-    these kinds, or of all kinds mixed.
+    There are four kinds of points: the multiples of Q/2, those of divisor/2, those of (Q/q)/2 for a modulus
+    q, and the integers whose residue is 0, q/2 or q - 1 modulo every q. A draw takes points of one kind, or
+    of all kinds mixed, and adds at most 2 to each or subtracts at most 2.
 
     Args:
         ring: the ring of the polynomial.
-        divisor: an int by which the test divides, such as the product of special moduli; at least 1, which
-            stands for none.
+        divisor: the int by which the test divides, at least 1, for example the product of special moduli.
+            Omit it if the test does not divide.
 
     Raises:
         ParameterError: ring is not a Ring, or divisor is less than 1. NotAnInteger: divisor is not an int.
@@ -447,14 +466,14 @@ def polys(
 
     Args:
         ring: the ring.
-        batch: batch shape; None draws a small one, with odd sizes and empty axes among them.
-        domain: "coef" or "eval"; None draws one that the ring has.
+        batch: batch shape. None draws a small one, which may have an axis of odd length or of length 0.
+        domain: "coef" or "eval". None draws one of the domains that the ring has.
         values: a strategy for the n coefficients of one polynomial, coefficients(ring) by default.
 
     Raises:
         ParameterError: ring is not a Ring, a size in batch is negative, or values is not a strategy.
-        NotAnInteger: a size in batch is not an int. DomainError: domain is another word. NotNTTFriendly:
-            "eval", and the ring has no transform.
+        NotAnInteger: a size in batch is not an int. DomainError: domain is another word.
+        NotNTTFriendly: domain is "eval", and the ring has no transform.
 
     >>> from hypothesis import find
     >>> from polygpu import Ring
@@ -466,7 +485,7 @@ def polys(
     domains = [ring._checked_domain(domain)] if domain is not None else ["coef", "eval"][: 1 + ring.has_eval]
     if values is not None and not isinstance(values, st.SearchStrategy):
         raise ParameterError(
-            f"values: {type(values).__name__}, must be a strategy such as coefficients(ring)"
+            f"values must be a strategy such as coefficients(ring), not {type(values).__name__}."
         )
     return _polys(ring, shape, domains, coefficients(ring) if values is None else values)
 

@@ -1,4 +1,4 @@
-"""Where tests run: the devices, a simulated card among them, and how to look into them."""
+"""Devices for tests, among them a simulated GPU, and helpers that look at what a device does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from polygpu._core.plans import sampling as samplers
 from polygpu._core.plans.basis import basis_of
 from polygpu._core.ways import plan_of_product
 
-with warnings.catch_warnings():  # CuPy's own, at import
+with warnings.catch_warnings():  # CuPy may warn when it is imported
     warnings.simplefilter("ignore")
     ABSENT = cuda.absence(0)
 
@@ -35,9 +35,10 @@ needs_compiler = pytest.mark.skipif(
 )
 needs_card = pytest.mark.skipif(ABSENT is not None, reason=f"no GPU answers: {ABSENT}")
 
-# Their names in polygpu.device. The simulated card is the second one of three. So tables that rings keep for
-# it are never taken for those of a real card, and code that falls back to the first card is noticed. A test
-# that needs another simulated card takes the third: "cuda:0" may be the real one.
+# The devices of tests by name, each with its name in polygpu.device. The simulated card is the second one of
+# three, "cuda:1". So the tables that rings keep for it are never mistaken for those of a real card "cuda:0",
+# and code that falls back to the first card is noticed. A test that needs another simulated card uses
+# "cuda:2".
 DEVICES = {"reference": "reference", "toy": "toy", "cpu": "cpu", "simulated": "cuda:1", "cuda": "cuda:0"}
 HOST = ("reference", "toy", "cpu")
 backends.MAKERS["toy"] = ToyBackend
@@ -46,24 +47,24 @@ MARKS = {"simulated": [needs_compiler], "cuda": [pytest.mark.gpu, needs_card]}
 
 
 def product_plan(ring: pg.Ring, product: Any = "auto", device: str | None = None) -> Any:
-    """The plan by which coefficients are multiplied on a device, by default the current one."""
+    """Return the plan by which a device multiplies coefficients. None means the current device."""
     return plan_of_product(ring._plan, product, backends.get_backend(device or backends.current_device()))
 
 
 def on(*devices: str) -> Any:
-    """Runs a test on these devices; a test that is given the fixture `device` alone runs on all."""
+    """Run a test on these devices. A test that only uses the fixture `device` runs on all devices."""
     return _cases(("device",), [(device,) for device in devices])
 
 
 def over(names: Iterable[str], few: Iterable[str] = (), devices: Iterable[str] = DEVICES) -> Any:
-    """Runs a test for each name on each device; on slow ones only for names in `few`, if there are any."""
+    """Run a test for each name on each device. If `few` has names, slow devices run only those."""
     slow, few = ("reference", "toy", "simulated"), set(few)
     cases = [(d, name) for d in devices for name in names if d not in slow or not few or name in few]
     return _cases(("device", "name"), cases)
 
 
 def sized(arguments: str, **cases: Iterable[Any]) -> Any:
-    """Runs a test on each device that is named, with the cases given for that device."""
+    """Run a test on each device that is a keyword, with the cases that are given for this device."""
     names = ("device", *arguments.replace(" ", "").split(","))
     rows = [(d, *(c if len(names) > 2 else (c,))) for d, found in cases.items() for c in found]
     return _cases(names, rows)
@@ -77,7 +78,7 @@ def _cases(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Any:
 
 @contextmanager
 def use(device: str) -> Iterator[str]:
-    """Inside a `with`, make and compute new values on that device."""
+    """Make this device the current one inside a `with`, and yield its name in polygpu.device."""
     name = DEVICES[device]
     if device == "simulated":
         options = {"order": "random", "seed": 7, "concurrent_blocks": 3}
@@ -100,22 +101,22 @@ def use(device: str) -> Iterator[str]:
 
 
 def forget() -> None:
-    """Drop all backends and plans, and what backends keep in plans: they belong to one simulation."""
+    """Drop all backends and plans, with the tables in them, because they belong to one simulation."""
     backends.get_backend.cache_clear()
     backends.check_gpu.cache_clear()
     backends._default_device.cache_clear()
     plan_cache.forget()
     basis_of.cache_clear()
     for sampler in (samplers.sparse, samplers.binomial, samplers.tuniform, samplers.gaussian):
-        sampler.cache_clear()  # they keep their thresholds on each device
+        sampler.cache_clear()  # samplers keep their tables of thresholds on each device
     threads = _cpu.num_threads()
-    backends.get_backend("cpu")  # sets the number of threads when it is made
+    backends.get_backend("cpu")  # making this backend changes the number of threads, which is then restored
     _cpu.set_num_threads(threads)
 
 
 @contextmanager
 def simulated(card: Any = "h100", **options: Any) -> Iterator[Any]:
-    """A simulation of its own, with cards from "cuda:0" on: gives the module that stands in for CuPy."""
+    """Simulate separate cards "cuda:0", "cuda:1", ... in a `with`; yield the module that replaces CuPy."""
     forget()
     try:
         with simulated_cuda(card, **options) as cupy:
@@ -124,34 +125,34 @@ def simulated(card: Any = "h100", **options: Any) -> Iterator[Any]:
         forget()
 
 
-# ---- arrays there ----
+# ---- arrays on the device ----
 
 
 def backend() -> Any:
-    """Of the device that the test runs on."""
+    """Return the backend of the device that the test runs on."""
     return backends.backend()
 
 
 def there(x: Any) -> Any:
-    """A NumPy array on the device; itself on the host."""
+    """Return a NumPy array as an array on the test's device. On the host it is the same array."""
     return backend().from_host(x)
 
 
 def host(x: Any) -> Any:
-    """An array of any device in host memory."""
+    """Return an array of any device as an array in host memory."""
     return x if isinstance(x, np.ndarray) else x.get()
 
 
 def shares_memory(x: Any, y: Any) -> bool:
-    """Whether two arrays of any devices have a word in common."""
+    """Return whether two arrays on any devices overlap in memory."""
     return type(x) is type(y) and bool(backend().xp.shares_memory(x, y))
 
 
-# ---- as on the host ----
+# ---- comparisons with the host ----
 
 
 def same(found: Poly, expected: Poly) -> None:
-    """A value on a card has the bits that the CPU computes."""
+    """Assert that a value on a card has the same bits as the CPU's value."""
     assert found.device.startswith("cuda:") and expected.device == "cpu"
     assert (found.ring, found.domain, found.shape) == (expected.ring, expected.domain, expected.shape)
     assert found.data.flags.c_contiguous and found.data.dtype == expected.data.dtype
@@ -159,13 +160,16 @@ def same(found: Poly, expected: Poly) -> None:
 
 
 def card_name() -> str:
-    """The card that the test runs on; the first one of a simulation of its own."""
+    """Return the name of the card that the test runs on, or "cuda:0" if the current device is not a card.
+
+    The latter is the first card of a simulation by `simulated`.
+    """
     name = backends.current_device()
     return name if name.startswith("cuda") else "cuda:0"
 
 
 def agree(compute: Callable[..., Any], *operands: Poly) -> None:
-    """The same call on a card as on the CPU; operands stay as they were."""
+    """Assert that a call gives the same bits on a card as on the CPU, and does not change its operands."""
     moved = [x.to(card_name()) for x in operands]
     with pg.device("cpu"):
         expected = compute(*operands)
@@ -175,7 +179,7 @@ def agree(compute: Callable[..., Any], *operands: Poly) -> None:
 
 
 def in_threads(works: Sequence[Callable[[], None]]) -> None:
-    """Each work in a thread of its own, all at once; what one raises is raised here."""
+    """Run each function in its own thread, all at the same time. An exception in a thread is raised here."""
     together = Barrier(len(works))
 
     def begin(work: Callable[[], None]) -> None:
@@ -186,11 +190,14 @@ def in_threads(works: Sequence[Callable[[], None]]) -> None:
         list(workers.map(begin, works))
 
 
-# ---- what is launched ----
+# ---- kernels that are launched ----
 
 
 def noted_kernels(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Return a set that collects the names of all kernels launched later, and those of their templates."""
+    """Return a set that collects the names of all kernels launched later.
+
+    A name with template arguments is also added without them.
+    """
     names: set[str] = set()
     kernel = cuda.CudaBackend._kernel
 
@@ -203,9 +210,9 @@ def noted_kernels(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 class Work:
-    """What a card is made to do: the kernels launched, in order; prepared calls; copies from the host.
+    """A record of a card's work: kernels launched, in order, prepared calls, and copies from the host.
 
-    Rings that are made after it know no calls of before.
+    Making a Work drops all plans. So rings that are made later have no prepared calls from before.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +249,7 @@ class Work:
             monkeypatch.setattr(cuda.CudaBackend, name, f)
 
     def of(self, call: Callable[[], Any]) -> tuple[list[str], int, int]:
-        """The kernels that a call launches, how many calls it prepares and how many arrays it copies."""
+        """Return the kernels that a call launches, and how many calls it prepares and arrays it copies."""
         before = len(self.launches), len(self.prepared), len(self.copies)
         call()
         return self.launches[before[0] :], len(self.prepared) - before[1], len(self.copies) - before[2]
@@ -250,7 +257,10 @@ class Work:
 
 @contextmanager
 def card_of(multiprocessors: int, **changes: Any) -> Iterator[Any]:
-    """Yield the backend of a card with this many multiprocessors. Few rows fill one; 0 gives large tiles."""
+    """Yield the backend of a card as if the card had this many multiprocessors.
+
+    With few multiprocessors, few rows fill the card. With 0, the planner chooses large tiles.
+    """
     compute: Any = backends.get_backend(card_name())
     card = compute.card
     compute.card = replace(card, multiprocessors=multiprocessors, **changes)

@@ -330,7 +330,7 @@ def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> I
     """Yield launches for each word that a card uses: few rows, as many as fill it, enough for a flow."""
     words = {word_of(q, size, card): size for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
     words |= {word.grouped(8): 8 for word in words if word.name != "Strict32"}
-    trinomial = {_trinomial(w): size for w, size in words.items() if w.alone != BY_SHIFTS}
+    trinomial = {_trinomial(w): size for w, size in words.items() if not w.among and w != BY_SHIFTS}
     few = {word for word in (*words, *trinomial) if word.among} | {_shifts("CYCLIC"), *trinomial}
     words |= trinomial
     words |= {_shifts("NEGACYCLIC"): 8, _shifts("CYCLIC"): 8}

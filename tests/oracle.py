@@ -1,4 +1,4 @@
-"""What operations of rings must give: Python ints and python-flint, and the rings of the tests."""
+"""The expected results of ring operations, by Python ints and python-flint, and the rings of the tests."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ GOLDILOCKS = 2**64 - 2**32 + 1
 BABYBEAR = 15 * 2**27 + 1
 
 
-# name: degree, moduli, sign of X^n + sign, or 0 for X^n - X^(n/2) + 1. Every word, every way to multiply,
-# degrees of any parity.
+# Each name maps to the degree n, the moduli, and the sign s of the polynomial X^n + s, or 0 for
+# X^n - X^(n/2) + 1. The rings cover every word size, every way to multiply, and even and odd degrees.
 RINGS: dict[str, tuple[int, int | list[int], int]] = {
     "20 bits": (16, ntt_primes(16, bits=20), +1),
     "20 bits cyclic": (32, ntt_primes(32, bits=20, kind="cyclic"), -1),
@@ -105,7 +105,7 @@ def ring(name: str) -> Ring:
     return Ring(n, moduli, kind={1: "negacyclic", -1: "cyclic", 0: "trinomial"}[sign])
 
 
-# One of each path, for rules that do not depend on the modulus, and for devices that are slow.
+# One ring for each code path, for tests whose rule does not depend on the modulus and for slow devices.
 FEW = [
     "30 bits",
     "RNS of 3 words",
@@ -126,7 +126,7 @@ everywhere = pytest.mark.usefixtures("device")
 R17 = Ring(4, 17)
 RNS = Ring(4, [17, 97, 193])
 
-# Of two operands and of their result.
+# Domains of two operands and of their result.
 DOMAINS = [
     ("coef", "coef", "coef"),
     ("eval", "eval", "eval"),
@@ -138,7 +138,7 @@ DOMAINS = [
 
 
 def draw(R: Ring, batch: tuple[int, ...] = (), seed: int = 0) -> np.ndarray:
-    """Random elements, many of their coefficients at the edges; the same at each call."""
+    """Draw elements, many coefficients of which are edge cases. Equal arguments give equal elements."""
     rng, q = random.Random(f"{R!r} {batch} {seed}"), R.modulus
     edges = [0, 1, q - 1, q // 2, (q + 1) // 2 % q]
     values = np.empty(math.prod(batch) * R.n, dtype=object)
@@ -152,23 +152,23 @@ def padded(R: Ring, values: list[int]) -> np.ndarray:
 
 
 def times_monomial(R: Ring, x: Any, k: int) -> list[int]:
-    """X^k x, for any k."""
+    """Multiply x by X^k, for any integer k."""
     return fold(R, [*[0] * (k % (6 * R.n)), *x])  # X^6n = 1 in every ring
 
 
 def centred(x: int, m: int) -> int:
-    """In [-m/2, m/2)."""
+    """Return the representative of x modulo m in [-m/2, m/2)."""
     x %= m
     return x - m if 2 * x >= m else x
 
 
 def fold(R: Ring, coefficients: list[int]) -> list[int]:
-    """The remainder mod the ring's polynomial and Q."""
+    """Return the remainder modulo the ring's polynomial and modulo Q."""
     return [c % R.modulus for c in remainder(R.kind, R.n, coefficients)]
 
 
 def remainder(kind: str, n: int, coefficients: Any) -> list[int]:
-    """The remainder mod the polynomial of this kind and degree, by long division."""
+    """Return the remainder modulo the polynomial of this kind and degree, by long division."""
     rest = [int(c) for c in coefficients]
     for i in reversed(range(n, len(rest))):
         if kind == "trinomial":
@@ -178,13 +178,13 @@ def remainder(kind: str, n: int, coefficients: Any) -> list[int]:
 
 
 def product(R: Ring, x: Any, y: Any) -> list[int]:
-    """x * y of two rows of n ints."""
+    """Multiply two polynomials, each a row of n ints."""
     z = flint.fmpz_poly([int(v) for v in x]) * flint.fmpz_poly([int(v) for v in y])
     return fold(R, [int(c) for c in z])
 
 
 def times(R: Ring, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x * y of batches."""
+    """Multiply two batches of polynomials, which broadcast."""
     x, y = np.broadcast_arrays(x, y)
     z = np.empty(x.shape, dtype=object)
     for i in np.ndindex(x.shape[:-1]):
@@ -193,7 +193,7 @@ def times(R: Ring, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def value_at(row: Any, x: int, q: int) -> int:
-    """a(x) mod q from the definition."""
+    """Evaluate the polynomial with the coefficients `row` at x modulo q, by the definition."""
     return sum(int(c) * pow(x, j, q) for j, c in enumerate(row)) % q
 
 
@@ -205,7 +205,10 @@ def bit_reversed(k: int, points: int) -> int:
 
 
 def leaf_points(R: Ring, limb: int, natural: bool = False) -> list[int]:
-    """The points x_k of the contract; of an incomplete transform, those of the leaves X^leaf_size - x_k."""
+    """Return the points x_k at which the ring's transform must evaluate, in its order or the natural one.
+
+    For an incomplete transform x_k is the constant of the leaf X^leaf_size - x_k.
+    """
     q, root, points = R.moduli[limb], R.roots[limb], R.n // R.leaf_size
     if R.kind == "trinomial":
         half = [6 * bit_reversed(k, points // 2) for k in range(points // 2)]
@@ -216,7 +219,7 @@ def leaf_points(R: Ring, limb: int, natural: bool = False) -> list[int]:
 
 
 def residues(R: Ring, x: np.ndarray) -> list[Any]:
-    """What `data` must hold, as nested lists (*batch, rows, n)."""
+    """Return what Poly.data must hold for the coefficients x, as nested lists (*batch, rows, n)."""
     if R.rows != len(R.moduli):
         rows = [x % R.modulus >> 64 * i & (1 << 64) - 1 for i in range(R.rows)]
     else:
@@ -225,7 +228,7 @@ def residues(R: Ring, x: np.ndarray) -> list[Any]:
 
 
 def check(poly: Poly, expected: Any, domain: str = "coef", batch: Any = None) -> None:
-    """The value, and what the contract says of every Poly."""
+    """Assert that a Poly has the expected coefficients, and all properties that every Poly must have."""
     expected = np.array(expected, dtype=object)
     R = poly.ring
     assert type(poly.data) is backend().xp.ndarray and poly.data.dtype == R.dtype
@@ -260,13 +263,16 @@ LAYOUTS = {
 }
 
 
-# ---- the same bits as on the CPU ----
+# ---- comparisons of a card with the CPU ----
 
 KINDS = ("negacyclic", "cyclic")
 
 
 def drawn(R: Ring, batch: tuple[int, ...] = (), seed: int = 0) -> Poly:
-    """On the host: uniform residues and many at the edges; the first polynomial of a batch is all Q - 1."""
+    """Draw a value on the host, with uniform residues and many edge cases.
+
+    All coefficients of the first polynomial of a batch are Q - 1.
+    """
     if R._plan.basis.wide:
         source = random.Random(f"{R!r} {batch} {seed}")
         edges = [0, 1, R.modulus // 2, R.modulus - 1]
@@ -291,7 +297,10 @@ def drawn(R: Ring, batch: tuple[int, ...] = (), seed: int = 0) -> Poly:
 
 
 def check_ring(R: Ring, batch: tuple[int, ...] = (3,)) -> None:
-    """Every operation of a ring once on a card, on random coefficients with edges and on the largest."""
+    """Compare every operation of a ring on a card with the CPU.
+
+    The operands have random coefficients, edge cases and the largest coefficients.
+    """
     a, b = drawn(R, batch, 1), drawn(R, batch[-1:], 2)
     for x, y in ((a, b), (a, a)):
         agree(Poly.add, x, y)
@@ -319,7 +328,7 @@ def check_ring(R: Ring, batch: tuple[int, ...] = (3,)) -> None:
 
 
 def check_methods(a: Poly, b: Poly, methods: tuple[Any, ...] = ("ntt", "fft")) -> None:
-    """Products by auxiliary primes and by FFT, between which the card chooses."""
+    """Check the methods between which a card chooses for products: auxiliary primes ("ntt") and FFT."""
     for x, y in ((a, b), (a, a)):
         expected = x.mul(y, product="ntt")
         for method in methods:
@@ -327,9 +336,10 @@ def check_methods(a: Poly, b: Poly, methods: tuple[Any, ...] = ("ntt", "fft")) -
 
 
 def edges(R: Ring, batch: tuple[int, ...], seed: int) -> Poly:
-    """On the host: the residues of the first three polynomials are all edges, those of others random.
+    """Make a value on the host whose first three polynomials have only edge cases as residues.
 
-    They are q // 2 in the first one, q // 2 and q // 2 + 1 in turns in the second, and q - 1 in the third.
+    The residues are q // 2 in the first polynomial, alternately q // 2 and q // 2 + 1 in the second, and
+    q - 1 in the third. Other polynomials are as in `drawn`.
     """
     a = drawn(R, batch, seed)
     rows = a.data.reshape(-1, R.rows, R.n)
@@ -347,11 +357,11 @@ def check_products_by_fft(R: Ring, batch: tuple[int, ...]) -> None:
 def check_transform(a: Poly) -> None:
     agree(Poly.ntt, a)
     agree(Poly.intt, a.ntt())
-    agree(Poly.intt, Poly(a.ring, a.data, "eval"))  # the largest values in that domain too
+    agree(Poly.intt, Poly(a.ring, a.data, "eval"))  # a.data has the largest residues, now as evaluated values
 
 
 def prime(n: int, bits: int, kind: Any = "negacyclic") -> int:
-    """The largest of that size with a transform; skips where there is none."""
+    """Return the largest prime of this bit length with a transform of degree n, or skip the test."""
     try:
         return ntt_primes(n, bits=bits, kind=kind)[0]
     except pg.ParameterError as error:
@@ -359,13 +369,16 @@ def prime(n: int, bits: int, kind: Any = "negacyclic") -> int:
 
 
 def chain(n: int, bits: tuple[int, ...], kind: Any = "negacyclic") -> Ring:
-    """A ring whose limbs have these bits."""
+    """Return a ring whose limbs are primes of these bit lengths."""
     primes = {size: iter(ntt_primes(n, bits=size, count=bits.count(size), kind=kind)) for size in set(bits)}
     return Ring(n, [next(primes[size]) for size in bits], kind=kind)
 
 
 def as_key(value: Poly, size: int, special: Ring, g: int | None = None) -> lattice.SwitchKey:
-    """A key for all limbs of a value (digits, 2) that are not special."""
+    """Make a switching key of `value`, whose batch shape is (digits, 2).
+
+    Its ring has all limbs of `value` that are not in `special`.
+    """
     own = [i for i, q in enumerate(value.ring.moduli) if q not in special.moduli]
     return lattice.SwitchKey(
         value, ring=value.ring[own], special=special, limbs_per_digit=size, galois_element=g
@@ -373,11 +386,11 @@ def as_key(value: Poly, size: int, special: Ring, g: int | None = None) -> latti
 
 
 def as_keys(gs: Any, values: Any, size: int, special: Ring) -> list[lattice.SwitchKey]:
-    """Keys of rotations."""
+    """Make a list of rotation keys: one for each Galois element in `gs` and value in `values`."""
     return [as_key(value, size, special, g) for g, value in zip(gs, values, strict=True)]
 
 
 def halved(n: int, bits: int, layers: int) -> int:
-    """A prime whose transform of degree n stops `layers` layers early."""
+    """Return a prime whose transform of degree n must stop `layers` layers early."""
     order = 2 * n >> layers
     return next(q for q in ntt_primes(order // 2, bits=bits, count=50) if (q - 1) % (2 * order))

@@ -137,7 +137,7 @@ def test_sum_into_memory_that_is_given() -> None:
     assert a.sum(out=single) is single and single == a.sum()
     same = a.copy()
     assert a.sum((), out=same) is same and same == a
-    with pytest.raises(pg.errors.OutputError, match=r"batch shape \(3,\), the result has \(2,\)"):
+    with pytest.raises(pg.errors.OutputError, match=r"batch shape \(3,\) and the result has \(2,\)"):
         a.sum(1, out=out)
     with pytest.raises(pg.errors.OutputError, match="overlaps"):
         a.sum(0, out=a[0])
@@ -365,7 +365,7 @@ def test_written_values_may_overlap() -> None:
 def test_what_cannot_be_written() -> None:
     a = RNS(draw(RNS, (2, 3)))
     kept = a.copy()
-    with pytest.raises(pg.ParameterError, match=r"batch shape \(2,\) does not broadcast to \(3,\)"):
+    with pytest.raises(pg.ParameterError, match=r"batch shape \(2,\), which does not broadcast to \(3,\)"):
         a[0] = RNS.zeros(2)
     with pytest.raises(pg.ParameterError, match="does not broadcast"):
         a[0] = RNS.zeros((2, 3))

@@ -170,7 +170,7 @@ def test_what_out_may_not_be_meets_no_record(device: str, name: str) -> None:
         holds(compute(x, y, out := filled(R, (2,))), out, expected)
     # another ring, shape, kind of array
     for wrong in (filled(other, (2,)), wider.from_residues(there(np.zeros((2, 2, 2 * N), wider.dtype)))):
-        with pytest.raises(pg.errors.OutputError, match="the result is of"):
+        with pytest.raises(pg.errors.OutputError, match="the result is in"):
             compute(x, y, wrong)
     for batch in ((3,), (1,), (2, 1), (), (1, 2)):
         with pytest.raises(pg.errors.OutputError, match="batch shape"):
@@ -416,7 +416,7 @@ def test_a_refused_launch_names_the_kernel(device: str) -> None:
     compute: Any = backend()
     one = launch.Launch("pointwise.cu", "permute<u32, false, 1>", (1, 1), 2048, bytes(80))
     with pytest.raises(
-        pg.DeviceError, match=r"cuda:1: permute<u32, false, 1>: CUDA_ERROR_INVALID_VALUE, .*block"
+        pg.DeviceError, match=r"cuda:1 failed with permute<u32, false, 1>: CUDA_ERROR_INVALID_VALUE, .*block"
     ):
         compute.launch(one)
 

@@ -114,7 +114,7 @@ def test_polynomials_take_a_limb_for_each_bit_of_the_degree(keys: ckks.Keys) -> 
         assert found.limbs == c.limbs - (len(coefficients) - 1).bit_length()
         assert found.scale == 2.0**SCHEME.bits
         near(keys, SCHEME.add(found, c), np.polynomial.polynomial.polyval(x, coefficients) + x)
-    with pytest.raises(ValueError, match="degree 16 takes 5 and leaves at least one"):
+    with pytest.raises(ValueError, match="degree 16 uses 5 and must leave at least one"):
         SCHEME.polynomial(keys, [0.0, *tall], c)
 
 

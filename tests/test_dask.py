@@ -394,7 +394,7 @@ class TestErrors:
                 f()
         with pytest.raises(pg.RingMismatch, match="must be a Poly"):
             pd.from_poly(3)  # type: ignore[arg-type]
-        with pytest.raises(pg.RingMismatch, match="one of both"):
+        with pytest.raises(pg.RingMismatch, match="One of a and b must be a BlockedPoly"):
             pd.equal(self.R([1]), self.R([1]))
 
     def test_operands(self) -> None:
@@ -405,7 +405,9 @@ class TestErrors:
                     f(bad)
         for array in (np.ones(3, np.int64), da.ones(3, dtype=np.int64)):
             for f in (lambda b: x + b, lambda b: b - x, lambda b: x * b):
-                with pytest.raises(pg.errors.CoefficientError, match=r"is no constant|is not a constant"):
+                with pytest.raises(
+                    pg.errors.CoefficientError, match=r"must be a Poly or an int|is not a constant"
+                ):
                     f(array)
         with pytest.raises(pg.ParameterError, match="do not broadcast"):
             x + self.R.random(2, seed=1)
@@ -429,7 +431,7 @@ class TestErrors:
             pd.from_array(data.astype(float), self.R)
         with pytest.raises(pg.errors.DomainError):
             pd.from_array(data, self.R, domain="values")  # type: ignore[arg-type]
-        with pytest.raises(pg.ParameterError, match="do not fit"):
+        with pytest.raises(pg.ParameterError, match="does not fit"):
             pd.from_array(data, self.R, chunks=(1, 1))
         for parts in (8, (8, 4, 4), 5):  # 8: parts of 2, too many for n = 16; unequal parts; no divisor
             with pytest.raises(pg.ParameterError, match="equal parts"):
@@ -505,9 +507,9 @@ class TestFiles:
             x.save(tmp_path / f"a.{ending}")
             with pytest.raises(pg.errors.OutputError, match="exists"):
                 (x + 1).save(tmp_path / f"a.{ending}")
-        with pytest.raises(pg.ParameterError, match="names none"):
+        with pytest.raises(pg.ParameterError, match="does not name the ring"):
             pd.load(tmp_path / "a.npy")
-        with pytest.raises(pg.RingMismatch, match="is of"):
+        with pytest.raises(pg.RingMismatch, match="holds values of"):
             pd.load(tmp_path / "a.zarr", Ring(256, 97))
         with pytest.raises(FileNotFoundError):
             x.save(tmp_path / "missing" / "a.npy")
@@ -652,7 +654,7 @@ class TestMemory:
         for call in calls:
             with pytest.raises(pg.errors.OutOfHostMemory) as caught:
                 call()
-            for part in ("a block of 275.00 MiB", "256.00 MiB each (memory_limit)", 'chunks="25MiB"'):
+            for part in ("block needs 275.00 MiB", "256.00 MiB of memory (memory_limit)", 'chunks="25MiB"'):
                 assert part in str(caught.value)
         assert time.monotonic() - start < 10 and not list(tmp_path.iterdir())
 
@@ -668,7 +670,7 @@ class TestMemory:
         start = time.monotonic()
         with pytest.raises(pg.errors.OutOfHostMemory) as caught:
             x.sum().compute()
-        for part in ("of up to 240.00 MiB", "256.00 MiB that a worker has (memory_limit)", 'chunks="25MiB"'):
+        for part in ("of up to 240.00 MiB", "a worker of 256.00 MiB (memory_limit)", 'chunks="25MiB"'):
             assert part in str(caught.value)
         assert isinstance(caught.value.__cause__, KilledWorker) and time.monotonic() - start < 30
 
@@ -707,7 +709,11 @@ class TestMemory:
             assert time.monotonic() - start < 30
         finally:
             small.run(release)
-        for part in ("all workers have stopped", "256.00 MiB that each has (memory_limit)", "up to 1.00 MiB"):
+        for part in (
+            "All workers have stopped",
+            "256.00 MiB that each worker has (memory_limit)",
+            "up to 1.00 MiB",
+        ):
             assert part in str(caught.value)
         assert x.sum().compute() == self.R.random(64, seed=1).sum()
 
@@ -826,13 +832,19 @@ def mapped(path: str, first: int, last: int) -> np.ndarray:
 def test_matrices_that_cannot_be_multiplied() -> None:
     A = da.ones((4, 6), dtype=np.uint8)
     for a, b, q, error, text in (
-        (np.ones((4, 6), np.uint8), np.ones(6), 97, pg.ParameterError, "A: ndarray. Give a dask.array"),
-        (A[0], np.ones(6, int), 97, pg.ParameterError, r"A: of shape \(6,\)"),
+        (
+            np.ones((4, 6), np.uint8),
+            np.ones(6),
+            97,
+            pg.ParameterError,
+            "A must be a dask.array of two axes, not ndarray",
+        ),
+        (A[0], np.ones(6, int), 97, pg.ParameterError, r"A must be .* not one of shape \(6,\)"),
         (A, np.ones(5, int), 97, pg.ParameterError, "must be as long as"),
         (A, np.ones((6, 2, 2), int), 97, pg.ParameterError, "must be as long as"),
-        (A, np.ones(6), 97, pg.errors.CoefficientError, "B: dtype float64"),
-        (A * 1.0, np.ones(6, int), 97, pg.errors.CoefficientError, "A: dtype float64"),
-        (A, np.ones(6, int), 1, pg.ParameterError, "q: 1 must be from 2"),
+        (A, np.ones(6), 97, pg.errors.CoefficientError, "B has dtype float64"),
+        (A * 1.0, np.ones(6, int), 97, pg.errors.CoefficientError, "A has dtype float64"),
+        (A, np.ones(6, int), 1, pg.ParameterError, "q=1 must be from 2"),
         (A[A[:, 0] > 0], np.ones(6, int), 97, pg.ParameterError, "unknown lengths"),
     ):
         with pytest.raises(error, match=text):

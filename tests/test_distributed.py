@@ -224,7 +224,9 @@ def test_what_several_cards_do_is_not_recorded() -> None:
         a = ring.random(4, seed=1)
         x, y, on_first = gpus.spread(a), gpus.divide(a), a.to(gpus.names[0])
         for work in (lambda: x + x, lambda: y + y, lambda: y.ntt(), lambda: y.gather()):
-            with pytest.raises(pg.DeviceError, match=r"capture what each|not recorded|read values back"):
+            with pytest.raises(
+                pg.DeviceError, match=r"capture what each|cannot record a copy|read values back"
+            ):
                 pg.capture(lambda p, work=work: (work(), p)[1], on_first)
         alone = pg.capture(lambda p: p * p, x.parts[0])
         assert alone().cpu() == (a[:2] * a[:2]).cpu()
@@ -323,7 +325,7 @@ def test_what_is_refused_of_coefficients() -> None:
             two.divide(a, log_height=height)  # type: ignore[arg-type]
     with pytest.raises(pg.ParameterError, match=r"\(3,\), \(2,\)|do not broadcast"):
         two.divide(ring.random(3, seed=1)) + two.divide(ring.random(2, seed=1))
-    with pytest.raises(pg.ParameterError, match="as many axes"):
+    with pytest.raises(pg.ParameterError, match="same number of axes"):
         x + two.divide(ring.random(3, seed=1))
     other = two.divide(Ring(64, 641).random(seed=1))
     with pytest.raises(pg.RingMismatch):
@@ -394,9 +396,9 @@ def test_what_is_refused_of_batches_and_limbs() -> None:
     x = two.spread(a)
     with pytest.raises(pg.DeviceError, match="copies"):
         x + single  # type: ignore[operator]
-    with pytest.raises(pg.ParameterError, match="its coefficients are divided"):
+    with pytest.raises(pg.ParameterError, match="coefficients of the operand are divided"):
         x + two.divide(single)  # type: ignore[operator]
-    with pytest.raises(pg.DeviceError, match="spread it before"):
+    with pytest.raises(pg.DeviceError, match="to spread it first"):
         _ = x == single
     with pytest.raises(pg.ParameterError, match="must be a function"):
         x.map("f")  # type: ignore[arg-type]
@@ -414,7 +416,7 @@ def test_what_is_refused_of_batches_and_limbs() -> None:
         two.spread(single, "batch")
     with pytest.raises(pg.ParameterError, match="'batch', 'limbs' or 'copies'"):
         two.spread(a, "rows")  # type: ignore[arg-type]
-    with pytest.raises(pg.ParameterError, match="spread both in one way"):
+    with pytest.raises(pg.ParameterError, match="Spread both with one axis"):
         x + two.spread(a, "limbs")
     for other in (a[0], a[:1], a[:3]):
         with pytest.raises(pg.ParameterError, match="first axis"):
@@ -425,7 +427,7 @@ def test_what_is_refused_of_batches_and_limbs() -> None:
         x + host_devices(4).spread(a)
     with pytest.raises(pg.RingMismatch):
         x + two.spread(Ring(64, 257).random((4, 3), seed=1))
-    with pytest.raises(pg.ParameterError, match="must stay"):
+    with pytest.raises(pg.ParameterError, match="keep the length of the first axis"):
         x.map(lambda p: p.sum(0))
     with pytest.raises(pg.ParameterError, match="other limbs"):
         two.spread(single).map(lambda p: p.restrict(p.ring[:1]) if len(p.ring.moduli) > 1 else ring(1))

@@ -117,18 +117,18 @@ MASKED = np.ma.masked_array([1, 2, 3, 4], [False, True, False, False])
 
 @cases(
     {
-        "n": (lambda: Ring(DIGITS_6000, 17), pg.ParameterError, ["n: ", *ENDS, "2**62"]),
-        "n < 0": (lambda: Ring(-DIGITS_6000, 17), pg.ParameterError, ["n: -0x", "at least 1"]),
-        "n in a list": (lambda: Ring([DIGITS_6000], 17), pg.ParameterError, ["n: [", *ENDS, "int"]),
-        "q < 0": (lambda: Ring(4, -DIGITS_6000), pg.ParameterError, ["moduli: -0x"]),
-        "q in a list of lists": (lambda: Ring(4, [[DIGITS_6000]]), pg.ParameterError, ["moduli: [", *ENDS]),
-        "root": (lambda: Ring(4, 17, root=DIGITS_6000), pg.errors.BadRoot, ["root: ", *ENDS, "[1, q)"]),
-        "roots": (lambda: Ring(4, 15, root=[DIGITS_6000]), pg.errors.BadRoot, ["root: [", *ENDS, "15"]),
-        "g": (lambda: R([1]).automorphism(DIGITS_6000), pg.ParameterError, ["g: ", *ENDS, "coprime"]),
-        "limb": (lambda: RNS.eval_points(DIGITS_6000), pg.ParameterError, ["limb: ", *ENDS]),
-        "axis": (lambda: R.ones(2).sum(DIGITS_6000), pg.ParameterError, ["axis: ", *ENDS]),
-        "axis of a stack": (lambda: pg.stack([R.ones()], -DIGITS_6000), pg.ParameterError, ["axis: -0x"]),
-        "p": (lambda: R([1]).norm(DIGITS_6000), pg.ParameterError, ["p: ", *ENDS]),
+        "n": (lambda: Ring(DIGITS_6000, 17), pg.ParameterError, ["n=", *ENDS, "2**62"]),
+        "n < 0": (lambda: Ring(-DIGITS_6000, 17), pg.ParameterError, ["n=-0x", "at least 1"]),
+        "n in a list": (lambda: Ring([DIGITS_6000], 17), pg.ParameterError, ["n=[", *ENDS, "int"]),
+        "q < 0": (lambda: Ring(4, -DIGITS_6000), pg.ParameterError, ["moduli contains -0x"]),
+        "q in a list of lists": (lambda: Ring(4, [[DIGITS_6000]]), pg.ParameterError, ["moduli=[", *ENDS]),
+        "root": (lambda: Ring(4, 17, root=DIGITS_6000), pg.errors.BadRoot, ["root=", *ENDS, "[1, q)"]),
+        "roots": (lambda: Ring(4, 15, root=[DIGITS_6000]), pg.errors.BadRoot, ["root=[", *ENDS, "15"]),
+        "g": (lambda: R([1]).automorphism(DIGITS_6000), pg.ParameterError, ["g=", *ENDS, "coprime"]),
+        "limb": (lambda: RNS.eval_points(DIGITS_6000), pg.ParameterError, ["limb=", *ENDS]),
+        "axis": (lambda: R.ones(2).sum(DIGITS_6000), pg.ParameterError, ["axis=", *ENDS]),
+        "axis of a stack": (lambda: pg.stack([R.ones()], -DIGITS_6000), pg.ParameterError, ["axis=-0x"]),
+        "p": (lambda: R([1]).norm(DIGITS_6000), pg.ParameterError, ["p=", *ENDS]),
         "shape": (lambda: R.ones(2).reshape(DIGITS_6000), pg.ParameterError, ["(2,)", *ENDS]),
         "shapes": (lambda: R.ones(2).reshape(DIGITS_6000, DIGITS_6000), pg.ParameterError, ["(2,)", *ENDS]),
         "batch": (
@@ -136,19 +136,19 @@ MASKED = np.ma.masked_array([1, 2, 3, 4], [False, True, False, False])
             pg.errors.OutOfHostMemory,
             ["GiB", "available", "smaller batches"],
         ),
-        "batch < 0": (lambda: R.ones(-DIGITS_6000), pg.ParameterError, ["batch: -0x", "negative"]),
+        "batch < 0": (lambda: R.ones(-DIGITS_6000), pg.ParameterError, ["batch=-0x", "negative"]),
         "random batch": (lambda: R.random((2, DIGITS_6000)), pg.errors.OutOfHostMemory, ["GiB", "available"]),
         "empty batch": (lambda: R.zeros((0, DIGITS_6000)), pg.errors.OutOfHostMemory, ["0 GiB", "available"]),
-        "start": (lambda: R.random(start=DIGITS_6000), pg.ParameterError, ["start: ", *ENDS, "2**48"]),
-        "start < 0": (lambda: R.random(start=-DIGITS_6000), pg.ParameterError, ["start: -0x"]),
-        "seed": (lambda: R.random(seed=[DIGITS_6000]), pg.ParameterError, ["seed: [", *ENDS]),
-        "bits": (lambda: ntt_primes(4, bits=DIGITS_6000), pg.ParameterError, ["bits: ", *ENDS, "65536"]),
+        "start": (lambda: R.random(start=DIGITS_6000), pg.ParameterError, ["start=", *ENDS, "2**48"]),
+        "start < 0": (lambda: R.random(start=-DIGITS_6000), pg.ParameterError, ["start=-0x"]),
+        "seed": (lambda: R.random(seed=[DIGITS_6000]), pg.ParameterError, ["seed=[", *ENDS]),
+        "bits": (lambda: ntt_primes(4, bits=DIGITS_6000), pg.ParameterError, ["bits=", *ENDS, "65536"]),
         "count": (lambda: ntt_primes(4, bits=8, count=DIGITS_6000), pg.ParameterError, ["8", *ENDS]),
-        "count < 0": (lambda: ntt_primes(4, bits=8, count=-DIGITS_6000), pg.ParameterError, ["count: -0x"]),
-        "n of primes": (lambda: ntt_primes(DIGITS_6000, bits=8), pg.ParameterError, ["n: ", *ENDS]),
-        "preset's degree": (lambda: Ring.preset("ml-kem", DIGITS_6000), pg.ParameterError, ["n: ", *ENDS]),
-        "preset": (lambda: Ring.preset([]), pg.ParameterError, ["name: []", "ml-kem"]),
-        "preset of bytes": (lambda: Ring.preset(b"ml-kem"), pg.ParameterError, ["name: b'ml-kem'"]),
+        "count < 0": (lambda: ntt_primes(4, bits=8, count=-DIGITS_6000), pg.ParameterError, ["count=-0x"]),
+        "n of primes": (lambda: ntt_primes(DIGITS_6000, bits=8), pg.ParameterError, ["n=", *ENDS]),
+        "preset's degree": (lambda: Ring.preset("ml-kem", DIGITS_6000), pg.ParameterError, ["n=", *ENDS]),
+        "preset": (lambda: Ring.preset([]), pg.ParameterError, ["name=[]", "ml-kem"]),
+        "preset of bytes": (lambda: Ring.preset(b"ml-kem"), pg.ParameterError, ["name=b'ml-kem'"]),
         "preset in a list": (
             lambda: Ring.preset(["ml-kem", DIGITS_6000]),
             pg.ParameterError,
@@ -181,12 +181,12 @@ def test_long_ints(call: Any, cls: Any, words: Any) -> None:
         "end of the stream": (
             lambda: Ring(2**20, 17).random(start=2**48 - 1),
             pg.ParameterError,
-            [f"start: {2**48 - 1}", str(2**20), str(2**46)],
+            [f"start={2**48 - 1}", str(2**20), str(2**46)],
         ),
         "seed without UTF-8": (
             lambda: R.random(seed="\ud800"),
             pg.ParameterError,
-            ["seed: '\\ud800'", "bytes"],
+            ["seed='\\ud800'", "bytes"],
         ),
     }
 )
@@ -202,27 +202,31 @@ def test_the_last_polynomial_of_a_stream() -> None:
 
 @cases(
     {
-        "coefficients": (lambda: R(MASKED), pg.errors.CoefficientError, ["x: a masked array", "filled(0)"]),
-        "nothing masked": (lambda: R(np.ma.ones(4, int)), pg.errors.CoefficientError, ["x: a masked array"]),
+        "coefficients": (lambda: R(MASKED), pg.errors.CoefficientError, ["x is a masked array", "filled(0)"]),
+        "nothing masked": (
+            lambda: R(np.ma.ones(4, int)),
+            pg.errors.CoefficientError,
+            ["x is a masked array"],
+        ),
         "residues": (
             lambda: R.from_residues(MASKED[None]),
             pg.errors.CoefficientError,
-            ["data: a masked array"],
+            ["data is a masked array"],
         ),
         "matrix": (
             lambda: linalg.matmul(MASKED[None], MASKED, q=17),
             pg.errors.CoefficientError,
-            ["A: a masked"],
+            ["A is a masked"],
         ),
         "complex": (
             lambda: fft.fft(np.ma.ones((1, 4), complex)),
             pg.errors.CoefficientError,
-            ["x: a masked array"],
+            ["x is a masked array"],
         ),
         "out": (
             lambda: fft.fft(np.ones((1, 4), complex), out=np.ma.ones((1, 4), complex)),
             pg.errors.CoefficientError,
-            ["out: a masked array"],
+            ["out is a masked array"],
         ),
     }
 )
@@ -283,26 +287,26 @@ HUGE = 2**200 + 1
 
 @cases(
     {
-        "n = 0": (lambda: Ring(0, 17), pg.ParameterError, ["n: 0", "at least 1"]),
-        "n < 0": (lambda: Ring(-4, 17), pg.ParameterError, ["n: -4", "at least 1"]),
-        "n float": (lambda: Ring(4.0, 17), pg.ParameterError, ["n: 4.0", "int"]),
-        "n bool": (lambda: Ring(True, 17), pg.ParameterError, ["n: True", "int"]),
-        "n NumPy bool": (lambda: Ring(np.True_, 17), pg.ParameterError, ["n: ", "True", "int"]),
-        "n text": (lambda: Ring("4", 17), pg.ParameterError, ["n: '4'", "int"]),
-        "n None": (lambda: Ring(None, 17), pg.ParameterError, ["n: None", "int"]),
-        "q = 1": (lambda: Ring(4, 1), pg.ParameterError, ["moduli: 1", "at least 2"]),
-        "q = 0": (lambda: Ring(4, 0), pg.ParameterError, ["moduli: 0", "at least 2"]),
-        "q < 0": (lambda: Ring(4, -17), pg.ParameterError, ["moduli: -17", "at least 2"]),
-        "q float": (lambda: Ring(4, 17.0), pg.ParameterError, ["moduli: 17.0", "int"]),
-        "q NaN": (lambda: Ring(4, math.nan), pg.ParameterError, ["moduli: nan", "int"]),
-        "q bool": (lambda: Ring(4, True), pg.ParameterError, ["moduli: True", "int"]),
-        "q text": (lambda: Ring(4, "17"), pg.ParameterError, ["moduli: '17'", "int"]),
-        "q bytes": (lambda: Ring(4, b"17"), pg.ParameterError, ["moduli: b'17'", "int"]),
-        "q None": (lambda: Ring(4, None), pg.ParameterError, ["moduli: None", "int"]),
+        "n = 0": (lambda: Ring(0, 17), pg.ParameterError, ["n=0", "at least 1"]),
+        "n < 0": (lambda: Ring(-4, 17), pg.ParameterError, ["n=-4", "at least 1"]),
+        "n float": (lambda: Ring(4.0, 17), pg.ParameterError, ["n=4.0", "int"]),
+        "n bool": (lambda: Ring(True, 17), pg.ParameterError, ["n=True", "int"]),
+        "n NumPy bool": (lambda: Ring(np.True_, 17), pg.ParameterError, ["n=", "True", "int"]),
+        "n text": (lambda: Ring("4", 17), pg.ParameterError, ["n='4'", "int"]),
+        "n None": (lambda: Ring(None, 17), pg.ParameterError, ["n=None", "int"]),
+        "q = 1": (lambda: Ring(4, 1), pg.ParameterError, ["moduli contains 1", "at least 2"]),
+        "q = 0": (lambda: Ring(4, 0), pg.ParameterError, ["moduli contains 0", "at least 2"]),
+        "q < 0": (lambda: Ring(4, -17), pg.ParameterError, ["moduli contains -17", "at least 2"]),
+        "q float": (lambda: Ring(4, 17.0), pg.ParameterError, ["moduli=17.0", "int"]),
+        "q NaN": (lambda: Ring(4, math.nan), pg.ParameterError, ["moduli=nan", "int"]),
+        "q bool": (lambda: Ring(4, True), pg.ParameterError, ["moduli=True", "int"]),
+        "q text": (lambda: Ring(4, "17"), pg.ParameterError, ["moduli='17'", "int"]),
+        "q bytes": (lambda: Ring(4, b"17"), pg.ParameterError, ["moduli=b'17'", "int"]),
+        "q None": (lambda: Ring(4, None), pg.ParameterError, ["moduli=None", "int"]),
         "q 0-d float": (lambda: Ring(4, np.array(17.0)), pg.ParameterError, ["17.", "int"]),
         "float among moduli": (lambda: Ring(4, [17, 97.0]), pg.ParameterError, ["97.0", "int"]),
         "bool among moduli": (lambda: Ring(4, [17, True]), pg.ParameterError, ["True", "int"]),
-        "1 among moduli": (lambda: Ring(4, [17, 1]), pg.ParameterError, ["moduli: 1", "at least 2"]),
+        "1 among moduli": (lambda: Ring(4, [17, 1]), pg.ParameterError, ["moduli contains 1", "at least 2"]),
         "float array": (lambda: Ring(4, np.array([17.0])), pg.ParameterError, ["17.0", "int"]),
         "no moduli": (lambda: Ring(4, []), pg.ParameterError, ["empty", "at least one"]),
         "nested moduli": (lambda: Ring(4, [[17, 97]]), pg.ParameterError, ["[17, 97]", "int"]),
@@ -319,17 +323,21 @@ HUGE = 2**200 + 1
         ),
         "far above 2^64": (lambda: Ring(4, [3, HUGE]), pg.ParameterError, [str(HUGE), "alone"]),
         "kind": (lambda: Ring(4, 17, kind="skew"), pg.ParameterError, ["'skew'", "negacyclic", "cyclic"]),
-        "kind None": (lambda: Ring(4, 17, kind=None), pg.ParameterError, ["kind: None", "cyclic"]),
-        "root of order 4": (lambda: Ring(4, 17, root=4), pg.errors.BadRoot, ["root: 4", "order 8", "mod 17"]),
+        "kind None": (lambda: Ring(4, 17, kind=None), pg.ParameterError, ["kind=None", "cyclic"]),
+        "root of order 4": (
+            lambda: Ring(4, 17, root=4),
+            pg.errors.BadRoot,
+            ["root=4", "order 8", "modulo 17"],
+        ),
         "root of order 16": (
             lambda: Ring(4, 17, root=3),
             pg.errors.BadRoot,
-            ["root: 3", "order 8", "minimal"],
+            ["root=3", "order 8", "minimal"],
         ),
-        "root 0": (lambda: Ring(4, 17, root=0), pg.errors.BadRoot, ["root: 0", "17"]),
-        "root = q": (lambda: Ring(4, 17, root=17), pg.errors.BadRoot, ["root: 17", "[1, q)"]),
-        "root + q": (lambda: Ring(4, 17, root=19), pg.errors.BadRoot, ["root: 19", "[1, q)"]),
-        "root < 0": (lambda: Ring(4, 17, root=-15), pg.errors.BadRoot, ["root: -15", "[1, q)"]),
+        "root 0": (lambda: Ring(4, 17, root=0), pg.errors.BadRoot, ["root=0", "17"]),
+        "root = q": (lambda: Ring(4, 17, root=17), pg.errors.BadRoot, ["root=17", "[1, q)"]),
+        "root + q": (lambda: Ring(4, 17, root=19), pg.errors.BadRoot, ["root=19", "[1, q)"]),
+        "root < 0": (lambda: Ring(4, 17, root=-15), pg.errors.BadRoot, ["root=-15", "[1, q)"]),
         "cyclic root for negacyclic": (lambda: Ring(4, 17, root=[4]), pg.errors.BadRoot, ["4", "order 8"]),
         "negacyclic root for cyclic": (
             lambda: Ring(4, 17, kind="cyclic", root=2),
@@ -339,24 +347,24 @@ HUGE = 2**200 + 1
         "second root": (
             lambda: Ring(4, [17, 97], root=[2, 2]),
             pg.errors.BadRoot,
-            ["2", "order 8", "mod 97"],
+            ["2", "order 8", "modulo 97"],
         ),
-        "too few roots": (lambda: Ring(4, [17, 97], root=2), pg.errors.BadRoot, ["1 roots", "2 moduli"]),
-        "too many roots": (lambda: Ring(4, 17, root=[2, 8]), pg.errors.BadRoot, ["2 roots", "1 moduli"]),
-        "no roots": (lambda: Ring(4, 17, root=[]), pg.errors.BadRoot, ["0 roots"]),
+        "too few roots": (lambda: Ring(4, [17, 97], root=2), pg.errors.BadRoot, ["root is 1", "moduli is 2"]),
+        "too many roots": (lambda: Ring(4, 17, root=[2, 8]), pg.errors.BadRoot, ["root is 2", "moduli is 1"]),
+        "no roots": (lambda: Ring(4, 17, root=[]), pg.errors.BadRoot, ["root is 0"]),
         "product": (
             lambda: Ring(4, 17, product="karatsuba"),
             pg.ParameterError,
-            ["product: 'karatsuba'", "'auto', 'fft', 'ntt'"],
+            ["product='karatsuba'", "'auto', 'fft', 'ntt'"],
         ),
-        "product None": (lambda: Ring(4, 17, product=None), pg.ParameterError, ["product: None", "'auto'"]),
+        "product None": (lambda: Ring(4, 17, product=None), pg.ParameterError, ["product=None", "'auto'"]),
         "root, composite modulus": (
             lambda: Ring(4, 15, root=2),
             pg.errors.BadRoot,
-            ["root: 2", "15", "not prime"],
+            ["root=2", "15", "not prime"],
         ),
-        "root, no power of two": (lambda: Ring(5, 11, root=3), pg.errors.BadRoot, ["n = 5", "power of two"]),
-        "root, unfriendly prime": (lambda: Ring(16, 19, root=18), pg.errors.BadRoot, ["q = 19", "must be 1"]),
+        "root, no power of two": (lambda: Ring(5, 11, root=3), pg.errors.BadRoot, ["n=5", "power of two"]),
+        "root, unfriendly prime": (lambda: Ring(16, 19, root=18), pg.errors.BadRoot, ["q=19", "must be 1"]),
     }
 )
 def test_parameters_of_a_ring(call: Any, cls: Any, words: Any) -> None:
@@ -365,7 +373,7 @@ def test_parameters_of_a_ring(call: Any, cls: Any, words: Any) -> None:
 
 @pytest.mark.parametrize("root", [2.0, None, True, "2", "max", "", b"minimal", [2.0], ["2"], 1j, {}, [[2]]])
 def test_a_root_must_be_a_rule_or_ints(root: Any) -> None:
-    with pytest.raises(pg.ParameterError, match="root: ") as caught:
+    with pytest.raises(pg.ParameterError, match=r"\broot\b") as caught:
         Ring(4, 17, root=root)
     if root != {}:
         assert "int" in str(caught.value)
@@ -449,7 +457,9 @@ COEFFICIENTS: dict[str, Any] = {
 @pytest.mark.parametrize("name", COEFFICIENTS)
 def test_only_integers_are_coefficients(name: str, ring: Ring) -> None:
     x = COEFFICIENTS[name]
-    check(lambda: ring(x), pg.errors.CoefficientError, ["x: "])
+    check(lambda: ring(x), pg.errors.CoefficientError, [])
+    with pytest.raises(pg.errors.CoefficientError, match=r"(^|entry .* of )x\b"):
+        ring(x)
 
 
 @pytest.mark.parametrize(
@@ -463,7 +473,7 @@ def test_only_integers_are_coefficients(name: str, ring: Ring) -> None:
         ([True, 2], ["True", "bool"]),
         ([1, "2"], ["'2'", "str"]),
         ([1, None], ["None"]),
-        ([[1, 2], [3]], ["ragged", "pad"]),
+        ([[1, 2], [3]], ["x is a ragged", "Pad"]),
         ([1, [2]], ["ragged"]),
         (R([1]), ["Poly", "to_bigints"]),
         ([R([1])], ["Poly", "stack"]),
@@ -549,11 +559,11 @@ def test_the_advice_fits_the_value(x: Any, advice: str) -> None:
         (R, "a list of ints"),
         ("ab" * 1000, "str"),
         (dict.fromkeys(range(1000)), "dict"),
-        ([np.array([1, 2]), np.array([1])], "pad"),
+        ([np.array([1, 2]), np.array([1])], "Pad"),
     ],
 )
 def test_advice_in_words(x: Any, advice: str) -> None:
-    check(lambda: R(x), pg.errors.CoefficientError, ["x: ", advice])
+    check(lambda: R(x), pg.errors.CoefficientError, ["x", advice])
     with pytest.raises(pg.errors.CoefficientError, match=r"^(?!.*astype)"):
         R(x)
 
@@ -562,10 +572,10 @@ def test_advice_names_the_argument() -> None:
     check(
         lambda: R([[1]]).scale_by([1.5]),
         pg.errors.CoefficientError,
-        ["ints: 1.5", "[round(v) for v in ints]"],
+        ["1.5 of ints", "[round(v) for v in ints]"],
     )
-    check(lambda: linalg.matmul([[1.5]], [[1]], q=17), pg.errors.CoefficientError, ["A: 1.5", "each entry"])
-    check(lambda: fft.fft(R([1])), pg.errors.NotComplex, ["x: Poly", "to_bigints"])
+    check(lambda: linalg.matmul([[1.5]], [[1]], q=17), pg.errors.CoefficientError, ["1.5 of A", "each entry"])
+    check(lambda: fft.fft(R([1])), pg.errors.NotComplex, ["x must be an array", "not Poly", "to_bigints"])
     check(lambda: fft.fft(Tensor(1, 2)), pg.errors.NotComplex, ["np.from_dlpack(x).astype('complex128')"])
 
 
@@ -573,7 +583,7 @@ def test_advice_names_the_argument() -> None:
     "x", [range(5), [[1] * 5], np.zeros((0, 5), int), np.zeros((2, 5), object), [2**70] * 5]
 )
 def test_too_many_coefficients(x: Any) -> None:
-    check(lambda: R(x), pg.ParameterError, ["5 coefficients", "n = 4", "polynomial", "(*batch, n)"])
+    check(lambda: R(x), pg.ParameterError, ["5 coefficients", "n=4", "polynomial", "(*batch, n)"])
 
 
 # ---- residues ----
@@ -597,15 +607,19 @@ def test_too_many_coefficients(x: Any) -> None:
         "list of floats": (
             lambda: R.from_residues([[0.0] * 4]),
             pg.errors.CoefficientError,
-            ["data: ", "0.0"],
+            ["0.0 of data"],
         ),
         "list with a bool": (
             lambda: R.from_residues([[0, 1, 2, True]]),
             pg.errors.CoefficientError,
             ["True"],
         ),
-        "text": (lambda: R.from_residues("abcd"), pg.errors.CoefficientError, ["data: ", "abcd"]),
-        "Poly": (lambda: R.from_residues(R([1])), pg.errors.CoefficientError, ["data: ", "Poly"]),
+        "text": (lambda: R.from_residues("abcd"), pg.errors.CoefficientError, ["data='abcd'"]),
+        "Poly": (
+            lambda: R.from_residues(R([1])),
+            pg.errors.CoefficientError,
+            ["data must hold integers", "Poly"],
+        ),
         "negative": (
             lambda: R.from_residues([[0, -1, 2, 3]]),
             pg.errors.NotCanonical,
@@ -614,12 +628,12 @@ def test_too_many_coefficients(x: Any) -> None:
         "too large": (
             lambda: RNS.from_residues([[16] * 4, [96] * 4, [0, 0, 193, 0]]),
             pg.errors.NotCanonical,
-            ["193 at (2, 2)", "mod 193"],
+            ["193 at (2, 2)", "modulo 193"],
         ),
         "too large in a batch": (
             lambda: R.from_residues([[[0] * 4], [[0, 0, 0, 2**40]]]),
             pg.errors.NotCanonical,
-            [f"{2**40} at (1, 0, 3)", "mod 17"],
+            [f"{2**40} at (1, 0, 3)", "modulo 17"],
         ),
         "copy forbidden": (
             lambda: R.from_residues(np.zeros((1, 4), np.int64), copy=False),
@@ -668,7 +682,7 @@ def test_residues_are_checked_on_demand(ring: Ring) -> None:
 def test_debug_names_the_residue() -> None:
     data = np.array([[0, 99, 2, 3]], np.uint32)
     with pg.debug():
-        check(lambda: R.from_residues(data), pg.errors.NotCanonical, ["99 at (0, 1)", "mod 17", "ring(x)"])
+        check(lambda: R.from_residues(data), pg.errors.NotCanonical, ["99 at (0, 1)", "modulo 17", "ring(x)"])
     with pytest.raises(ZeroDivisionError), pg.debug():
         raise ZeroDivisionError
     assert R.from_residues(data).data is data  # debug ended with the error
@@ -713,28 +727,32 @@ def test_no_such_entry(key: Any, reason: str) -> None:
 
 @cases(
     {
-        "negative batch": (lambda: R.zeros(-1), pg.ParameterError, ["batch: -1", "negative"]),
+        "negative batch": (lambda: R.zeros(-1), pg.ParameterError, ["batch=-1", "negative"]),
         "negative in a batch": (lambda: R.ones((2, -3)), pg.ParameterError, ["(2, -3)", "negative"]),
-        "float batch": (lambda: R.zeros(1.5), pg.ParameterError, ["batch: 1.5", "int"]),
+        "float batch": (lambda: R.zeros(1.5), pg.ParameterError, ["batch=1.5", "int"]),
         "bool batch": (lambda: R.ones((True,)), pg.ParameterError, ["True", "int"]),
         "None batch": (lambda: R.random(None), pg.ParameterError, ["None", "int"]),
-        "float exponent": (lambda: R.monomial(1.0), pg.ParameterError, ["k: 1.0", "int"]),
+        "float exponent": (lambda: R.monomial(1.0), pg.ParameterError, ["k=1.0", "int"]),
         "float coefficient": (
             lambda: R.monomial(1, coefficient=2.0),
             pg.ParameterError,
-            ["coefficient: 2.0", "int"],
+            ["coefficient=2.0", "int"],
         ),
-        "start": (lambda: R.random(start=-1), pg.ParameterError, ["start: -1", "at least 0"]),
-        "start float": (lambda: R.random(start=0.0), pg.ParameterError, ["start: 0.0", "int"]),
-        "seed float": (lambda: R.random(seed=1.5), pg.ParameterError, ["seed: 1.5", "int", "bytes"]),
-        "seed bool": (lambda: R.random(seed=True), pg.ParameterError, ["seed: True"]),
-        "limb": (lambda: RNS.eval_points(3), pg.ParameterError, ["limb: 3", "[0, 3)"]),
-        "limb < 0": (lambda: RNS.eval_points(-1), pg.ParameterError, ["limb: -1", "[0, 3)"]),
-        "limb float": (lambda: RNS.eval_points(0.0), pg.ParameterError, ["limb: 0.0", "int"]),
+        "start": (lambda: R.random(start=-1), pg.ParameterError, ["start=-1", "at least 0"]),
+        "start float": (lambda: R.random(start=0.0), pg.ParameterError, ["start=0.0", "int"]),
+        "seed float": (lambda: R.random(seed=1.5), pg.ParameterError, ["seed=1.5", "int", "bytes"]),
+        "seed bool": (lambda: R.random(seed=True), pg.ParameterError, ["seed=True"]),
+        "limb": (lambda: RNS.eval_points(3), pg.ParameterError, ["limb=3", "[0, 3)"]),
+        "limb < 0": (lambda: RNS.eval_points(-1), pg.ParameterError, ["limb=-1", "[0, 3)"]),
+        "limb float": (lambda: RNS.eval_points(0.0), pg.ParameterError, ["limb=0.0", "int"]),
         "points without a transform": (lambda: U.eval_points(), pg.NotNTTFriendly, ["15"]),
         "order without a transform": (lambda: U.natural_order(), pg.NotNTTFriendly, ["15"]),
-        "rescale of one limb": (lambda: U([1]).rescale(), pg.ParameterError, ["k: 1", "keeps one limb"]),
-        "stack of no sequence": (lambda: pg.stack(5), pg.ParameterError, ["polys: int", "list or tuple"]),
+        "rescale of one limb": (lambda: U([1]).rescale(), pg.ParameterError, ["k=1", "one limb must stay"]),
+        "stack of no sequence": (
+            lambda: pg.stack(5),
+            pg.ParameterError,
+            ["polys must be", "int", "list or tuple"],
+        ),
         "preset": (
             lambda: Ring.preset("kyber"),
             pg.ParameterError,
@@ -763,7 +781,7 @@ def test_no_such_entry(key: Any, reason: str) -> None:
         "preset's degree": (
             lambda: Ring.preset("ml-kem", 512),
             pg.ParameterError,
-            ["n: 512", "'ml-kem'", "256"],
+            ["n=512", "'ml-kem'", "256"],
         ),
     }
 )
@@ -773,19 +791,19 @@ def test_calls_on_a_ring(call: Any, cls: Any, words: Any) -> None:
 
 @cases(
     {
-        "n = 12": (lambda: Ring(12, 97), pg.NotNTTFriendly, ["n = 12", "power of two", "products work"]),
-        "composite": (lambda: U, pg.NotNTTFriendly, ["15", "not prime", "products work"]),
+        "n = 12": (lambda: Ring(12, 97), pg.NotNTTFriendly, ["n=12", "power of two", "Products still work"]),
+        "composite": (lambda: U, pg.NotNTTFriendly, ["15", "not prime", "Products still work"]),
         "power of two": (lambda: Ring(4, 2**64), pg.NotNTTFriendly, [str(2**64), "not prime"]),
         "a limb": (lambda: Ring(4, [17, 15]), pg.NotNTTFriendly, ["15", "not prime"]),
         "unfriendly": (
             lambda: Ring(64, 1_000_003),
             pg.NotNTTFriendly,
-            ["q = 1000003", "mod 128 is 67", "must be 1", "ntt_primes(64"],
+            ["q=1000003", "is 67 modulo 128", "must be 1", "ntt_primes(64"],
         ),
         "unfriendly, cyclic": (
             lambda: Ring(64, 1_000_003, kind="cyclic"),
             pg.NotNTTFriendly,
-            ["mod 64 is 3", "kind='cyclic'"],
+            ["is 3 modulo 64", "kind='cyclic'"],
         ),
     }
 )
@@ -804,64 +822,64 @@ def test_ntt_without_a_transform(call: Any, cls: Any, words: Any) -> None:
 
 @cases(
     {
-        "n = 3": (lambda: ntt_primes(3, bits=30), pg.ParameterError, ["n: 3", "power of two"]),
-        "n = 0": (lambda: ntt_primes(0, bits=30), pg.ParameterError, ["n: 0", "at least 1"]),
-        "n float": (lambda: ntt_primes(4.0, bits=30), pg.ParameterError, ["n: 4.0", "int"]),
-        "bits = 1": (lambda: ntt_primes(4, bits=1), pg.ParameterError, ["bits: 1", "at least 2"]),
-        "bits < 0": (lambda: ntt_primes(4, bits=-30), pg.ParameterError, ["bits: -30", "at least 2"]),
-        "bits float": (lambda: ntt_primes(4, bits=30.0), pg.ParameterError, ["bits: 30.0", "int"]),
-        "bits bool": (lambda: ntt_primes(4, bits=True), pg.ParameterError, ["bits: True", "int"]),
+        "n = 3": (lambda: ntt_primes(3, bits=30), pg.ParameterError, ["n=3", "power of two"]),
+        "n = 0": (lambda: ntt_primes(0, bits=30), pg.ParameterError, ["n=0", "at least 1"]),
+        "n float": (lambda: ntt_primes(4.0, bits=30), pg.ParameterError, ["n=4.0", "int"]),
+        "bits = 1": (lambda: ntt_primes(4, bits=1), pg.ParameterError, ["bits=1", "at least 2"]),
+        "bits < 0": (lambda: ntt_primes(4, bits=-30), pg.ParameterError, ["bits=-30", "at least 2"]),
+        "bits float": (lambda: ntt_primes(4, bits=30.0), pg.ParameterError, ["bits=30.0", "int"]),
+        "bits bool": (lambda: ntt_primes(4, bits=True), pg.ParameterError, ["bits=True", "int"]),
         "count < 0": (
             lambda: ntt_primes(4, bits=30, count=-1),
             pg.ParameterError,
-            ["count: -1", "at least 0"],
+            ["count=-1", "at least 0"],
         ),
-        "count float": (lambda: ntt_primes(4, bits=30, count=2.0), pg.ParameterError, ["count: 2.0", "int"]),
+        "count float": (lambda: ntt_primes(4, bits=30, count=2.0), pg.ParameterError, ["count=2.0", "int"]),
         "kind": (lambda: ntt_primes(4, bits=30, kind="x"), pg.ParameterError, ["'x'", "cyclic"]),
         "exclude float": (
             lambda: ntt_primes(4, bits=30, exclude=2.0),
             pg.ParameterError,
-            ["exclude: 2.0", "int"],
+            ["exclude=2.0", "int"],
         ),
         "exclude text": (
             lambda: ntt_primes(4, bits=30, exclude="7"),
             pg.ParameterError,
-            ["exclude: '7'", "int"],
+            ["exclude='7'", "int"],
         ),
         "near float": (
             lambda: ntt_primes(4, bits=30, near=2.0**30),
             pg.ParameterError,
-            ["near: 1073741824.0", "int"],
+            ["near=1073741824.0", "int"],
         ),
         "near below": (
             lambda: ntt_primes(4, bits=30, near=2**29 - 1),
             pg.ParameterError,
-            ["near: 536870911", "[2**29, 2**30]", "bits=29"],
+            ["near=536870911", "[2**29, 2**30]", "bits=29"],
         ),
         "near above": (
             lambda: ntt_primes(4, bits=30, near=2**30 + 1),
             pg.ParameterError,
-            ["near: 1073741825", "[2**29, 2**30]", "bits=31"],
+            ["near=1073741825", "[2**29, 2**30]", "bits=31"],
         ),
         "too few near": (
             lambda: ntt_primes(2**20, bits=22, count=5, near=True, exclude=R),
             pg.ParameterError,
-            ["bits=22", "in turns above and below 4194304", "without the 1 excluded", "5 were asked for"],
+            ["more bits than 22", "in turns above and below 4194304", "not one of the 1 excluded", "count=5"],
         ),
         "too few bits": (
             lambda: ntt_primes(2**20, bits=10),
             pg.ParameterError,
-            ["bits=10", "only 0", f"1 mod {2**21}", "more bits", "smaller n"],
+            ["more bits than 10", "only 0", f"1 modulo {2**21}", "more bits", "smaller n"],
         ),
         "too many primes": (
             lambda: ntt_primes(2**20, bits=25, count=5),
             pg.ParameterError,
-            ["bits=25", "only ", "5 were asked for", "more bits"],
+            ["more bits than 25", "only ", "count=5", "more bits"],
         ),
         "BabyBear stands alone": (
             lambda: ntt_primes(2**26, bits=31, count=2),
             pg.ParameterError,
-            ["only 1 prime", f"1 mod {2**27}"],
+            ["only 1 of count=2 primes", f"1 modulo {2**27}"],
         ),
         "is_prime of a float": (lambda: pg.is_prime(7.0), pg.ParameterError, ["7.0", "int"]),
         "is_prime of text": (lambda: pg.is_prime("7"), pg.ParameterError, ["'7'", "int"]),
@@ -879,8 +897,14 @@ FOREIGN = {  # other rings, and the call that brings one operand to the other
     "n": (Ring(8, 17), "ring(poly.to_bigints("),
     "kind": (Ring(4, 17, kind="cyclic"), "ring(poly.to_bigints("),
     "root": (Ring(4, 17, root=8), "from_residues(poly.intt().data)"),
-    "moduli": (Ring(4, 97), "a.convert(b.ring) is a's centred value modulo b's moduli; pg.rns.join(a, b)"),
-    "more moduli": (Ring(4, [17, 97]), "a.mod_up(b.ring) extends a to all of b's moduli, b.restrict(a.ring)"),
+    "moduli": (
+        Ring(4, 97),
+        "Use a.convert(b.ring) for a's centred value modulo b's moduli, or pg.rns.join(a, b)",
+    ),
+    "more moduli": (
+        Ring(4, [17, 97]),
+        "Use a.mod_up(b.ring) to extend a to all of b's moduli, or b.restrict(a.ring)",
+    ),
 }
 JOINS: dict[str, Callable[[Poly, Poly], Any]] = {
     "+": lambda a, b: a + b,
@@ -912,7 +936,7 @@ def test_other_rings_do_not_mix(name: str, join: str) -> None:
         "fewer moduli": (
             lambda: RNS.ones() + R.ones(),
             pg.RingMismatch,
-            ["a.restrict(b.ring) takes a modulo b's moduli, b.mod_up(a.ring) extends b"],
+            ["Use a.restrict(b.ring) to take a modulo b's moduli, or b.mod_up(a.ring) to extend b"],
         ),
         "another order": (
             lambda: RNS.ones() + Ring(4, [193, 97, 17]).ones(),
@@ -950,18 +974,20 @@ def test_a_ring_that_operands_do_not_have(call: str) -> None:
     def calls(a: Poly, b: Poly, ring: Any) -> Callable[[], Any]:
         return lambda: IN_A_RING[call](a, b, ring)
 
-    missing = ["ring: 193 is not a modulus of Ring(4, [17, 97])", "mod_up(ring)"]
+    missing = ["ring has the modulus 193, which Ring(4, [17, 97]) does not have", "mod_up(ring)"]
     check(calls(RNS.ones(), RNS[:2].ones(), RNS), pg.RingMismatch, missing)
     check(calls(RNS[:2].ones(), RNS.ones(), RNS[2:]), pg.RingMismatch, missing)
-    check(calls(RNS.ones(), RNS.ones(), Ring(4, 17, root=8)), pg.errors.BadRoot, ["root 8 mod 17", "has 2"])
+    check(
+        calls(RNS.ones(), RNS.ones(), Ring(4, 17, root=8)), pg.errors.BadRoot, ["root 8 modulo 17", "has 2"]
+    )
     cyclic = Ring(4, 17, kind="cyclic")
-    check(calls(RNS.ones(), RNS.ones(), cyclic), pg.RingMismatch, ["ring: ", "degree or kind"])
-    check(calls(RNS.ones(), RNS.ones(), 17), pg.ParameterError, ["ring: int", "must be a Ring"])
+    check(calls(RNS.ones(), RNS.ones(), cyclic), pg.RingMismatch, ["ring is Ring(", "degree or kind"])
+    check(calls(RNS.ones(), RNS.ones(), 17), pg.ParameterError, ["ring must be", "int", "must be a Ring"])
     out = RNS.ones()
     wrong = (lambda: RNS.ones().add(1, ring=R, out=out)), (lambda: RNS.ones().mul(1, ring=R, out=out))
     for call_ in wrong:
         check(
-            call_, pg.errors.OutputError, ["out: of Ring(4, [17, 97, 193])", "the result is of Ring(4, 17)"]
+            call_, pg.errors.OutputError, ["out is in Ring(4, [17, 97, 193])", "the result is in Ring(4, 17)"]
         )
 
 
@@ -1021,18 +1047,18 @@ def test_batch_shapes(call: Any, cls: Any, words: Any) -> None:
 
 @cases(
     {
-        "sum": (lambda: batch(2, 3).sum(2), pg.ParameterError, ["axis: 2", "2 batch axes"]),
-        "sum < 0": (lambda: batch(2, 3).sum(-3), pg.ParameterError, ["axis: -3", "2 batch axes"]),
-        "sum in a tuple": (lambda: batch(2).sum((0, 1)), pg.ParameterError, ["axis: 1", "batch axes"]),
-        "sum of one": (lambda: batch().sum(0), pg.ParameterError, ["axis: 0", "0 batch axes"]),
-        "sum float": (lambda: batch(2).sum(0.0), pg.ParameterError, ["axis: 0.0", "int"]),
-        "sum text": (lambda: batch(2).sum("0"), pg.ParameterError, ["axis: '0'", "int"]),
-        "dot": (lambda: pg.dot(batch(2), batch(2), 1), pg.ParameterError, ["axis: 1", "batch axes"]),
+        "sum": (lambda: batch(2, 3).sum(2), pg.ParameterError, ["axis=2", "2 batch axes"]),
+        "sum < 0": (lambda: batch(2, 3).sum(-3), pg.ParameterError, ["axis=-3", "2 batch axes"]),
+        "sum in a tuple": (lambda: batch(2).sum((0, 1)), pg.ParameterError, ["axis=1", "batch axes"]),
+        "sum of one": (lambda: batch().sum(0), pg.ParameterError, ["axis=0", "0 batch axes"]),
+        "sum float": (lambda: batch(2).sum(0.0), pg.ParameterError, ["axis=0.0", "int"]),
+        "sum text": (lambda: batch(2).sum("0"), pg.ParameterError, ["axis='0'", "int"]),
+        "dot": (lambda: pg.dot(batch(2), batch(2), 1), pg.ParameterError, ["axis=1", "batch axes"]),
         "dot of single ones": (lambda: pg.dot(batch(), batch()), pg.ParameterError, ["single", "a * b"]),
-        "stack": (lambda: pg.stack([batch(2)], 2), pg.ParameterError, ["axis: 2", "axes"]),
-        "stack < 0": (lambda: pg.stack([batch(2)], -3), pg.ParameterError, ["axis: -3", "axes"]),
-        "concatenate": (lambda: pg.concatenate([batch(2)], 1), pg.ParameterError, ["axis: 1", "batch axes"]),
-        "concatenate single": (lambda: pg.concatenate([batch()]), pg.ParameterError, ["axis: 0", "0 batch"]),
+        "stack": (lambda: pg.stack([batch(2)], 2), pg.ParameterError, ["axis=2", "axes"]),
+        "stack < 0": (lambda: pg.stack([batch(2)], -3), pg.ParameterError, ["axis=-3", "axes"]),
+        "concatenate": (lambda: pg.concatenate([batch(2)], 1), pg.ParameterError, ["axis=1", "batch axes"]),
+        "concatenate single": (lambda: pg.concatenate([batch()]), pg.ParameterError, ["axis=0", "0 batch"]),
         "stack of nothing": (lambda: pg.stack([]), pg.ParameterError, ["0 values", "at least one Poly"]),
         "concatenate nothing": (lambda: pg.concatenate([]), pg.ParameterError, ["0 values", "Poly"]),
         "stack with an int": (lambda: pg.stack([batch(), 3]), pg.ParameterError, ["Poly"]),
@@ -1047,12 +1073,12 @@ def test_batch_shapes(call: Any, cls: Any, words: Any) -> None:
         "combine a float": (
             lambda: pg.combine([1.0], [batch()]),
             pg.errors.CoefficientError,
-            ["ints: 1.0", "must be ints", "round(v)"],
+            ["1.0 of ints", "must be ints", "round(v)"],
         ),
         "combine floats": (
             lambda: pg.combine(np.ones(1), [batch()]),
             pg.errors.CoefficientError,
-            ["ints: dtype float64", "must be ints"],
+            ["ints has dtype float64", "must be ints"],
         ),
         "combine a Poly": (
             lambda: pg.combine(batch(1), [batch()]),
@@ -1062,12 +1088,12 @@ def test_batch_shapes(call: Any, cls: Any, words: Any) -> None:
         "combine one int": (
             lambda: pg.combine(3, [batch()]),
             pg.ParameterError,
-            ["ints: a single", "a list"],
+            ["ints is a single", "a list"],
         ),
         "combine too many": (
             lambda: pg.combine([[1, 2, 3]], [batch(), batch()]),
             pg.ParameterError,
-            ["ints: shape (1, 3)", "2, the number of polys", "last axis"],
+            ["ints has shape (1, 3)", "2, the number of polys", "last axis"],
         ),
         "combine batches": (
             lambda: pg.combine([1, 2], [batch(2), batch(3)]),
@@ -1077,22 +1103,22 @@ def test_batch_shapes(call: Any, cls: Any, words: Any) -> None:
         "a constant for each of another batch": (
             lambda: pg.combine([[1], [2]], [batch(3)], constant=[1, 2]),
             pg.ParameterError,
-            ["constant: shape (2,)", "(2, 3), the batch shape of the result", "one integer"],
+            ["constant has shape (2,)", "(2, 3), the batch shape of the result", "one integer"],
         ),
         "a constant with more axes": (
             lambda: pg.combine([1], [batch()], constant=[1]),
             pg.ParameterError,
-            ["constant: shape (1,)", "()"],
+            ["constant has shape (1,)", "()"],
         ),
         "a constant float": (
             lambda: pg.combine([1], [batch()], constant=0.0),
             pg.errors.CoefficientError,
-            ["constant: 0.0", "must be ints"],
+            ["constant=0.0", "must be ints"],
         ),
         "a constant bool": (
             lambda: pg.combine([1], [batch()], constant=False),
             pg.errors.CoefficientError,
-            ["constant: False", "must be ints"],
+            ["constant=False", "must be ints"],
         ),
     }
 )
@@ -1105,29 +1131,29 @@ def test_axes_and_sequences(call: Any, cls: Any, words: Any) -> None:
         "g even": (
             lambda: R([1]).automorphism(2),
             pg.ParameterError,
-            ["g: 2", "common factor with 8", "coprime"],
+            ["g=2", "common factor with 8", "coprime"],
         ),
-        "g = 0": (lambda: R([1]).automorphism(0), pg.ParameterError, ["g: 0", "8"]),
+        "g = 0": (lambda: R([1]).automorphism(0), pg.ParameterError, ["g=0", "8"]),
         "g, n = 15": (
             lambda: Ring(15, 97, kind="cyclic")([1]).automorphism(-5),
             pg.ParameterError,
-            ["g: -5", "common factor with 15"],
+            ["g=-5", "common factor with 15"],
         ),
-        "g, n = 12": (lambda: Ring(12, 97)([1]).automorphism(9), pg.ParameterError, ["g: 9", "24"]),
-        "g in eval": (lambda: R([1]).ntt().automorphism(4), pg.ParameterError, ["g: 4", "8"]),
-        "g float": (lambda: R([1]).automorphism(3.0), pg.ParameterError, ["g: 3.0", "int"]),
-        "g bool": (lambda: R([1]).automorphism(True), pg.ParameterError, ["g: True", "int"]),
-        "k float": (lambda: R([1]).mul_monomial(1.0), pg.ParameterError, ["k: 1.0", "int"]),
-        "k float in eval": (lambda: R([1]).ntt().mul_monomial(1.0), pg.ParameterError, ["k: 1.0", "int"]),
-        "exponent float": (lambda: R([1]) ** 2.0, pg.ParameterError, ["exponent: 2.0", "int"]),
-        "exponent bool": (lambda: R([1]) ** True, pg.ParameterError, ["exponent: True", "int"]),
-        "norm 3": (lambda: R([1]).norm(3), pg.ParameterError, ["p: 3", "1, 2 or inf"]),
-        "norm NaN": (lambda: R([1]).norm(math.nan), pg.ParameterError, ["p: nan", "inf"]),
-        "norm text": (lambda: R([1]).norm("inf"), pg.ParameterError, ["p: 'inf'"]),
-        "point float": (lambda: R([1])(1.5), pg.ParameterError, ["x: 1.5", "int"]),
-        "points float": (lambda: R([1])([1, 2.0]), pg.ParameterError, ["x: 2.0", "int"]),
-        "point bool": (lambda: R([1])(True), pg.ParameterError, ["x: True", "int"]),
-        "point text": (lambda: R([1])("1"), pg.ParameterError, ["x: '1'", "int"]),
+        "g, n = 12": (lambda: Ring(12, 97)([1]).automorphism(9), pg.ParameterError, ["g=9", "24"]),
+        "g in eval": (lambda: R([1]).ntt().automorphism(4), pg.ParameterError, ["g=4", "8"]),
+        "g float": (lambda: R([1]).automorphism(3.0), pg.ParameterError, ["g=3.0", "int"]),
+        "g bool": (lambda: R([1]).automorphism(True), pg.ParameterError, ["g=True", "int"]),
+        "k float": (lambda: R([1]).mul_monomial(1.0), pg.ParameterError, ["k=1.0", "int"]),
+        "k float in eval": (lambda: R([1]).ntt().mul_monomial(1.0), pg.ParameterError, ["k=1.0", "int"]),
+        "exponent float": (lambda: R([1]) ** 2.0, pg.ParameterError, ["exponent=2.0", "int"]),
+        "exponent bool": (lambda: R([1]) ** True, pg.ParameterError, ["exponent=True", "int"]),
+        "norm 3": (lambda: R([1]).norm(3), pg.ParameterError, ["p=3", "1, 2 or inf"]),
+        "norm NaN": (lambda: R([1]).norm(math.nan), pg.ParameterError, ["p=nan", "inf"]),
+        "norm text": (lambda: R([1]).norm("inf"), pg.ParameterError, ["p='inf'"]),
+        "point float": (lambda: R([1])(1.5), pg.ParameterError, ["x=1.5", "int"]),
+        "points float": (lambda: R([1])([1, 2.0]), pg.ParameterError, ["x=2.0", "int"]),
+        "point bool": (lambda: R([1])(True), pg.ParameterError, ["x=True", "int"]),
+        "point text": (lambda: R([1])("1"), pg.ParameterError, ["x='1'", "int"]),
         "point Poly": (lambda: R([1])(R([1])), pg.ParameterError, ["Poly", "integers"]),
         "points Polys": (lambda: R([1])([R([1])]), pg.ParameterError, ["Poly"]),
         "add text": (lambda: R([1]).add("1"), pg.ParameterError, ["'1'", "int"]),
@@ -1136,8 +1162,12 @@ def test_axes_and_sequences(call: Any, cls: Any, words: Any) -> None:
         "sub None": (lambda: R([1]).sub(None), pg.ParameterError, ["None", "int"]),
         "mul bool": (lambda: R([1]).mul(True), pg.ParameterError, ["True", "int"]),
         "fma float": (lambda: pg.fma(R([1]), 1.5, 0), pg.ParameterError, ["1.5", "int"]),
-        "fma first": (lambda: pg.fma(1, R([1]), R([1])), pg.RingMismatch, ["a: int", "Poly", "ring(x)"]),
-        "dot first": (lambda: pg.dot([1], R([1])), pg.RingMismatch, ["a: list", "Poly", "ring(x)"]),
+        "fma first": (
+            lambda: pg.fma(1, R([1]), R([1])),
+            pg.RingMismatch,
+            ["a must be", "int", "Poly", "ring(x)"],
+        ),
+        "dot first": (lambda: pg.dot([1], R([1])), pg.RingMismatch, ["a must be", "list", "Poly", "ring(x)"]),
         "equal of ints": (lambda: pg.equal(1, 1), pg.RingMismatch, ["int", "Poly"]),
     }
 )
@@ -1214,7 +1244,7 @@ def test_out_that_cannot_take_the_result(ring: Ring, wrong: str, call: str) -> N
     target = out[0] if isinstance(out, list) else out
     everything = [a.data, b.data, np.asarray(target.data if isinstance(target, Poly) else target)]
     before = [x.copy() for x in everything]
-    check(lambda: CALLS[call](a, b, out), pg.errors.OutputError, ["out: ", *words])
+    check(lambda: CALLS[call](a, b, out), pg.errors.OutputError, ["out ", *words])
     assert all(np.array_equal(x, y) for x, y in zip(everything, before, strict=True))
     assert a.domain == b.domain == "coef" and getattr(out, "domain", "coef") == "coef"
 
@@ -1246,60 +1276,60 @@ BY_FFT = Ring(4, 17, product="fft")
         "method": (
             lambda: R.ones().mul(R.ones(), product="fast"),
             pg.ParameterError,
-            ["product: 'fast'", "'fft'"],
+            ["product='fast'", "'fft'"],
         ),
         "method None": (
             lambda: R.ones().mul(R.ones(), product=None),
             pg.ParameterError,
-            ["product: None", "'ntt'"],
+            ["product=None", "'ntt'"],
         ),
-        "method of an int": (lambda: R.ones().mul(3, product="fast"), pg.ParameterError, ["product: 'fast'"]),
+        "method of an int": (lambda: R.ones().mul(3, product="fast"), pg.ParameterError, ["product='fast'"]),
         "evaluated": (
             lambda: R.ones().ntt().mul(R.ones(), product="fft"),
             pg.errors.DomainError,
-            ["product: 'fft'", "coefficients", "intt()"],
+            ["product='fft'", "coefficients", "intt()"],
         ),
         "the other evaluated": (
             lambda: R.ones().mul(R.ones().ntt(), product="fft"),
             pg.errors.DomainError,
-            ["product: 'fft'", "coefficients", "intt()"],
+            ["product='fft'", "coefficients", "intt()"],
         ),
         "wide": (
             lambda: W.ones().mul(W.ones(), product="fft"),
             pg.ParameterError,
-            [str(2**128), "above 2**64", "auxiliary primes", "leave 'fft' out"],
+            [str(2**128), "above 2**64", "auxiliary primes", "product='auto'"],
         ),
         "wide ring": (
             lambda: Ring(4, 2**128, product="fft"),
             pg.ParameterError,
-            [str(2**128), "product: 'fft'", "up to 2**64", "leave it out"],
+            [str(2**128), "product='fft'", "at most 2**64", "product='auto'"],
         ),
         "too long": (
             lambda: product_plan(Ring(2**28, 2**64, product="fft")),
             pg.errors.PrecisionError,
             [
-                "n = 268435456",
+                "n=268435456",
                 "64 bits",
                 "8 digits of 8 bits",
                 "wrong by 1.4",
                 "below 1/2",
-                "leave 'fft' out",
+                "product='auto'",
             ],
         ),
         "too long, by method": (
             lambda: product_plan(Ring(2**28 - 1, [2**61 - 1, 3]), "fft"),
             pg.errors.PrecisionError,
-            [f"n = {2**28 - 1}", "61 bits", "below 1/2", "auxiliary primes are exact"],
+            [f"n={2**28 - 1}", "61 bits", "below 1/2", "product='auto', which is exact"],
         ),
         "no such product": (
             lambda: R([1]).mul(R([1]), product="nonsense"),  # type: ignore[arg-type]
             pg.ParameterError,
-            ["product: 'nonsense'", "'fft'"],
+            ["product='nonsense'", "'fft'"],
         ),
         "no name": (
             lambda: R.ones().mul(R.ones(), product=np.array(["fft"])),  # type: ignore[arg-type]
             pg.ParameterError,
-            ["product:", "'fft'"],
+            ["product=", "'fft'"],
         ),
         "another product": (lambda: R.ones() * BY_FFT.ones(), pg.RingMismatch, ["product='fft'"]),
     }
@@ -1334,12 +1364,12 @@ def test_no_length_is_too_large_to_be_told_so(monkeypatch: pytest.MonkeyPatch) -
     check(
         functools.partial(product_plan, Ring(2**40, 2**64, product="fft")),
         pg.errors.PrecisionError,
-        [f"n = {2**40}", "below 1/2"],
+        [f"n={2**40}", "below 1/2"],
     )
     check(
         functools.partial(product_plan, Ring(2**60, 2, product="fft")),
         pg.errors.PrecisionError,
-        [f"n = {2**60}", "1 bits"],
+        [f"n={2**60}", "1 bits"],
     )
 
 
@@ -1366,7 +1396,7 @@ def test_memory_of_products_by_fft(monkeypatch: pytest.MonkeyPatch) -> None:
         check(
             functools.partial(product_plan, ring, method),
             pg.errors.TablesTooLarge,
-            [f"n = {2**18}", "GiB", "smaller n"],
+            [f"n={2**18}", "GiB", "smaller n"],
         )
 
 
@@ -1401,44 +1431,57 @@ NOT_COMPLEX: dict[str, Any] = {
 def test_only_arrays_of_complex_numbers_are_transformed(name: str) -> None:
     x = NOT_COMPLEX[name]
     words = ["complex64 or complex128"]
-    words += [f"dtype {x.dtype}", "astype('complex128')"] if isinstance(x, np.ndarray) else [type(x).__name__]
+    words += (
+        [f"has dtype {x.dtype}", "astype('complex128')"] if isinstance(x, np.ndarray) else [type(x).__name__]
+    )
+    start = "{} has dtype" if isinstance(x, np.ndarray) else "{} must be an array"
     for call in (fft.fft, fft.fft64):
-        check(lambda call=call: call(x), pg.errors.NotComplex, ["x: ", *words])
-    check(lambda: fft.convolve64(x, X), pg.errors.NotComplex, ["a: ", *words])
-    check(lambda: fft.convolve64(X, x), pg.errors.NotComplex, ["b: ", *words])
+        check(lambda call=call: call(x), pg.errors.NotComplex, [start.format("x"), *words])
+    check(lambda: fft.convolve64(x, X), pg.errors.NotComplex, [start.format("a"), *words])
+    check(lambda: fft.convolve64(X, x), pg.errors.NotComplex, [start.format("b"), *words])
 
 
 @pytest.mark.parametrize("n", [0, 3, 48, 63, 4095, 8192])
 def test_lengths_that_are_no_power_of_two_or_too_long(n: int) -> None:
     x = np.zeros((2, n), complex)
     check(
-        lambda: fft.fft(x), pg.ParameterError, [f"x: the last axis has {n} points", "up to 4096", "numpy.fft"]
+        lambda: fft.fft(x),
+        pg.ParameterError,
+        [f"last axis of x has {n} points", "power of two of at most 4096", "numpy.fft"],
     )
 
 
 @pytest.mark.parametrize("n", [0, 1, 32, 63, 128])
 def test_lengths_other_than_64(n: int) -> None:
     x = np.zeros((2, n), complex)
-    words = [f"the last axis has {n} points", "must have 64"]
-    check(lambda: fft.fft64(x), pg.ParameterError, ["x: ", *words, "fft takes other lengths"])
-    check(lambda: fft.convolve64(x, X), pg.ParameterError, ["a: ", *words])
-    check(lambda: fft.convolve64(X, x), pg.ParameterError, ["b: ", *words])
+    words = [f"has {n} points", "must have 64"]
+    check(lambda: fft.fft64(x), pg.ParameterError, ["last axis of x", *words, "fft for other lengths"])
+    check(lambda: fft.convolve64(x, X), pg.ParameterError, ["last axis of a", *words])
+    check(lambda: fft.convolve64(X, x), pg.ParameterError, ["last axis of b", *words])
 
 
 @cases(
     {
-        "a number": (lambda: fft.fft(np.array(1j)), pg.ParameterError, ["x: a single number", "last axis"]),
+        "a number": (lambda: fft.fft(np.array(1j)), pg.ParameterError, ["x is a single number", "last axis"]),
         "a number, 64": (
             lambda: fft.fft64(np.array(1j)),
             pg.ParameterError,
-            ["x: a single number", "last axis"],
+            ["x is a single number", "last axis"],
         ),
-        "a is a number": (lambda: fft.convolve64(np.array(1j), X), pg.ParameterError, ["a: a single number"]),
-        "b is a number": (lambda: fft.convolve64(X, np.array(1j)), pg.ParameterError, ["b: a single number"]),
+        "a is a number": (
+            lambda: fft.convolve64(np.array(1j), X),
+            pg.ParameterError,
+            ["a is a single number"],
+        ),
+        "b is a number": (
+            lambda: fft.convolve64(X, np.array(1j)),
+            pg.ParameterError,
+            ["b is a single number"],
+        ),
         "two types": (
             lambda: fft.convolve64(HALF, X),
             pg.errors.NotComplex,
-            ["b: complex128", "a is complex64", "astype"],
+            ["a is complex64", "b is complex128", "astype"],
         ),
         "batches": (
             lambda: fft.convolve64(np.zeros((3, 64), complex), X),
@@ -1481,7 +1524,7 @@ def test_results_of_transforms(name: str) -> None:
         lambda: fft.fft(X, inverse=True, out=out),
         lambda: fft.convolve64(X, X[0], out=out),
     ):
-        check(call, pg.errors.OutputError, ["out: ", *words])
+        check(call, pg.errors.OutputError, ["out ", *words])
     assert np.array_equal(out, kept)
 
 
@@ -1510,7 +1553,7 @@ def test_results_of_transforms(name: str) -> None:
     }
 )
 def test_results_over_a_part_of_an_operand(call: Any, cls: Any, words: Any) -> None:
-    check(call, cls, ["out: overlaps an operand in part", "other memory"])
+    check(call, cls, ["out overlaps an operand in part", "other memory"])
     assert not LONG.any()
 
 
@@ -1521,8 +1564,12 @@ def test_transforms_of_other_gpu_arrays_are_not_made_unasked() -> None:
         (lambda: fft.convolve64(OnGPU(), X), "a"),
         (lambda: fft.convolve64(X, OnGPU()), "b"),
     ):
-        check(call, pg.DeviceError, [f"{name}: a GPU array", "cupy.asarray"])
-    check(lambda: fft.fft64(X, out=OnGPU()), pg.errors.OutputError, ["out: OnGPU", "array of complex128"])
+        check(call, pg.DeviceError, [f"{name} is a GPU array", "cupy.asarray"])
+    check(
+        lambda: fft.fft64(X, out=OnGPU()),
+        pg.errors.OutputError,
+        ["out must be an array of complex128", "OnGPU"],
+    )
 
 
 # ---- sums of products ----
@@ -1537,19 +1584,24 @@ class OnGPU:
         "inner": (
             lambda: batch(2, 3) @ batch(2, 3),
             pg.ParameterError,
-            ["a, b: ", "(2, 3)", "last axis of a, 3", "second last one of b, 2"],
+            ["a has batch shape (2, 3)", "last axis of a, 3", "second last axis of b, 2"],
         ),
         "inner of 1": (lambda: batch(2, 1) @ batch(3, 2), pg.ParameterError, ["(2, 1)", "(3, 2)"]),
-        "row": (lambda: batch(3) @ batch(2), pg.ParameterError, ["last axis of a, 3", "only one of b, 2"]),
-        "single left": (lambda: batch() @ batch(2), pg.ParameterError, ["a: ", "single", "a * b"]),
-        "single right": (lambda: pg.matmul(batch(2), batch()), pg.ParameterError, ["b: ", "single", "a * b"]),
+        "row": (lambda: batch(3) @ batch(2), pg.ParameterError, ["last axis of a, 3", "only axis of b, 2"]),
+        "single left": (lambda: batch() @ batch(2), pg.ParameterError, ["a is a single", "a * b"]),
+        "single right": (lambda: pg.matmul(batch(2), batch()), pg.ParameterError, ["b is a single", "a * b"]),
         "batches": (
             lambda: batch(2, 1, 3) @ batch(3, 3, 1),
             pg.ParameterError,
-            ["operand 1: axis -1 of those that broadcast", "(3, 3, 1)", "length 3, and 2", "equal, or 1"],
+            [
+                "Operand 1 has batch shape (3, 3, 1)",
+                "length 3 in axis -1 of those",
+                "has length 2",
+                "equal or 1",
+            ],
         ),
-        "an int": (lambda: batch(2) @ 3, pg.RingMismatch, ["b: int", "Poly"]),
-        "an int on the left": (lambda: 3 @ batch(2), pg.RingMismatch, ["a: int", "Poly"]),
+        "an int": (lambda: batch(2) @ 3, pg.RingMismatch, ["b must be", "int", "Poly"]),
+        "an int on the left": (lambda: 3 @ batch(2), pg.RingMismatch, ["a must be", "int", "Poly"]),
         "an array": (
             lambda: batch(2, 2) @ np.eye(2, dtype=int),
             pg.errors.CoefficientError,
@@ -1563,29 +1615,29 @@ class OnGPU:
         "an array, called": (
             lambda: pg.matmul(batch(2, 2), np.eye(2)),
             pg.RingMismatch,
-            ["b: ndarray", "ring(x)"],
+            ["b must be", "ndarray", "ring(x)"],
         ),
         "a list in einsum": (
             lambda: pg.einsum("i,i", batch(2), [1, 2]),
             pg.RingMismatch,
-            ["operand 1: list"],
+            ["Operand 1 must be", "list"],
         ),
         "a float": (lambda: batch(2) @ 1.5, pg.ParameterError, ["1.5", "int"]),
         "dot with a float": (lambda: pg.dot(batch(2), 1.5), pg.ParameterError, ["1.5", "int"]),
         "out of another shape": (
             lambda: pg.matmul(batch(2, 3), batch(3, 2), out=batch(2, 3)),
             pg.errors.OutputError,
-            ["out: ", "(2, 3)", "(2, 2)"],
+            ["out has batch shape (2, 3)", "the result has (2, 2)"],
         ),
         "out of another ring": (
             lambda: pg.einsum("i->i", batch(2), out=RNS.ones(2)),
             pg.errors.OutputError,
-            ["out: ", repr(RNS), repr(R)],
+            ["out is in", repr(RNS), repr(R)],
         ),
         "out no Poly": (
             lambda: pg.dot(batch(2), batch(2), out=np.zeros(4)),
             pg.errors.OutputError,
-            ["out: ndarray", "Poly"],
+            ["out must be a Poly", "ndarray"],
         ),
     }
 )
@@ -1595,7 +1647,7 @@ def test_sums_of_products(call: Any, cls: Any, words: Any) -> None:
 
 def test_a_result_over_a_part_of_an_operand() -> None:
     a = batch(3, 2)
-    words = ["out: overlaps an operand in part"]
+    words = ["out overlaps an operand in part"]
     check(lambda: pg.einsum("ij,ij->ij", a[:2], a[:2], out=a[1:]), pg.errors.OutputError, words)
     check(lambda: pg.matmul(a[:2], a[:2], out=a[1:]), pg.errors.OutputError, words)
     assert a == batch(3, 2)
@@ -1606,9 +1658,9 @@ def test_a_result_over_a_part_of_an_operand() -> None:
         "no text": (
             lambda: pg.einsum(["i"], batch(2)),
             pg.ParameterError,
-            ["subscripts: ['i']", "ij,jk->ik"],
+            ["subscripts must be a str", "'ij,jk->ik', not list"],
         ),
-        "lists of labels": (lambda: pg.einsum(batch(2), [0]), pg.RingMismatch, ["operand 0: list"]),
+        "lists of labels": (lambda: pg.einsum(batch(2), [0]), pg.RingMismatch, ["Operand 0 must be", "list"]),
         "no operands": (lambda: pg.einsum("i"), pg.ParameterError, ["no operands"]),
         "digit": (lambda: pg.einsum("i1", batch(2, 2)), pg.ParameterError, ["'i1'", "letters"]),
         "no ASCII": (lambda: pg.einsum("é", batch(2)), pg.ParameterError, ["'é'", "letters"]),
@@ -1623,7 +1675,11 @@ def test_a_result_over_a_part_of_an_operand() -> None:
             ["1 operands", "are 2"],
         ),
         "more terms": (lambda: pg.einsum("i,i", batch(2)), pg.ParameterError, ["2 operands", "there are 1"]),
-        "unknown result": (lambda: pg.einsum("i->j", batch(2)), pg.ParameterError, ["'j'", "of no operand"]),
+        "unknown result": (
+            lambda: pg.einsum("i->j", batch(2)),
+            pg.ParameterError,
+            ["'j'", "not a label of an operand"],
+        ),
         "twice in the result": (
             lambda: pg.einsum("i->ii", batch(2)),
             pg.ParameterError,
@@ -1643,7 +1699,7 @@ def test_a_result_over_a_part_of_an_operand() -> None:
         "coefficients": (
             lambda: pg.einsum("irx->i", batch(2)),
             pg.ParameterError,
-            ["'irx' has 3 labels", "1 batch axes", "coefficients and limbs are no axes"],
+            ["'irx' has 3 labels", "1 batch axes", "Coefficients and limbs are not batch axes"],
         ),
         "more labels than dots hold": (
             lambda: pg.einsum("...ij", batch(2)),
@@ -1653,12 +1709,17 @@ def test_a_result_over_a_part_of_an_operand() -> None:
         "lengths": (
             lambda: pg.einsum("ij,jk", batch(2, 3), batch(2, 3)),
             pg.ParameterError,
-            ["operand 1: axis 'j'", "(2, 3)", "length 2, and 3", "equal, or 1"],
+            [
+                "Operand 1 has batch shape (2, 3)",
+                "length 2 in axis 'j'",
+                "before it has length 3",
+                "equal or 1",
+            ],
         ),
         "lengths of dots": (
             lambda: pg.einsum("...,...", batch(2), batch(3)),
             pg.ParameterError,
-            ["axis -1 of those that broadcast", "length 3, and 2"],
+            ["length 3 in axis -1 of those that broadcast", "before it has length 2"],
         ),
         "diagonal": (
             lambda: pg.einsum("ii", batch(2, 3)),
@@ -1677,92 +1738,104 @@ M = np.ones((2, 2), np.uint32)
 
 @cases(
     {
-        "q = 1": (lambda: linalg.matmul(M, M, q=1), pg.ParameterError, ["q: 1", "2 to 2**64"]),
-        "q = 0": (lambda: linalg.matmul(M, M, q=0), pg.ParameterError, ["q: 0", "2 to 2**64"]),
-        "q < 0": (lambda: linalg.matmul(M, M, q=-7), pg.ParameterError, ["q: -7"]),
+        "q = 1": (lambda: linalg.matmul(M, M, q=1), pg.ParameterError, ["q=1 ", "2 to 2**64"]),
+        "q = 0": (lambda: linalg.matmul(M, M, q=0), pg.ParameterError, ["q=0", "2 to 2**64"]),
+        "q < 0": (lambda: linalg.matmul(M, M, q=-7), pg.ParameterError, ["q=-7"]),
         "q > 2^64": (
             lambda: linalg.matmul(M, M, q=2**64 + 1),
             pg.ParameterError,
             [str(2**64 + 1), "2**64", "pg.Ring(1, q)"],
         ),
-        "q huge": (lambda: linalg.matmul(M, M, q=2**1000), pg.ParameterError, ["q: ", "2**64"]),
-        "q float": (lambda: linalg.matmul(M, M, q=17.0), pg.ParameterError, ["q: 17.0", "int"]),
-        "q list": (lambda: linalg.matmul(M, M, q=[17]), pg.ParameterError, ["q: [17]", "int"]),
+        "q huge": (lambda: linalg.matmul(M, M, q=2**1000), pg.ParameterError, ["q=", "2**64"]),
+        "q float": (lambda: linalg.matmul(M, M, q=17.0), pg.ParameterError, ["q=17.0", "int"]),
+        "q list": (lambda: linalg.matmul(M, M, q=[17]), pg.ParameterError, ["q=[17]", "int"]),
         "inner": (
             lambda: linalg.matmul(M, np.ones((3, 2), int), q=17),
             pg.ParameterError,
-            ["(2, 2)", "(3, 2)", "last axis of A, 2", "second last one of B, 3"],
+            ["(2, 2)", "(3, 2)", "last axis of A, of length 2", "second last axis of B, of length 3"],
         ),
         "column": (
             lambda: linalg.matmul(M, [1, 2, 3], q=17),
             pg.ParameterError,
-            ["(3,)", "only one of B, 3"],
+            ["(3,)", "only axis of B, of length 3"],
         ),
         "batches": (
             lambda: linalg.matmul(np.ones((2, 2, 2), int), np.ones((3, 2, 2), int), q=17),
             pg.ParameterError,
             ["(2,)", "(3,)", "do not broadcast"],
         ),
-        "single A": (lambda: linalg.matmul(3, M, q=17), pg.ParameterError, ["A: a single number", "matrix"]),
-        "single B": (lambda: linalg.matmul(M, np.uint32(3), q=17), pg.ParameterError, ["B: a single number"]),
+        "single A": (
+            lambda: linalg.matmul(3, M, q=17),
+            pg.ParameterError,
+            ["A is a single number", "matrix"],
+        ),
+        "single B": (
+            lambda: linalg.matmul(M, np.uint32(3), q=17),
+            pg.ParameterError,
+            ["B is a single number"],
+        ),
         "float array": (
             lambda: linalg.matmul(M * 1.0, M, q=17),
             pg.errors.CoefficientError,
-            ["A: ", "float64", "int"],
+            ["A has dtype float64", "int"],
         ),
         "floats": (
             lambda: linalg.matmul(M, [[1.0, 2], [3, 4]], q=17),
             pg.errors.CoefficientError,
-            ["B: ", "1.0", "ints"],
+            ["1.0 of B", "ints"],
         ),
-        "bools": (lambda: linalg.matmul(M, M > 0, q=17), pg.errors.CoefficientError, ["B: ", "bool"]),
-        "None": (lambda: linalg.matmul(None, M, q=17), pg.errors.CoefficientError, ["A: ", "None"]),
-        "text": (lambda: linalg.matmul("12", M, q=17), pg.errors.CoefficientError, ["A: ", "'12'"]),
-        "ragged": (lambda: linalg.matmul([[1], [2, 3]], M, q=17), pg.errors.CoefficientError, ["A: ragged"]),
+        "bools": (lambda: linalg.matmul(M, M > 0, q=17), pg.errors.CoefficientError, ["B has dtype bool"]),
+        "None": (lambda: linalg.matmul(None, M, q=17), pg.errors.CoefficientError, ["A=None"]),
+        "text": (lambda: linalg.matmul("12", M, q=17), pg.errors.CoefficientError, ["A='12'"]),
+        "ragged": (
+            lambda: linalg.matmul([[1], [2, 3]], M, q=17),
+            pg.errors.CoefficientError,
+            ["A is a ragged"],
+        ),
         "Poly": (
             lambda: linalg.matmul(batch(2, 2), M, q=17),
             pg.errors.CoefficientError,
-            ["A: a Poly", "pg.matmul"],
+            ["A must hold integers, not a Poly", "pg.matmul"],
         ),
         "Polys": (
             lambda: linalg.matmul(M, [R([1]), R([2])], q=17),
             pg.errors.CoefficientError,
-            ["B: a Poly"],
+            ["B must hold integers, not a Poly"],
         ),
         "out's shape": (
             lambda: linalg.matmul(M, M, q=17, out=np.zeros((2, 3), np.uint32)),
             pg.errors.OutputError,
-            ["out: uint32 (2, 3)", "uint32 (2, 2)"],
+            ["out is an array of uint32 (2, 3)", "uint32 (2, 2)"],
         ),
         "out's type": (
             lambda: linalg.matmul(M, M, q=2**40, out=np.zeros((2, 2), np.uint32)),
             pg.errors.OutputError,
-            ["out: uint32", "uint64 (2, 2)"],
+            ["out is an array of uint32", "uint64 (2, 2)"],
         ),
         "out a list": (
             lambda: linalg.matmul(M, M, q=17, out=[[0]]),
             pg.errors.OutputError,
-            ["out: list", "uint32"],
+            ["out must be", "list", "uint32"],
         ),
         "out's order": (
             lambda: linalg.matmul(M, M, q=17, out=np.zeros((2, 2), np.uint32).T[::-1]),
             pg.errors.OutputError,
-            ["out: ", "C-contiguous"],
+            ["out must be C-contiguous"],
         ),
         "a foreign GPU array": (
             lambda: linalg.matmul(OnGPU(), M, q=17),
             pg.DeviceError,
-            ["A: a GPU array", "cupy.as"],
+            ["A is a GPU array", "cupy.as"],
         ),
         "a foreign GPU array as B": (
             lambda: linalg.matmul(M, OnGPU(), q=17),
             pg.DeviceError,
-            ["B: a GPU array"],
+            ["B is a GPU array"],
         ),
         "a foreign GPU array as out": (
             lambda: linalg.matmul(M, M, q=17, out=OnGPU()),
             pg.errors.OutputError,
-            ["out: OnGPU", "array of uint32"],
+            ["out must be an array of uint32", "OnGPU"],
         ),
     }
 )
@@ -1773,12 +1846,12 @@ def test_matrix_products(call: Any, cls: Any, words: Any) -> None:
 def test_a_matrix_over_a_part_of_an_operand() -> None:
     a = np.ones((3, 2), np.uint32)
     a.setflags(write=True)
-    words = ["out: overlaps an operand in part", "other memory"]
+    words = ["out overlaps an operand in part", "other memory"]
     check(lambda: linalg.matmul(a[:2], M, q=17, out=a[1:]), pg.errors.OutputError, words)
     check(lambda: linalg.matmul(M, a[:2], q=17, out=a[1:]), pg.errors.OutputError, words)
     constant = M.copy()
     constant.setflags(write=False)
-    check(lambda: linalg.matmul(M, M, q=17, out=constant), pg.errors.OutputError, ["out: is read-only"])
+    check(lambda: linalg.matmul(M, M, q=17, out=constant), pg.errors.OutputError, ["out is read-only"])
     assert (a == 1).all()
 
 
@@ -1826,7 +1899,7 @@ def enter(name: Any) -> None:
 @pytest.mark.parametrize("name", ["gpu", "", "CPU", "cud", "cpu:0", 0, b"cpu", ["cpu"]])
 def test_unknown_devices(name: Any) -> None:
     for call in (lambda: enter(name), lambda: R([1]).to(name)):
-        check(call, pg.DeviceError, ["device: ", repr(name), "'cpu'"])
+        check(call, pg.DeviceError, [f"device={name!r}", "'cpu'"])
     assert R([1]).device == "cpu"
 
 
@@ -1840,7 +1913,7 @@ def test_cuda_where_none_answers(name: str) -> None:
 
 def test_gpu_arrays_are_not_copied_unasked() -> None:
     for call, name in ((lambda: R(OnGPU()), "x"), (lambda: R.from_residues(OnGPU()), "data")):
-        check(call, pg.DeviceError, [f"{name}: ", "GPU", "cupy.as"])
+        check(call, pg.DeviceError, [f"{name} is a GPU array", f"cupy.asarray({name})"])
     with pytest.raises(TypeError):
         R([1]) * OnGPU()
 

@@ -373,12 +373,12 @@ def test_operands_of_several_devices(device: str) -> None:
     x = values((3, 64), np.complex64)
     y = there(x)
     for call, wrong, words in (
-        (lambda: fft.convolve64(y, x), pg.DeviceError, f"b: on cpu, and a is on {device}"),
-        (lambda: fft.convolve64(x, y), pg.DeviceError, f"b: on {device}, and a is on cpu"),
-        (lambda: fft.fft64(y, out=x), pg.DeviceError, f"out: on cpu, the operands are on {device}"),
-        (lambda: fft.fft64(x, out=y), pg.DeviceError, f"out: on {device}, the operands are on cpu"),
-        (lambda: fft.fft64(y, out=y.T), pg.errors.OutputError, "the result is complex64"),
-        (lambda: fft.fft64(y, out=y[:2]), pg.errors.OutputError, "the result is complex64"),
+        (lambda: fft.convolve64(y, x), pg.DeviceError, f"a is on {device} and b is on cpu"),
+        (lambda: fft.convolve64(x, y), pg.DeviceError, f"a is on cpu and b is on {device}"),
+        (lambda: fft.fft64(y, out=x), pg.DeviceError, f"out is on cpu and the operands are on {device}"),
+        (lambda: fft.fft64(x, out=y), pg.DeviceError, f"out is on {device} and the operands are on cpu"),
+        (lambda: fft.fft64(y, out=y.T), pg.errors.OutputError, "the result is one of complex64"),
+        (lambda: fft.fft64(y, out=y[:2]), pg.errors.OutputError, "the result is one of complex64"),
         (lambda: fft.fft64(y[:2], out=y[1:]), pg.errors.OutputError, "overlaps an operand in part"),
         (lambda: fft.fft64(y, out=y.astype(np.complex128)), pg.errors.OutputError, "complex128"),
         (lambda: fft.fft64(y.view(np.float32)), pg.errors.NotComplex, "float32"),

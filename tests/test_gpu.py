@@ -600,7 +600,7 @@ def test_matrices_without_memory(little_memory: None, monkeypatch: pytest.Monkey
     (a,) = words_of(q, (1024, 1024))
     x, backend = cupy.asarray(a), get_backend(GPU)
     out = cupy.empty((1, 1024, 1024), x.dtype)
-    with pytest.raises(pg.errors.OutOfDeviceMemory, match=r"cuda:0: .*memory"):
+    with pytest.raises(pg.errors.OutOfDeviceMemory, match=r"cuda:0 .*memory"):
         matmul.by_residues(backend, basis_of((q,)), x[None], x[None], out)  # type: ignore[arg-type]
     gc.collect()
     monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: "residues")
@@ -661,10 +661,10 @@ def test_a_recorded_matrix_product(name: str) -> None:
 def test_products_that_are_too_large() -> None:
     matmul = pg.linalg.matmul
     long = cupy.ones((2**20, 1), np.uint32)
-    with pytest.raises(pg.errors.OutOfDeviceMemory, match=r"cuda:0: .*memory"):
+    with pytest.raises(pg.errors.OutOfDeviceMemory, match=r"cuda:0 .*memory"):
         matmul(long, long.T, q=97)
     ring = OF_BATCHES["30 bits"]
-    with pytest.raises(pg.errors.OutOfDeviceMemory, match=r"cuda:0: .*memory"):
+    with pytest.raises(pg.errors.OutOfDeviceMemory, match=r"cuda:0 .*memory"):
         pg.einsum("i,j->ij", ring.zeros(2**17).to(GPU), ring.zeros(2**17).to(GPU))
 
 
@@ -985,7 +985,7 @@ def test_out_of_memory_on_the_card() -> None:
     x = a.to(GPU)
     with (
         pg.device("cuda"),
-        pytest.raises(pg.errors.OutOfDeviceMemory, match=r"cuda:0: .*memory.*smaller batches"),
+        pytest.raises(pg.errors.OutOfDeviceMemory, match=r"cuda:0 .*memory.*smaller batches"),
     ):
         ring.zeros(2**40)
     same(x * x, a * a)
@@ -999,7 +999,7 @@ def test_out_of_memory_within_a_call(little_memory: None) -> None:
         small = drawn(ring, (), 2)
         x, y = a.to(GPU), small.to(GPU)
         for call in (lambda x: (x * x).ntt(), lambda x: pg.stack([x] * 3), lambda x: x.copy() + x.copy()):
-            with pytest.raises(pg.errors.OutOfDeviceMemory, match=r"cuda:0: .*memory.*smaller batches"):
+            with pytest.raises(pg.errors.OutOfDeviceMemory, match=r"cuda:0 .*memory.*smaller batches"):
                 call(x)
             gc.collect()
         same(x, a)

@@ -472,7 +472,7 @@ def test_floats_in_any_container(name: str) -> None:
         ([1.0, [2.0]], pg.errors.CoefficientError, ["ragged"]),
         (np.ma.masked_array([1.0, 2.0], [0, 1]), pg.errors.CoefficientError, ["masked"]),
         (R17([1]), pg.errors.CoefficientError, ["a Poly", "to_float64"]),
-        ([[0.0] * 5], pg.ParameterError, ["5 coefficients", "n = 4"]),
+        ([[0.0] * 5], pg.ParameterError, ["5 coefficients", "n=4"]),
     ],
     ids=str,
 )
@@ -497,7 +497,7 @@ def test_floats_on_a_card_that_are_not_finite(device: str) -> None:
     "scale", [math.nan, -math.inf, np.float32("inf"), True, np.True_, 1j, "2", None, Decimal(2)]
 )
 def test_scales_that_are_refused(scale: Any) -> None:
-    with pytest.raises(pg.ParameterError, match=r"scale: .*(Give an int|Convert it)"):
+    with pytest.raises(pg.ParameterError, match=r"scale=.*(Give an int|Convert it)"):
         R17.from_floats([1.0], scale=scale)
 
 
@@ -610,7 +610,7 @@ def test_debug_checks_the_words_of_a_wide_residue_together(q: int, value: int) -
     R = Ring(2, q)
     data = np.array([[0, value % 2**64], [0, value >> 64]], np.uint64)
     with pg.debug():
-        with pytest.raises(pg.errors.NotCanonical, match=f"{value} at .*1.* is not a residue mod {q}"):
+        with pytest.raises(pg.errors.NotCanonical, match=f"{value} at .*1.* is not a residue modulo {q}"):
             R.from_residues(data)
         data[:, 1] = (q - 1) % 2**64, (q - 1) >> 64
         check(R.from_residues(data), [0, q - 1])
@@ -679,14 +679,14 @@ NO_DOMAINS: list[Any] = [
 @pytest.mark.parametrize("make", [Ring.zeros, Ring.ones, Ring.random], ids=lambda f: f.__name__)
 def test_domains_that_are_refused(make: Any) -> None:
     for wrong in NO_DOMAINS:
-        with pytest.raises(pg.errors.DomainError, match=r"domain: .* must be 'coef' or 'eval'"):
+        with pytest.raises(pg.errors.DomainError, match=r"domain=.* must be 'coef' or 'eval'"):
             make(R17, domain=wrong)
     with pytest.raises(TypeError, match="positional"):
         make(R17, 2, "eval")
     for R, why in [
         (Ring(4, 15), "15 is not prime"),
         (Ring(4, 2**32), "4294967296 is not prime"),
-        (Ring(12, 97), "no power of two"),
+        (Ring(12, 97), "not a power of two"),
         (Ring(4, [17, 9]), "9 is not prime"),
         (Ring(4, 2**100), "is not prime"),
     ]:
@@ -694,7 +694,7 @@ def test_domains_that_are_refused(make: Any) -> None:
             with pytest.raises(pg.NotNTTFriendly, match=why):
                 make(R, batch, domain="eval")
         assert make(R, domain="coef").domain == "coef"
-    with pytest.raises(pg.ParameterError, match="batch: -1"):
+    with pytest.raises(pg.ParameterError, match="batch=-1"):
         make(R17, -1, domain="eval")
 
 

@@ -166,7 +166,7 @@ def test_not_invertible_names_limb_and_index(limb: int, k: int) -> None:
     data = np.ones((2, 3, 4), np.uint32)
     data[1, limb, k] = 0
     message = message_of_inverse(RNS.from_residues(there(data), domain="eval").intt())
-    assert f"index {k} of limb {limb}" in message and f"q = {RNS.moduli[limb]}" in message
+    assert f"index {k} of limb {limb}" in message and f"modulo {RNS.moduli[limb]} " in message
     assert "(1,)" in message
 
 
@@ -195,7 +195,7 @@ def test_not_invertible_names_the_batch_element(moduli: Any) -> None:
 @pytest.mark.parametrize("name", ["composite", "2^64 - 1", "wide composite"])
 def test_not_invertible_says_what_to_do_for_a_composite_modulus(name: str) -> None:
     message = message_of_inverse(ring(name).ones())
-    assert "neither prime nor a power of a prime" in message and "coprime factors as moduli" in message
+    assert "neither prime nor a power of a prime" in message and "moduli are its coprime factors" in message
 
 
 def test_not_invertible_is_both_built_ins() -> None:

@@ -142,8 +142,8 @@ def test_what_a_key_switch_cannot_add() -> None:
     Q, special = parts(K)
     key, x = drawn(K, (5, 2)).ntt(), drawn(Q).ntt()
     for add, error, text in (
-        (Q.zeros((2,)), DomainError, r"add: in 'coef', the result in 'eval'"),
-        (Q.zeros((3,)).ntt(), ParameterError, r"add: batch shape \(3,\), must be \(2,\)"),
+        (Q.zeros((2,)), DomainError, "add is in the domain 'coef', and the result is in 'eval'"),
+        (Q.zeros((3,)).ntt(), ParameterError, r"batch shape of add is \(3,\)\. It must be \(2,\)"),
         (Q[:1].zeros((2,)).ntt(), RingMismatch, "must have all limbs"),
         (7, TypeError, "add"),
     ):
@@ -382,9 +382,9 @@ def test_constants_that_lie_on_the_device(device: str) -> None:
         same_values(lattice.add_constant(R(values), x), expected, "coef")
         same_values(lattice.add_constant(R(values).ntt(), x[::1]), expected, "eval")
     if device != "cpu":
-        with pytest.raises(pg.DeviceError, match=r"x: on cuda:.*, the value is on cpu"):
+        with pytest.raises(pg.DeviceError, match=r"x is on cuda:.* and the value is on cpu"):
             lattice.add_constant(R(values).cpu(), x)
-        with pytest.raises(pg.DeviceError, match=r"ints: on cuda:.*, the value is on cpu"):
+        with pytest.raises(pg.DeviceError, match=r"ints is on cuda:.* and the value is on cpu"):
             R(values).cpu()[:, 0].scale_by(x)
 
 
@@ -400,32 +400,52 @@ def test_a_constant_is_added_to_what_is_encrypted() -> None:
 
 CIPHERTEXT = Ring(4, [17, 97]).ones((3, 2))
 NO_CONSTANTS: dict[str, tuple[Any, Any, type[Exception], str]] = {
-    "a ciphertext that is an array": (np.ones((2, 4)), 1, RingMismatch, "c: ndarray, must be a Poly"),
-    "a ciphertext that is an int": (3, 1, RingMismatch, "c: int, must be a Poly"),
-    "a plain value": (CIPHERTEXT[0, 0], 1, ParameterError, r"c: batch shape \(\).*with \+"),
-    "no components": (CIPHERTEXT[:, :0], 1, ParameterError, r"c: batch shape \(3, 0\).*at least one"),
-    "a float": (CIPHERTEXT, 1.5, CoefficientError, r"x: 1.5 is of type float.*use round\(x\)"),
-    "floats": (CIPHERTEXT, [1, 2.5, 3], CoefficientError, r"x: 2.5 .*use \[round\(v\) for v in x\]$"),
+    "a ciphertext that is an array": (np.ones((2, 4)), 1, RingMismatch, "c must be a Poly, not ndarray"),
+    "a ciphertext that is an int": (3, 1, RingMismatch, "c must be a Poly, not int"),
+    "a plain value": (CIPHERTEXT[0, 0], 1, ParameterError, r"batch shape of c is \(\).*Use \+"),
+    "no components": (CIPHERTEXT[:, :0], 1, ParameterError, r"batch shape of c is \(3, 0\).*at least one"),
+    "a float": (CIPHERTEXT, 1.5, CoefficientError, r"x=1.5 is of type float.*Use round\(x\)"),
+    "floats": (
+        CIPHERTEXT,
+        [1, 2.5, 3],
+        CoefficientError,
+        r"entry 2.5 of x .*Use \[round\(v\) for v in x\]\.$",
+    ),
     "an array of floats": (
         CIPHERTEXT,
         np.ones(3),
         CoefficientError,
-        "x: dtype float64.*round x to integers$",
+        r"x has dtype float64.*Round x to integers\.$",
     ),
-    "NaN": (CIPHERTEXT, math.nan, CoefficientError, "x: nan .*no nearest integer"),
-    "complex": (CIPHERTEXT, 1j, CoefficientError, r"x: 1j .*round\(x.real\)"),
-    "a bool": (CIPHERTEXT, True, CoefficientError, r"x: True .*int\(x\)"),
-    "bools": (CIPHERTEXT, np.array([True] * 3), CoefficientError, "x: dtype bool.*astype"),
-    "None": (CIPHERTEXT, None, CoefficientError, "x: None .*such as 0"),
-    "a text": (CIPHERTEXT, "12", CoefficientError, r"x: '12' .*int\(x\)"),
-    "bytes": (CIPHERTEXT, b"12", CoefficientError, "x: b'12' .*from_bytes"),
-    "a Poly": (CIPHERTEXT, CIPHERTEXT[0, 0], CoefficientError, "x: a Poly is not an integer"),
-    "a masked array": (CIPHERTEXT, np.ma.masked_array([1, 2, 3], [0, 1, 0]), CoefficientError, "x: a masked"),
-    "ragged lists": (CIPHERTEXT, [[1], [2, 3]], CoefficientError, "x: ragged nested lists"),
-    "too few": (CIPHERTEXT, [1, 2], ParameterError, r"x: shape \(2,\) does not broadcast to .* \(3,\)"),
-    "an axis too many": (CIPHERTEXT, [[1, 2, 3]] * 2, ParameterError, r"x: shape \(2, 3\) does not"),
-    "none": (CIPHERTEXT, [], ParameterError, r"x: shape \(0,\) does not broadcast"),
-    "one for a single ciphertext": (CIPHERTEXT[0], [1], ParameterError, r"x: shape \(1,\) .* shape \(\)"),
+    "NaN": (CIPHERTEXT, math.nan, CoefficientError, "x=nan .*no nearest integer"),
+    "complex": (CIPHERTEXT, 1j, CoefficientError, r"x=1j .*round\(x.real\)"),
+    "a bool": (CIPHERTEXT, True, CoefficientError, r"x=True .*int\(x\)"),
+    "bools": (CIPHERTEXT, np.array([True] * 3), CoefficientError, "x has dtype bool.*astype"),
+    "None": (CIPHERTEXT, None, CoefficientError, "x=None .*such as 0"),
+    "a text": (CIPHERTEXT, "12", CoefficientError, r"x='12' .*int\(x\)"),
+    "bytes": (CIPHERTEXT, b"12", CoefficientError, "x=b'12' .*from_bytes"),
+    "a Poly": (CIPHERTEXT, CIPHERTEXT[0, 0], CoefficientError, "x must hold integers, not a Poly"),
+    "a masked array": (
+        CIPHERTEXT,
+        np.ma.masked_array([1, 2, 3], [0, 1, 0]),
+        CoefficientError,
+        "x is a masked",
+    ),
+    "ragged lists": (CIPHERTEXT, [[1], [2, 3]], CoefficientError, "x is a ragged nested list"),
+    "too few": (
+        CIPHERTEXT,
+        [1, 2],
+        ParameterError,
+        r"x has shape \(2,\), which does not broadcast to .* \(3,\)",
+    ),
+    "an axis too many": (
+        CIPHERTEXT,
+        [[1, 2, 3]] * 2,
+        ParameterError,
+        r"x has shape \(2, 3\), which does not",
+    ),
+    "none": (CIPHERTEXT, [], ParameterError, r"x has shape \(0,\), which does not broadcast"),
+    "one for a single ciphertext": (CIPHERTEXT[0], [1], ParameterError, r"x has shape \(1,\).* shape \(\)"),
 }
 
 
@@ -447,31 +467,31 @@ def test_refused() -> None:
     made: dict[str, Any] = {"value": key, "ring": Q, "special": special, "limbs_per_digit": 2}
     assert lattice.SwitchKey(**made) == good["key"]
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"a": 3}, pg.RingMismatch, "a: int"),
-        ({"key": None}, pg.ParameterError, "key: NoneType, must be a SwitchKey"),
-        ({"key": key}, pg.ParameterError, "key: Poly, must be a SwitchKey"),
-        ({"value": None}, pg.RingMismatch, "value: NoneType"),
-        ({"value": key.intt()}, pg.errors.DomainError, "value: in coefficients"),
-        ({"value": key[:1]}, pg.ParameterError, r"batch shape \(1, 2\), must be \(2, 2\)"),
+        ({"a": 3}, pg.RingMismatch, "a must be a Poly, not int"),
+        ({"key": None}, pg.ParameterError, "key must be a SwitchKey, not NoneType"),
+        ({"key": key}, pg.ParameterError, "key must be a SwitchKey, not Poly"),
+        ({"value": None}, pg.RingMismatch, "value must be a Poly, not NoneType"),
+        ({"value": key.intt()}, pg.errors.DomainError, "value is in coefficients"),
+        ({"value": key[:1]}, pg.ParameterError, r"batch shape \(1, 2\) and must have \(2, 2\)"),
         ({"value": key[0]}, pg.ParameterError, r"batch shape \(2,\)"),
         ({"value": K[:4].random((2, 2)).ntt()}, pg.RingMismatch, "has no limb of"),
-        ({"limbs_per_digit": 0}, pg.ParameterError, "limbs_per_digit: 0 must be at least 1"),
+        ({"limbs_per_digit": 0}, pg.ParameterError, "limbs_per_digit=0 must be at least 1"),
         ({"limbs_per_digit": 2.0}, pg.errors.NotAnInteger, "limbs_per_digit"),
-        ({"special": Q}, pg.ParameterError, "special: .*coprime to Q"),
-        ({"limbs_per_digit": np.uint64(0)}, pg.ParameterError, "limbs_per_digit: 0"),
-        ({"ring": 5}, pg.ParameterError, "ring: int, must be a Ring"),
-        ({"ring": Q[1:]}, pg.RingMismatch, "limb 0 is .*drop last ones"),
-        ({"ring": Q[[0, 2]]}, pg.RingMismatch, "limb 1 is .*drop last ones"),
+        ({"special": Q}, pg.ParameterError, "special has the modulus .*Use special moduli that are coprime"),
+        ({"limbs_per_digit": np.uint64(0)}, pg.ParameterError, "limbs_per_digit=0"),
+        ({"ring": 5}, pg.ParameterError, "ring must be a Ring, not int"),
+        ({"ring": Q[1:]}, pg.RingMismatch, "Limb 0 of ring is .*Drop limbs from the end"),
+        ({"ring": Q[[0, 2]]}, pg.RingMismatch, "Limb 1 of ring is .*Drop limbs from the end"),
         ({"galois_element": 4}, pg.ParameterError, "4 has a common factor"),
         ({"galois_element": 5.0}, pg.errors.NotAnInteger, "galois_element"),
-        ({"turned": True}, pg.ParameterError, "turned: True, but galois_element is None"),
-        ({"turned": 1, "galois_element": 5}, pg.ParameterError, "turned: 1"),
-        ({"special": 5}, pg.ParameterError, "special: int, must be a Ring"),
+        ({"turned": True}, pg.ParameterError, "turned=True needs a galois_element"),
+        ({"turned": 1, "galois_element": 5}, pg.ParameterError, "turned=1 must"),
+        ({"special": 5}, pg.ParameterError, "special must be a Ring, not int"),
         ({"special": Ring(8, 17)}, pg.RingMismatch, "special"),
         ({"conversion": "quick"}, pg.ParameterError, "conversion"),
-        ({"out": Q.zeros(3)}, pg.errors.OutputError, "out: batch shape"),
+        ({"out": Q.zeros(3)}, pg.errors.OutputError, "out has batch shape"),
         ({"value": K.zeros((2, 2)).ntt(), "special": Q[:1].join(special)}, pg.ParameterError, "coprime"),
-        ({"a": Q[1:].random().ntt()}, pg.RingMismatch, "limb 0 is .*drop last ones"),
+        ({"a": Q[1:].random().ntt()}, pg.RingMismatch, "Limb 0 of ring is .*Drop limbs from the end"),
         ({"a": Ring(16, 2**100).random()}, pg.ParameterError, "above 2"),
     ]
     for change, error, text in wrong:
@@ -481,18 +501,18 @@ def test_refused() -> None:
             else:
                 lattice.key_switch(**(good | change))
     incomplete = Ring(16, [97, 17, 193]), Ring(16, [257, 353])
-    with pytest.raises(pg.NotNTTFriendly, match="no complete transform"):
+    with pytest.raises(pg.NotNTTFriendly, match="needs a complete transform"):
         as_key(incomplete[0].join(incomplete[1]).random((3, 2)), 1, incomplete[1])
     c = Q.random(2, seed=3).ntt()
     turn, other = as_key(key, 2, special, 5), as_key(K.random((3, 2)).ntt(), 1, special, 7)
     for operand, keys, error, text in [
-        (c, None, pg.ParameterError, "keys: NoneType, must be a sequence"),
-        (c, {5: turn}, pg.ParameterError, r"keys: dict, .*keys.values\(\)"),
-        (c, [3], pg.ParameterError, r"keys\[0\]: int, must be a SwitchKey"),
-        (c, [turn, good["key"]], pg.ParameterError, r"keys\[1\]: galois_element is None"),
-        (c, [turn, other], pg.ParameterError, r"keys\[1\]: has another limbs_per_digit"),
-        (a, [turn], pg.ParameterError, "a ciphertext's components"),
-        (Q[1:].random(2), [turn], pg.RingMismatch, "limb 0 is"),
+        (c, None, pg.ParameterError, "keys must be a sequence .*, not NoneType"),
+        (c, {5: turn}, pg.ParameterError, r"keys must .* not dict.*keys.values\(\)"),
+        (c, [3], pg.ParameterError, r"keys\[0\] must be a SwitchKey, not int"),
+        (c, [turn, good["key"]], pg.ParameterError, r"keys\[1\]\.galois_element is None"),
+        (c, [turn, other], pg.ParameterError, r"keys\[1\]\.limbs_per_digit differs"),
+        (a, [turn], pg.ParameterError, "components of a ciphertext"),
+        (Q[1:].random(2), [turn], pg.RingMismatch, "Limb 0 of ring is"),
     ]:
         with pytest.raises(error, match=text):
             lattice.rotate_many(operand, keys)  # type: ignore[arg-type]

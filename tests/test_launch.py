@@ -90,7 +90,7 @@ def test_one_side_has_each_constant():
     assert sources.enumeration("sampling.cu", "Shape") == {x: i for i, x in enumerate(_cpu.SHAPES)}
     assert tuple(_cpu.SHAPES) == get_args(Shape)
     assert set(sources.enumeration("rns.cu", "Way")) == set(get_args(Estimate))
-    with pytest.raises(LookupError, match="0 constants NOTHING"):
+    with pytest.raises(LookupError, match="one constant NOTHING, but it has 0"):
         sources.constant("rows.cuh", "NOTHING")
 
 

@@ -243,7 +243,7 @@ def test_a_folder_of_sources_takes_the_installed_core(tmp_path):
     )
     for version, words in (
         (pg.__version__, "Ring(4, 17)"),
-        ("0.0.1", "Type in the folder of the sources: pip"),
+        ("0.0.1", "Run `pip install .` in the folder of the sources."),
     ):
         metadata.write_text(f"Metadata-Version: 2.1\nName: polygpu\nVersion: {version}\n")
         command = [sys.executable, "-c", program]

@@ -1,6 +1,7 @@
 """Constructors, pickles and `out` refuse arrays of other values than residues; the core is not harmed."""
 
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,11 @@ def test_an_element_refuses(kind, name):
     with pytest.raises(pg.PolyGPUError) as caught:
         pg.Poly(ring, x, "coef")
     message = str(caught.value)
-    assert message.startswith("data: ") and "\n" not in message and len(message) < 400
+    assert (
+        re.match(r"(data|entry .* of data)\b", message.removeprefix("The "))
+        and "\n" not in message
+        and len(message) < 400
+    )
 
 
 @pytest.mark.parametrize("ring", RINGS.values(), ids=RINGS)
@@ -67,7 +72,7 @@ def test_a_domain_that_the_ring_lacks():
 
 @pytest.mark.parametrize("ring", [None, 17, "ring", pg.Ring, (8, 17)])
 def test_rings(ring):
-    with pytest.raises(pg.ParameterError, match=r"ring: .* must be a Ring"):
+    with pytest.raises(pg.ParameterError, match=r"ring must be a Ring, not "):
         pg.Poly(ring, malformed.NARROW.ones().data, "coef")
 
 

@@ -89,14 +89,14 @@ def test_a_sample_takes_64_repeated_slots() -> None:
 
 @pytest.mark.parametrize("changes", [{"log_slots": 5}, {"levels": 1}])
 def test_too_few_slots_or_levels(changes: dict[str, int]) -> None:
-    with pytest.raises(pg.ParameterError, match="Take at least 64 and 2"):
+    with pytest.raises(pg.ParameterError, match=r"boot has .* Use at least 64 slots and 2 levels"):
         EncryptedNetwork(trained(), Bootstrapper(replace(SMALL, **changes)))
 
 
 @pytest.mark.parametrize("shape", [(0, 64), (8, 1), (8, 65), (64,), (1, 1, 64)])
 def test_images_of_another_shape(shape: tuple[int, ...]) -> None:
     made, secret, _ = server()
-    with pytest.raises(pg.ParameterError, match=r"images: shape .* must be \(count, 64\)"):
+    with pytest.raises(pg.ParameterError, match=r"shape of images is .* must be \(count, 64\)"):
         made.encrypt(secret, np.zeros(shape), b"images")
 
 
@@ -121,10 +121,10 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--logn", "10"], "not secure. --insecure runs them"),
-        (["--logn", "-1", "--insecure"], "log_n: -1, must be at least 2"),
-        (["--logn", "10", "--insecure", "--samples", "0"], "samples: 0, must be from 1 to 500"),
-        (["--logn", "10", "--insecure", "--samples", "501"], "samples: 501, must be from 1 to 500"),
+        (["--logn", "10"], "not secure. Use --insecure to run them"),
+        (["--logn", "-1", "--insecure"], "log_n=-1 must be at least 2"),
+        (["--logn", "10", "--insecure", "--samples", "0"], "samples=0 must be from 1 to 500"),
+        (["--logn", "10", "--insecure", "--samples", "501"], "samples=501 must be from 1 to 500"),
         (["--logn", "10", "--insecure", "--device", "tpu"], "tpu"),
         (["--samples", "x"], "invalid int value"),
     ],

@@ -86,28 +86,28 @@ def test_ml_kem_refuses_bad_input(kem: tuple[ml_kem.ParameterSet, Answers]) -> N
     """The input checks of FIPS 203, 7.2 and 7.3."""
     p, known = kem
     pk, sk, ct, msg = (known[field][0] for field in ("pk", "sk", "ct", "msg"))
-    with pytest.raises(ValueError, match="31 bytes, must be 32"):
+    with pytest.raises(ValueError, match="31 bytes, but it must have 32"):
         ml_kem.keygen(p, [bytes(31)], [bytes(32)])
-    with pytest.raises(ValueError, match="33 bytes, must be 32"):
+    with pytest.raises(ValueError, match="33 bytes, but it must have 32"):
         ml_kem.keygen(p, [bytes(32)], [bytes(33)])
-    with pytest.raises(ValueError, match="must be 32"):
+    with pytest.raises(ValueError, match="must have 32"):
         ml_kem.encaps(p, [pk], [msg[:-1]])
-    with pytest.raises(ValueError, match=f"must be {len(pk)}"):
+    with pytest.raises(ValueError, match=f"must have {len(pk)}"):
         ml_kem.encaps(p, [pk + b"\0"], [msg])
-    with pytest.raises(ValueError, match="holds a value of 3329 or more"):
+    with pytest.raises(ValueError, match="ek contains a value of at least 3329"):
         ml_kem.encaps(p, [(3329).to_bytes(2, "little") + b"\0" + pk[3:]], [msg])
-    with pytest.raises(ValueError, match=f"must be {len(sk)}"):
+    with pytest.raises(ValueError, match=f"must have {len(sk)}"):
         ml_kem.decaps(p, [sk[:-1]], [ct])
-    with pytest.raises(ValueError, match=f"must be {len(ct)}"):
+    with pytest.raises(ValueError, match=f"must have {len(ct)}"):
         ml_kem.decaps(p, [sk], [ct[:-1]])
-    with pytest.raises(ValueError, match="the stored hash"):
+    with pytest.raises(ValueError, match="dk contains a hash"):
         ml_kem.decaps(p, [sk[:-33] + bytes([sk[-33] ^ 1]) + sk[-32:]], [ct])
 
 
 def test_a_sampling_stream_that_runs_dry_is_an_error() -> None:
     candidates = np.zeros((2, 300))
     candidates[1, : 300 - ml_kem.N + 1] = ml_kem.Q
-    with pytest.raises(RuntimeError, match="ran dry"):
+    with pytest.raises(RuntimeError, match="too short"):
         ml_kem.first_accepted(candidates, below=ml_kem.Q)
 
 
@@ -119,7 +119,7 @@ def test_ml_dsa_keygen(name: str) -> None:
 
 
 def test_ml_dsa_refuses_bad_input() -> None:
-    with pytest.raises(ValueError, match="31 bytes, must be 32"):
+    with pytest.raises(ValueError, match="31 bytes, but it must have 32"):
         ml_dsa.keygen(ml_dsa.ML_DSA_44, [bytes(31)])
     assert ml_dsa.keygen(ml_dsa.ML_DSA_44, []) == ([], [])
 

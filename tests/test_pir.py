@@ -81,7 +81,7 @@ def test_noise_is_that_of_the_bound() -> None:
 
 def test_failure_at_the_largest_size() -> None:
     assert Layout(1 << 20, 1 << 20).failure < -40
-    with pytest.raises(pg.ParameterError, match="Take longer records"):
+    with pytest.raises(pg.ParameterError, match="Use longer records"):
         Layout(1, 1 << 42)
     with pytest.raises(pg.ParameterError, match="at least"):
         Layout(0, 5)
@@ -98,7 +98,7 @@ def test_queries_differ_and_look_uniform() -> None:
     other = Client(client.layout, b"public", client.hint)
     assert np.array_equal(other.query(5, b"same")[0], client.query(5, b"same")[0])
     for index in (-1, 4096):
-        with pytest.raises(pg.ParameterError, match=f"index: {index} is not in"):
+        with pytest.raises(pg.ParameterError, match=f"index={index} must be from 0 to"):
             client.query(index, b"seed")
 
 
@@ -162,7 +162,7 @@ def test_the_last_record_is_filled_with_zeros_without_a_hint(protocol: Protocol)
     query, secret = client.query(1, b"seed")
     assert client.record(1, server.answers([query])[0], secret) == b"de\0"
     for index in (-1, 2):
-        with pytest.raises(pg.ParameterError, match=f"index: {index} is not in"):
+        with pytest.raises(pg.ParameterError, match=f"index={index} must be from 0 to"):
             client.query(index, b"seed")
 
 
@@ -234,7 +234,7 @@ def test_failure_of_the_largest_layouts() -> None:
     assert folded.Layout(1 << 20, 1 << 20).failure < -300 and folded.Layout(1, 1 << 33).failure < -300
     layout = packed.Layout(1, 2**34)
     assert (layout.columns, layout.rows, layout.packed, layout.ciphertexts) == (2**20, 2**14, 2048, 8)
-    with pytest.raises(pg.ParameterError, match="Take several databases"):
+    with pytest.raises(pg.ParameterError, match="Use several databases"):
         folded.Layout(1, 1 << 36)
     for protocol in (packed, folded):
         with pytest.raises(pg.ParameterError, match="at least"):

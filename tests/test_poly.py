@@ -75,8 +75,11 @@ CAPTURED = {
     "60 bits": Ring(64, ntt_primes(64, bits=60)),
     "several passes": Ring(2**15, ntt_primes(2**15, bits=50)),
     "incomplete": Ring(256, 3329),
+    "trinomial": Ring(64, ntt_primes(64, bits=50, kind="trinomial"), kind="trinomial"),
+    "leaves of 3": Ring(48, ntt_primes(48, bits=30, kind="trinomial", count=2), kind="trinomial"),
     "auxiliary primes": Ring(20, 10**18, product="ntt"),
     "by FFT": Ring(20, 10**18, product="fft"),
+    "trinomial, by FFT": Ring(20, 10**18, kind="trinomial", product="fft"),
 }
 
 

@@ -307,7 +307,12 @@ def test_others_are_not_told():
 
 def test_a_callback_must_be_callable():
     told = pg.progress(3)
-    with pytest.raises(pg.ParameterError, match="callback: int cannot be called; give a function"), told:
+    with (
+        pytest.raises(
+            pg.ParameterError, match="callback must be a function of one argument or None, not int"
+        ),
+        told,
+    ):
         pass
 
 

@@ -83,7 +83,9 @@ def test_results_in_arguments(device: str) -> None:
     if device != "cpu":
         assert recorded(x, w, first, 3)[1] is found[1]  # each replay overwrites it
     for times in (4, 3.0, True):
-        with pytest.raises(pg.ParameterError, match=r"argument 3: a .*, not as recorded; only a Poly"):
+        with pytest.raises(
+            pg.ParameterError, match=r"Argument 3 is a .* other than the recorded one\. Only a Poly"
+        ):
             recorded(x, y, first, times)
 
 
@@ -93,17 +95,25 @@ def test_what_does_not_fit_is_refused(device: str) -> None:
     recorded = pg.capture(lambda x, y: x * y, x, y)
     other = Ring(64, pg.ntt_primes(64, bits=49, count=2)).zeros((3,)).to(x.device)
     for wrong, error, text in (
-        ((y,), pg.ParameterError, "1 arguments, recorded with 2"),
-        ((y, 3), pg.ParameterError, "argument 1: int, recorded with a Poly"),
-        ((other, y), pg.RingMismatch, "argument 0: of .*, recorded with"),
-        ((y, x[:2]), pg.ParameterError, r"argument 1: batch shape \(2,\), recorded with \(3,\)"),
-        ((y, x.reshape(1, 3)), pg.ParameterError, "argument 1: batch shape"),
-        ((y, x.ntt()), pg.ParameterError, r"argument 1: domain 'eval', recorded with 'coef'; use intt\(\)"),
+        ((y,), pg.ParameterError, "recorded with 2 arguments, and 1 were given"),
+        ((y, 3), pg.ParameterError, "Argument 1 must be a Poly, .* not int"),
+        ((other, y), pg.RingMismatch, "Argument 0 is of .*, but it was recorded with"),
+        (
+            (y, x[:2]),
+            pg.ParameterError,
+            r"Argument 1 has batch shape \(2,\), but it was recorded with \(3,\)",
+        ),
+        ((y, x.reshape(1, 3)), pg.ParameterError, "Argument 1 has batch shape"),
+        (
+            (y, x.ntt()),
+            pg.ParameterError,
+            r"Argument 1 is in domain 'eval', .* recorded in 'coef'\. Use intt\(\)",
+        ),
     ):
         with pytest.raises(error, match=text):
             recorded(*wrong)
     if device != "cpu":
-        with pytest.raises(pg.DeviceError, match="argument 1: on cpu, recorded on cuda"):
+        with pytest.raises(pg.DeviceError, match="Argument 1 is on cpu, but it was recorded on cuda"):
             recorded(y, b)
     equals(x, a)  # nothing is written where something does not fit
     equals(recorded(), a * b)
@@ -116,13 +126,13 @@ def test_arguments_that_share_memory(device: str) -> None:
     (_, b, *_), (x, y, *_) = pairs()
     same_twice = pg.capture(lambda x, y: x * y, x, x)
     equals(same_twice(y, y), b * b)
-    with pytest.raises(pg.ParameterError, match="arguments 0 and 1 share memory"):
+    with pytest.raises(pg.ParameterError, match=r"Arguments 0 and 1 .* share memory"):
         same_twice(y, x)
     equals(x, b)
     room = R.from_residues(there(np.zeros((4, 2, 64), np.uint64)), copy=False)
     two = pg.capture(lambda x, y: x + y, room[:3], room[1:])
     equals(two(), R.zeros(3).cpu())
-    with pytest.raises(pg.ParameterError, match="arguments 0 and 1 share memory"):
+    with pytest.raises(pg.ParameterError, match=r"Arguments 0 and 1 .* share memory"):
         two(x, y)
     square = pg.capture(lambda x: x * x, x)
     equals(square(room[:3]), R.zeros(3).cpu())
@@ -138,7 +148,7 @@ def test_arguments_that_cannot_be_written(device: str) -> None:
     x.data.flags.writeable = False
     recorded = pg.capture(lambda x: x + x, x)
     assert recorded(x) == recorded() == x + x
-    with pytest.raises(pg.errors.OutputError, match="argument 0: read-only as recorded"):
+    with pytest.raises(pg.errors.OutputError, match="Argument 0 was recorded with a read-only value"):
         recorded(y)
 
 
@@ -278,7 +288,7 @@ def test_domains_are_recorded(device: str) -> None:
             (value.ntt if value.domain == "coef" else value.intt)(out=value)
     x.ntt(out=x)
     with pytest.raises(
-        pg.errors.DomainError, match=r"argument 0: domain 'eval', recorded with 'coef'; use intt\(\), or"
+        pg.errors.DomainError, match=r"Argument 0 is in domain 'eval', .* recorded in 'coef'\. Use intt\(\)"
     ):
         recorded()
     x.intt(out=x)
@@ -294,7 +304,7 @@ def test_arguments_keep_their_domains(device: str) -> None:
         (lambda n, x: x.ntt(out=x), (3, x), 1),
     ):
         with pytest.raises(
-            pg.errors.DomainError, match=rf"f changes the domain of argument {number} from 'coef' to 'eval'"
+            pg.errors.DomainError, match=rf"f must not .* argument {number} from 'coef' to 'eval'"
         ):
             pg.capture(compute, *args)()
         if device == "cpu":  # the call has run f
@@ -307,7 +317,7 @@ def test_arguments_keep_their_domains(device: str) -> None:
     assert transform() is evaluated
     equals(evaluated.cpu(), a.ntt())
     with pytest.raises(
-        pg.ParameterError, match=r"argument 1: domain 'coef', .* where f only writes it, any value"
+        pg.ParameterError, match=r"Argument 1 is in domain 'coef', .* If f only writes it, give any value"
     ):
         pg.capture(lambda x, out: x.ntt(out=out), x, evaluated)(x, out)
 
@@ -321,9 +331,7 @@ def test_a_domain_that_changes_in_the_second_run(device: str) -> None:
         value = x.ntt()
         return value.neg(out=y) if next(turns) else x.neg(out=y)
 
-    with pytest.raises(
-        pg.errors.DomainError, match="f changes the domain of argument 1 from 'coef' to 'eval'"
-    ):
+    with pytest.raises(pg.errors.DomainError, match=r"f must not .* argument 1 from 'coef' to 'eval'"):
         pg.capture(compute, x, y)
     equals(y, b)
 
@@ -356,7 +364,7 @@ def test_random_values_in_a_recording(device: str) -> None:
         partial(R.tuniform, b=3),
     ):
         with pytest.raises(
-            pg.ParameterError, match=r"the same at each replay; draw them outside .*give a seed"
+            pg.ParameterError, match=r"each replay would give the same .*Draw them before .*give a seed"
         ):
             pg.capture(lambda x, draw=draw: x + draw(batch=(3,)), x)
     recorded = pg.capture(lambda x: x + R.random((3,), seed=5), x)
@@ -379,7 +387,7 @@ def test_what_the_second_run_makes_anew(device: str, bits: int, second: Callable
     ring = Ring(64, pg.ntt_primes(64, bits=bits, count=2))
     (a, *_), (x, *_) = pairs(ring)
     turns = iter((False, True))
-    with pytest.raises(pg.DeviceError, match=r"second run|read values back"):
+    with pytest.raises(pg.DeviceError, match=r"Make every call of f do the same work|read values back"):
         pg.capture(lambda x: second(x) if next(turns) else x + x, x)
     assert not backend().xp.cuda.get_current_stream().is_capturing()
     for compute in (Poly.ntt, lambda x: x * x, lambda x: x.scale_by([-17, -18, -19])):
@@ -401,7 +409,7 @@ def test_what_the_second_run_makes_anew(device: str, bits: int, second: Callable
 def test_values_that_f_reads(device: str, compute: Callable[[Poly], Any]) -> None:
     (a, *_), (x, *_) = pairs()
     with pytest.raises(
-        pg.DeviceError, match=r"read values back while .*with its result|copied from the host"
+        pg.DeviceError, match=r"must not wait or read values back.*with its result|copied from the host"
     ):
         pg.capture(compute, x)
     equals(pg.capture(lambda x: x + x, x)(), a + a)
@@ -417,7 +425,7 @@ def test_checked_products_in_a_recording(device: str) -> None:
 @on(*CARDS)
 def test_recordings_in_recordings(device: str) -> None:
     _, (x, *_) = pairs()
-    with pytest.raises(pg.DeviceError, match="capture inside a recording; call f itself"):
+    with pytest.raises(pg.DeviceError, match=r"capture cannot begin\..*call f itself"):
         pg.capture(lambda x: pg.capture(lambda y: y + y, x)(), x)
 
 
@@ -478,7 +486,7 @@ def test_the_end_of_a_recording_hides_no_error(device: str, monkeypatch: pytest.
 def test_arguments_on_several_devices(device: str) -> None:
     (a, *_), (x, *_) = pairs()
     for args in ((a, x), (x, a)):
-        with pytest.raises(pg.DeviceError, match=r"argument 1: on .*, argument 0 is on"):
+        with pytest.raises(pg.DeviceError, match=r"Argument 1 is on .*, but argument 0 is on"):
             pg.capture(lambda x, y: y + y, *args)
 
 
@@ -496,7 +504,9 @@ def test_arguments_that_are_no_polynomials(device: str) -> None:
         ((0.5, (1, "2"), [3], None), 3),
         ((0.5, (1, "2"), listed, 0), 4),
     ):
-        with pytest.raises(pg.ParameterError, match=rf"argument {number}: a .* only a Poly can be another"):
+        with pytest.raises(
+            pg.ParameterError, match=rf"Argument {number} is a .* Only a Poly may be replaced"
+        ):
             recorded(x, *wrong)
 
 

@@ -349,10 +349,13 @@ EXPLAINED = [
     (Ring(8, 7), ["3 layers early", "of 8 coefficients", "6, of order 2"]),
     (Ring(8, [17, 97, 193]), ["[17, 97, 193]", "19 bits", "(*batch, 3, 8)", "3, 8, 3", "order 16"]),
     (Ring(8, ntt_primes(8, bits=50, count=5)), ["5 moduli", "250 bits", "(*batch, 5, 8)", "uint64", "..."]),
-    (Ring(12, 97), ["FFT of 16 complex points, 1 digit of 7 bits", "none", "12 is no power of two"]),
-    (Ring(12, 97, product="ntt"), ["auxiliary", "none", "12 is no power of two", "transforms of 32 points"]),
+    (Ring(12, 97), ["FFT of 16 complex points, 1 digit of 7 bits", "none", "n=12 is not a power of two"]),
+    (
+        Ring(12, 97, product="ntt"),
+        ["auxiliary", "none", "n=12 is not a power of two", "transforms of 32 points"],
+    ),
     (Ring(16, 15, product="ntt"), ["auxiliary", "none", "15 is not prime", "transforms of 16 points"]),
-    (Ring(16, 1_000_003), ["FFT", "1000003", "mod 32 is 3", "must be 1", "ntt_primes(16, bits=20"]),
+    (Ring(16, 1_000_003), ["FFT", "1000003", "is 3 modulo 32", "must be 1", "ntt_primes(16, bits=20"]),
     (Ring(16, 2**64), ["uint64", "4 digits of 16 bits", "error below", "by proof", "not prime"]),
     (Ring(1024, 12289, product="fft"), ["FFT of 512 complex points, 1 digit of 14 bits", "of order 2048"]),
     (Ring(16, 2**64, product="ntt"), ["uint64", "3 auxiliary primes", "not prime"]),
@@ -411,7 +414,7 @@ def test_the_way_out_that_a_message_names_is_one(q: int, kind: Any) -> None:
             continue
         with pytest.raises(pg.NotNTTFriendly) as caught:
             ring.zeros(0).ntt()
-        assert f"mod {root_order(2**k, kind)} is" in str(caught.value)
+        assert f"modulo {root_order(2**k, kind)}, and it must be 1" in str(caught.value)
         call = re.search(r"ntt_primes\(.*?\)", str(caught.value))
         assert call is not None
         for p in eval(call.group(), {"ntt_primes": ntt_primes}):
@@ -672,7 +675,7 @@ BIG = ntt_primes(2**40, bits=62)[0]
 )
 def test_tables_too_large_are_refused_at_once(compute: Any) -> None:
     start = time.perf_counter()
-    with pytest.raises(pg.errors.TablesTooLarge, match=r"n = \d{13,}.*GiB.*smaller n") as caught:
+    with pytest.raises(pg.errors.TablesTooLarge, match=r"n=\d{13,}.*GiB.*smaller n") as caught:
         compute()
     assert time.perf_counter() - start < 2
     assert isinstance(caught.value, MemoryError)
@@ -784,7 +787,7 @@ def test_ntt_primes_are_the_largest_ones(n: int, bits: int, kind: Any) -> None:
     expected = [p for p in sympy.primerange(2 ** (bits - 1), 2**bits) if (p - 1) % order == 0][::-1]
     for count in range(len(expected) + 1):
         assert ntt_primes(n, bits=bits, count=count, kind=kind) == expected[:count]
-    with pytest.raises(pg.ParameterError, match=rf"bits={bits}: only {len(expected)} prime"):
+    with pytest.raises(pg.ParameterError, match=rf"found only {len(expected)} of .* primes of {bits} bits"):
         ntt_primes(n, bits=bits, count=len(expected) + 1, kind=kind)
 
 
@@ -807,7 +810,7 @@ def test_ntt_primes_near_a_number(n: int, bits: int, kind: Any) -> None:
         for count in range(len(turns) + 1):
             near = True if middle == 2**bits else middle
             assert ntt_primes(n, bits=bits, count=count, kind=kind, near=near) == turns[:count]
-        with pytest.raises(pg.ParameterError, match=f"only {len(turns)} primes in turns"):
+        with pytest.raises(pg.ParameterError, match=f"found only {len(turns)} of .* primes in turns"):
             ntt_primes(n, bits=bits, count=len(turns) + 1, kind=kind, near=middle)
 
 
@@ -896,9 +899,9 @@ def test_leaves_of_a_part_are_its_own() -> None:
     assert (ring.leaf_size, ring[:1].leaf_size, ring[1:].leaf_size) == (2, 1, 2)
     given = Ring(8, [17, 41], root=ring.roots)
     assert given[1:].roots == given.roots[1:]  # type: ignore[index]
-    with pytest.raises(BadRoot, match=r"leaves of 2 coefficients.*ends at 1"):
+    with pytest.raises(BadRoot, match=r"leaves of size 2, but .* ends at leaves of size 1"):
         given[:1]
-    with pytest.raises(BadRoot, match="do not serve"):
+    with pytest.raises(BadRoot, match="join cannot combine the roots"):
         given[1:].join(Ring(8, 17, root=3))
     assert given[1:].join(Ring(8, 15)).roots is None  # without a transform roots mean nothing
 
@@ -948,7 +951,7 @@ def test_joined_rings() -> None:
         (Ring(64, CHAIN[3], kind="cyclic"), RingMismatch, "degree or kind"),
         (Ring(64, CHAIN[:2]), ParameterError, "share the factor"),
         (Ring(64, 3**100), ParameterError, "must stand alone"),
-        (Ring(64, CHAIN[3], product="fft"), ParameterError, "make one of them"),
+        (Ring(64, CHAIN[3], product="fft"), ParameterError, "Make one of them with product='auto'"),
     ],
     ids=str,
 )

@@ -75,24 +75,24 @@ def test_products_and_rotations_of_polynomials_are_those_of_slots(n: int) -> Non
 
 def test_refused() -> None:
     for x, error, text in [
-        ([1.0, 2.0], pg.errors.NotComplex, "x: list"),
+        ([1.0, 2.0], pg.errors.NotComplex, "x must be an array of float64, not list"),
         (np.ones(4, np.float32), pg.errors.NotComplex, "must be float64"),
         (np.ones(4, complex), pg.errors.NotComplex, "must be float64"),
         (np.ones(3), pg.ParameterError, "3 entries"),
         (np.ones(1), pg.ParameterError, "1 entries"),
-        (np.float64(1), pg.errors.NotComplex, "x: float64"),
+        (np.float64(1), pg.errors.NotComplex, "x must be an array of float64, not float64"),
         (np.ones(0), pg.ParameterError, "0 entries"),
         (np.ones((1, 2 * fft.MAX_DEGREE)), pg.ParameterError, "to 131072"),
     ]:
         with pytest.raises(error, match=text):
             fft.to_slots(x)
     for z, error, text in [
-        ([1j], pg.errors.NotComplex, "z: list"),
-        (np.ones(4), pg.errors.NotComplex, "z: dtype float64"),
+        ([1j], pg.errors.NotComplex, "z must be an array of complex128, not list"),
+        (np.ones(4), pg.errors.NotComplex, "z has dtype float64"),
         (np.ones(4, np.complex64), pg.errors.NotComplex, "must be complex128"),
         (np.ones(3, complex), pg.ParameterError, "3 slots"),
         (np.ones(0, complex), pg.ParameterError, "0 slots"),
-        (np.ones(fft.MAX_DEGREE, complex), pg.ParameterError, "up to"),
+        (np.ones(fft.MAX_DEGREE, complex), pg.ParameterError, "of at most 65536"),
     ]:
         with pytest.raises(error, match=text):
             fft.from_slots(z)
@@ -159,9 +159,9 @@ def test_rings_without_slots() -> None:
         pg.Ring(6, 37),
         pg.Ring(4, pg.ntt_primes(4, bits=80)),
     ):
-        with pytest.raises(pg.NotNTTFriendly, match="slots are values"):
+        with pytest.raises(pg.NotNTTFriendly, match="which has no slots"):
             R.zeros().to_slots()
-        with pytest.raises(pg.NotNTTFriendly, match="slots are values"):
+        with pytest.raises(pg.NotNTTFriendly, match="which has no slots"):
             R.from_slots([0] * R.n)
     R = pg.Ring(4, 17)
     for values, error in (

@@ -121,10 +121,10 @@ def test_counts_out_of_range(name: str) -> None:
     argument = name.partition(" ")[0]
     too_large = [2**70] if argument in ("max_degree", "max_bits", "n") else []
     for x in (0, -1, -(2**70), *too_large):
-        with pytest.raises(pg.ParameterError, match=f"^{argument}: .* must be at least "):
+        with pytest.raises(pg.ParameterError, match=f"^{argument}=.* must be at least "):
             COUNTS[name](x)
     for x in (1.0, "8", None, True, [4], np.float64(4)):
-        with pytest.raises(pg.errors.NotAnInteger, match=f"^{argument}: "):
+        with pytest.raises(pg.errors.NotAnInteger, match=f"^{argument}=.* must be an int"):
             COUNTS[name](x)
     COUNTS[name](np.int64(2))
 
@@ -132,30 +132,30 @@ def test_counts_out_of_range(name: str) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: friendly_moduli(12, "cyclic"), "n: 12 is not a power of two"),
-        (lambda: friendly_moduli(8, "negacylic"), "kind: 'negacylic' must be 'negacyclic'"),
-        (lambda: friendly_moduli(8, None), "kind: None"),
-        (lambda: rings(transform="yes"), "transform: 'yes' must be True, False or None"),
-        (lambda: rings(transform=1), "transform: 1 must"),
-        (lambda: chains(transform="incomplete"), "transform: 'incomplete' must"),
-        (lambda: rings(transform=True, max_bits=7), "max_bits: 7 must be at least 8"),
-        (lambda: polys(R, domain="Eval"), "domain: 'Eval' must be 'coef' or 'eval'"),
-        (lambda: polys(R, domain="ntt"), "domain: 'ntt'"),
+        (lambda: friendly_moduli(12, "cyclic"), "n=12 is not a power of two"),
+        (lambda: friendly_moduli(8, "negacylic"), "kind='negacylic' must be 'negacyclic'"),
+        (lambda: friendly_moduli(8, None), "kind=None"),
+        (lambda: rings(transform="yes"), "transform='yes' must be True, False or None"),
+        (lambda: rings(transform=1), "transform=1 must"),
+        (lambda: chains(transform="incomplete"), "transform='incomplete' must"),
+        (lambda: rings(transform=True, max_bits=7), "max_bits=7 must be at least 8"),
+        (lambda: polys(R, domain="Eval"), "domain='Eval' must be 'coef' or 'eval'"),
+        (lambda: polys(R, domain="ntt"), "domain='ntt'"),
         (lambda: polys(U, domain="eval"), "15 is not prime"),
-        (lambda: polys(R, batch=-1), "batch: -1"),
-        (lambda: polys(R, batch=(2, -3)), "batch: .*negative"),
-        (lambda: polys(R, batch=1.5), "batch: 1.5"),
-        (lambda: polys(R, values=[1, 2, 3, 4]), "values: list, must be a strategy"),
-        (lambda: polys(17), "ring: 17 must be a Ring"),
-        (lambda: polys(rings()), "ring: .* must be a Ring; rings\\(\\).flatmap"),
-        (lambda: coefficients([17]), "ring: .* must be a Ring"),
-        (lambda: edge_coefficients(None), "ring: None must be a Ring"),
-        (lambda: multiply_integers([1], [1], 17, "cylcic"), "kind: 'cylcic'"),
-        (lambda: multiply_integers([1], [1], 1, "cyclic"), "modulus: 1 must be at least 2"),
-        (lambda: multiply_integers([1], [1, 2], 17, "cyclic"), "lengths 1 and 2"),
-        (lambda: multiply_integers([], [], 17, "cyclic"), "lengths 0 and 0"),
-        (lambda: multiply_integers([1.5], [1], 17, "cyclic"), "a: 1.5"),
-        (lambda: multiply_integers([1], [True], 17, "cyclic"), "b: True"),
+        (lambda: polys(R, batch=-1), "batch=-1"),
+        (lambda: polys(R, batch=(2, -3)), "batch=.*negative"),
+        (lambda: polys(R, batch=1.5), "batch=1.5"),
+        (lambda: polys(R, values=[1, 2, 3, 4]), "values must be a strategy .*not list"),
+        (lambda: polys(17), "ring must be a Ring, not int"),
+        (lambda: polys(rings()), "ring must be a Ring, not .*Use rings\\(\\).flatmap"),
+        (lambda: coefficients([17]), "ring must be a Ring, not list"),
+        (lambda: edge_coefficients(None), "ring must be a Ring, not NoneType"),
+        (lambda: multiply_integers([1], [1], 17, "cylcic"), "kind='cylcic'"),
+        (lambda: multiply_integers([1], [1], 1, "cyclic"), "modulus=1 must be at least 2"),
+        (lambda: multiply_integers([1], [1, 2], 17, "cyclic"), "a has length 1 and b has length 2"),
+        (lambda: multiply_integers([], [], 17, "cyclic"), "a has length 0 and b has length 0"),
+        (lambda: multiply_integers([1.5], [1], 17, "cyclic"), "a=1.5"),
+        (lambda: multiply_integers([1], [True], 17, "cyclic"), "b=True"),
     ],
 )
 def test_arguments_that_cannot_be(call: Callable[[], Any], words: str) -> None:

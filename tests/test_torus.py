@@ -364,15 +364,15 @@ def test_a_choice_by_a_hidden_bit(device: str) -> None:
 def test_refused() -> None:
     R, prime, cyclic = Ring(32, 2**64), Ring(32, 12289), Ring(32, 2**64, kind="cyclic")
     wrong: list[tuple[Any, str]] = [
-        (lambda: lattice.prepare(prime.zeros((2, 1, 2)), bits=4, precision="double"), "serves 2\\*\\*32"),
-        (lambda: lattice.prepare(cyclic.zeros((2, 1, 2)), bits=4, precision="double"), "needs X\\*\\*n"),
+        (lambda: lattice.prepare(prime.zeros((2, 1, 2)), bits=4, precision="double"), "must be 2\\*\\*32"),
+        (lambda: lattice.prepare(cyclic.zeros((2, 1, 2)), bits=4, precision="double"), "needs X\\^n"),
         (
             lambda: lattice.prepare(Ring(16, 2**64).zeros((2, 1, 2)), bits=4, precision="double"),
-            "needs X\\*\\*n",
+            "needs X\\^n",
         ),
         (
             lambda: lattice.prepare(Ring(48, 2**32).zeros((2, 1, 2)), bits=4, precision="double"),
-            "needs X\\*\\*n",
+            "needs X\\^n",
         ),
         (lambda: lattice.prepare(R.zeros((2, 1, 2)), bits=32, precision="double"), "at most 31"),
         (lambda: lattice.prepare(R.zeros((2, 1, 2)), bits=4, precision="float"), "'exact' or 'double'"),  # type: ignore[arg-type]

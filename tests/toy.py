@@ -1,7 +1,7 @@
-"""A third backend, as small as a backend can be: the primitives in NumPy arrays of Python integers.
+"""A third backend, as small as possible: only the primitives, on NumPy arrays of Python integers.
 
-The tests over devices run on it, so that they show which primitives suffice, and that the compositions of
-polygpu/_backends/base.py are right.
+The tests that run on all devices also run on this backend. So they show which primitives a backend must have,
+and that the operations which polygpu/_backends/base.py composes of primitives are right.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from polygpu._backends.base import Backend
 
 
 def columns(moduli: Any) -> Any:
-    """Moduli of rows, as Python ints that broadcast over the entries of each row."""
+    """Return the moduli as a column of Python ints, which broadcasts over the entries of each row."""
     return np.array(moduli, object)[:, None]
 
 
 def leaf_powers(plan: Any, limb: int, inverse: bool = False) -> Any:
-    """The matrix c_k^i of the leaves' constants modulo the limb, or its inverse."""
+    """Return the matrix with the entries c_k^i modulo a limb's prime, or its inverse.
+
+    c_k is the constant of leaf X^leaf_size - c_k of the transform. The matrix is the transform's definition.
+    """
     q, table = plan.basis.moduli[limb], plan.tables[limb]
     constants = [int(c) for c in table.quotient.leaf_constants(table.forward[0], q)]
     powers = flint.nmod_mat([[pow(c, i, q) for i in range(len(constants))] for c in constants], q)
@@ -29,7 +32,7 @@ def leaf_powers(plan: Any, limb: int, inverse: bool = False) -> Any:
 
 
 class ToyBackend(Backend):
-    """Every primitive, and nothing else."""
+    """A backend with every primitive, and nothing else."""
 
     name, xp = "toy", np
 

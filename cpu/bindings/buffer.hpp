@@ -1,5 +1,5 @@
-// Arrays that Python passes, read through the buffer protocol. nanobind's ndarray takes four times as long, and reads
-// strides even where ctypes leaves them out.
+// Arrays that Python passes, read through the buffer protocol. nanobind's ndarray takes four times as long, and fails
+// to notice when ctypes leaves out the strides.
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -15,14 +15,14 @@ namespace pg {
 
 constexpr bool LITTLE_ENDIAN_BYTES = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
 
-// The buffer flags that a parameter of type A asks for
+// The buffer flags for a parameter of type A.
 template <class A> constexpr int ACCESS = PyBUF_C_CONTIGUOUS;
 template <> inline constexpr int ACCESS<Numbers> = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
 template <> inline constexpr int ACCESS<Out> = PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE | PyBUF_FORMAT;
 template <> inline constexpr int ACCESS<StridedArray> = PyBUF_STRIDES;
 template <> inline constexpr int ACCESS<StridedOut> = PyBUF_STRIDES | PyBUF_WRITABLE | PyBUF_FORMAT;
 
-// A Python array for the time of a call. It cannot be copied or moved, because shape and strides may point into it.
+// A Python array for the duration of a call. It cannot be copied or moved, because shape and strides may point into it.
 class Buffer {
   public:
     Buffer() = default;
@@ -41,14 +41,14 @@ class Buffer {
         return {view_.buf, (size_t)view_.len, (size_t)view_.itemsize, (size_t)view_.ndim, view_.shape, view_.strides,
                 kind()};
     }
-    // The array's numbers, which keep their owner alive. The last copy must be destroyed with the GIL held.
+    // The array's memory, which keeps its Python owner alive. The last copy must be destroyed with the GIL held.
     Memory memory() const {
         const nanobind::object owner = nanobind::borrow(view_.obj);
         return Memory(view_.buf, [owner](const void *) {});
     }
 
   private:
-    // Whether the numbers have 1, 2, 4, 8 or 16 bytes, are aligned, and have strides, which ctypes leaves out
+    // Whether the numbers have 1, 2, 4, 8 or 16 bytes, are aligned, and have strides (ctypes leaves them out).
     bool readable() const {
         if (view_.itemsize < 1 || view_.itemsize > 16 || (view_.itemsize & (view_.itemsize - 1))) return false;
         if ((uintptr_t)view_.buf % (uintptr_t)std::min<Py_ssize_t>(view_.itemsize, 8)) return false;
@@ -57,8 +57,9 @@ class Buffer {
             if (view_.strides[i] % view_.itemsize) return false;
         return true;
     }
-    // By the format, in the machine's byte order, named or not; unknown without a format. Source: format characters of
-    // Python's struct; Zf and Zd, complex numbers, of PEP 3118.
+    // The kind that the format states, in the machine's byte order, whether or not the format names that order. The
+    // kind is unknown without a format. Source: format characters of Python's struct; for the complex numbers Zf
+    // and Zd, PEP 3118.
     Kind kind() const {
         const char *format = view_.format;
         if (!format || !*format) return Kind::unknown;
@@ -74,7 +75,7 @@ class Buffer {
     Py_buffer view_{};
 };
 
-// The arrays of a tuple, for the time of a call, opened as parameters of type A are
+// The arrays of a tuple, for the duration of a call, opened like parameters of type A.
 template <class A> class OpenArrays {
   public:
     OpenArrays(const nanobind::tuple &objects, const char *refusal) : buffers_(objects.size()) {

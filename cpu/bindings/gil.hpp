@@ -1,4 +1,4 @@
-// Releases Python's global lock (GIL) for long work, takes it back, and answers Python's signals.
+// Releases Python's global lock (GIL) for long work, takes it back, and handles Python's signals.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <unistd.h>
@@ -7,10 +7,10 @@
 
 namespace pg {
 
-// Runs `take`, which waits for the GIL. A thread that asks for it once the interpreter has ended never gets it:
-// Python 3.14 puts such a thread to sleep, older ones end it by pthread_exit, which unwinds its stack as an
-// exception does. The unwinding would meet destructors, functions that are noexcept, and rows of the call that
-// other threads still work on. So the thread sleeps here, until the process ends.
+// Runs `take`, which waits for the GIL. A thread that asks for the GIL after the interpreter has ended never gets it.
+// Python 3.14 puts such a thread to sleep. Older versions end it by pthread_exit, which unwinds its stack as an
+// exception does. The unwinding would meet destructors, noexcept functions, and rows of the call on which other threads
+// still work. So the thread sleeps here until the process ends.
 template <class F> auto take_gil(const F &take) {
     try {
         return take();
@@ -19,15 +19,16 @@ template <class F> auto take_gil(const F &take) {
     }
 }
 
-// While this object lives the GIL is released, except during `with_gil`.
+// Releases the GIL for the life of this object, except during `with_gil`.
 class GilReleased {
   public:
     GilReleased() { release(), of_thread_ = this; }
     GilReleased(const GilReleased &) = delete;
     ~GilReleased() { of_thread_ = nullptr, take(); }
 
-    // Returns f(), called with the GIL while this thread's object lives. PyGILState_Ensure would not do: once the
-    // interpreter is gone it crashes, since it looks up the thread's state in memory that went with the interpreter.
+    // Takes the GIL, calls f and returns its result. Called while this thread has a GilReleased. PyGILState_Ensure is
+    // not used: after the interpreter has ended it crashes, since it looks up the thread's state in memory that is
+    // freed.
     template <class F> static auto with_gil(const F &f) {
         of_thread_->take();
         const auto found = f();

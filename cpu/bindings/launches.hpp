@@ -17,8 +17,8 @@ template <class F> void set_function(F &function, const nanobind::dict &addresse
     function = (F)(addresses.contains(name) ? nanobind::cast<uintptr_t>(addresses[name]) : 0);
 }
 
-// functions: addresses by name. launches: (kernel, function, grid, threads, shared, counters, early, operands, offsets,
-// parameters)
+// Initialises `self`. functions: addresses by name. launches: tuples (kernel, function, grid, threads, shared,
+// counters, early, operands, offsets, parameters).
 inline void make_launches(Launches *self, const nanobind::dict &functions, const nanobind::list &launches) {
     Driver driver;
     set_function(driver.launch, functions, "cuLaunchKernelEx");
@@ -54,7 +54,7 @@ inline void make_launches(Launches *self, const nanobind::dict &functions, const
     new (self) Launches(driver, std::move(ready));
 }
 
-// Releases the GIL, because the driver waits where its queue is full, perhaps for work that needs the GIL.
+// Releases the GIL, because the driver waits when its queue is full, perhaps for work that needs the GIL.
 inline void launch(const Launches &self, u64 stream, const nanobind::args &operands) {
     const size_t count = operands.size();
     u64 few[16];
@@ -65,7 +65,7 @@ inline void launch(const Launches &self, u64 stream, const nanobind::args &opera
     self.launch(stream, addresses, count);
 }
 
-// Names of attributes, made while the module is imported.
+// Names of attributes; make_names sets them while the module is imported.
 inline PyObject *data_name = nullptr, *ptr_name = nullptr;
 inline void make_names() {
     data_name = PyUnicode_InternFromString("data");
@@ -82,8 +82,9 @@ inline u64 address_of(nanobind::handle x) {
     return nanobind::cast<u64>(address);
 }
 
-// Launches the kernels of a record on arrays, their result, address 0 and room for temporaries (cuda/records.py).
-// Where an array does not begin at a multiple of 16 nothing is launched, and the answer is false.
+// Launches the kernels of a record (cuda/records.py) with these addresses: those of the operands and of their result,
+// then 0, then the address `room` of memory for temporary arrays. If an array does not begin at a multiple of 16,
+// nothing is launched, and false is returned.
 inline bool launch_on(Launches &self, u64 stream, const nanobind::tuple &operands, nanobind::handle result, u64 room) {
     const size_t arrays = operands.size(), count = arrays + 3;
     u64 few[16], bits = 0;

@@ -1,4 +1,4 @@
-// Repeats a call in host memory: calls the functions that it called, on other arrays
+// Repeats a call in host memory: calls the functions that the recorded call has called, on other arrays
 // (polygpu/_backends/host_records.py).
 #pragma once
 #include <nanobind/nanobind.h>
@@ -12,8 +12,9 @@
 
 namespace pg {
 
-// Objects are numbered: the operands of the call, its result, then `later`: arrays of (shape, dtype) that each call
-// makes anew, objects as they are, and views (number, shape, dtype, offset, strides) of arrays before them.
+// Objects are numbered in this order: the operands of the call; its result; `made`, the arrays of (shape, dtype) that
+// each call allocates; `fixed`, objects that stay the same; `views`, each given by (number, shape, dtype, offset,
+// strides), where `number` is that of an array before the view.
 class Replay {
   public:
     Replay(const nanobind::tuple &shape, nanobind::object dtype, const nanobind::list &made,
@@ -47,8 +48,8 @@ class Replay {
         }
     }
 
-    // The result: `out`, or new memory; None, with nothing done, where memory is not at hand, an array is not as the
-    // recorded one was, or `unusual` and not `serves`.
+    // Returns the result, in `out` or in new memory. Returns None, with nothing done, if there is not enough memory, if
+    // an array does not have the recorded form, or if unusual() and not serves().
     nanobind::object operator()(const nanobind::tuple &operands, nanobind::handle out) const {
         if (operands.size() != operands_ || (asks(unusual_) && !asks(serves_))) return nanobind::none();
         if (!out.is_none() && !takes(out.ptr(), operands)) return nanobind::none();
@@ -59,7 +60,7 @@ class Replay {
         PyObject **const objects = count() > 32 ? many.data() : few, **end = objects;
         for (size_t i = 0; i < operands_; ++i) *end++ = operands[i].ptr();
         *end++ = result.ptr();
-        std::vector<nanobind::object> made;  // keeps temporaries and views
+        std::vector<nanobind::object> made;  // keeps temporary arrays and views alive
         for (const Array &array : made_) {
             made.push_back(empty(array.shape, array.dtype, false, limit_));
             if (made.back().is_none()) return made.back();
@@ -79,7 +80,7 @@ class Replay {
         return result;
     }
 
-    static constexpr size_t MOST_ARGUMENTS = 64;  // of a step
+    static constexpr size_t MOST_ARGUMENTS = 64;  // arguments of a step
 
   private:
     struct Array {
@@ -98,14 +99,14 @@ class Replay {
         std::vector<size_t> numbers;
     };
 
-    // Whether a function without arguments returns true.
+    // Calls a function without arguments. Returns whether its answer is True.
     static bool asks(const nanobind::object &function) {
         const nanobind::object answer = nanobind::steal(take_gil([&] { return PyObject_CallNoArgs(function.ptr()); }));
         if (!answer.is_valid()) throw nanobind::python_error();
         return answer.is(Py_True);
     }
 
-    // The bytes from the lowest entry of an array that is not empty to behind the highest one.
+    // The bytes of an array that is not empty: the address of its lowest entry, and that behind its highest one.
     static std::pair<const char *, const char *> range_of(PyArrayObject *array) {
         const char *first = PyArray_BYTES(array), *last = first;
         for (int axis = 0; axis < PyArray_NDIM(array); ++axis) {
@@ -115,7 +116,7 @@ class Replay {
         return {first, last + PyArray_ITEMSIZE(array)};
     }
 
-    // Whether the result may be written to `out` without the checks of the ordinary way.
+    // Whether the result may be written to `out` without the checks of a call that is not replayed.
     bool takes(PyObject *out, const nanobind::tuple &operands) const {
         if (!PyArray_CheckExact(out)) return false;
         auto *const array = reinterpret_cast<PyArrayObject *>(out);
@@ -135,7 +136,7 @@ class Replay {
 
     size_t count() const { return operands_ + 1 + made_.size() + fixed_.size() + views_.size(); }
 
-    // A view, which lies within its base; None if the base is not dense.
+    // Returns a view that lies within its base, or None if the base is not contiguous or too small.
     static nanobind::object view_of(PyObject *base, const View &view) {
         if (!PyArray_Check(base)) return nanobind::none();
         auto *const array = reinterpret_cast<PyArrayObject *>(base);
@@ -161,7 +162,7 @@ class Replay {
     }
 
     static void call(PyObject *function, PyObject *const *arguments, size_t count) {
-        // NumPy's functions, and Python's, may release the GIL and take it back.
+        // NumPy's functions, and Python functions, may release the GIL and take it back.
         PyObject *const returned = take_gil([&] { return PyObject_Vectorcall(function, arguments, count, nullptr); });
         if (returned == nullptr) throw nanobind::python_error();
         Py_DECREF(returned);

@@ -1,5 +1,5 @@
-// NumPy arrays in the core's memory (pool.hpp), which they own. NumPy frees the memory, through the handler that each
-// array refers to, when the array and all its views are gone.
+// NumPy arrays that own memory of the core (pool.hpp). When an array and all its views are gone, NumPy frees the memory
+// through the handler to which the array refers.
 #pragma once
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define NPY_TARGET_VERSION NPY_2_0_API_VERSION
@@ -22,7 +22,8 @@ inline PyDataMem_Handler results_handler{
      [](void *, void *block, size_t) { pool_free(block); }}};
 inline PyObject *results_capsule = nullptr;
 
-// The handler for set_memory_handler. To be called before anything else here, because it loads NumPy's functions.
+// Returns the handler for set_memory_handler. Must be called before anything else here, because it loads NumPy's
+// functions.
 inline nanobind::object make_results_handler() {
     if (PyArray_ImportNumPyAPI() < 0) throw nanobind::python_error();
     results_capsule = PyCapsule_New(&results_handler, "mem_handler", nullptr);
@@ -30,7 +31,7 @@ inline nanobind::object make_results_handler() {
     return nanobind::borrow(results_capsule);  // the other reference stays until the process ends
 }
 
-// Sets NumPy's handler for all later arrays of this context, and returns the one before.
+// Sets NumPy's handler for all later arrays of this context, and returns the previous one.
 inline nanobind::object set_memory_handler(nanobind::handle handler) {
     if (!PyCapsule_IsValid(handler.ptr(), "mem_handler")) throw nanobind::type_error("handler: must be one of NumPy's");
     PyObject *before = PyDataMem_SetHandler(handler.ptr());
@@ -38,8 +39,9 @@ inline nanobind::object set_memory_handler(nanobind::handle handler) {
     return nanobind::steal(before);
 }
 
-// A new array of numbers, C-contiguous; None if it takes more than `limit` bytes of new memory or the system has none.
-// The same as PyArray_Empty between two calls of set_memory_handler, which would take longer than all else here.
+// Returns a new C-contiguous array of numbers, or None if it takes more than `limit` bytes of new memory or the system
+// has none. PyArray_Empty between two calls of set_memory_handler would do the same, but would take longer than all
+// else here.
 inline nanobind::object empty(const nanobind::tuple &shape, nanobind::handle dtype, bool zero, size_t limit) {
     auto *descriptor = reinterpret_cast<PyArray_Descr *>(dtype.ptr());
     if (!PyArray_DescrCheck(dtype.ptr()) || PyDataType_REFCHK(descriptor))
@@ -68,7 +70,7 @@ inline nanobind::object empty(const nanobind::tuple &shape, nanobind::handle dty
         PyErr_Clear();
         return nanobind::none();
     }
-    // NumPy has a function that reads the handler of an array, and none that sets it. Both fields are part of its
+    // NumPy has a function that reads the handler of an array, but none that sets it. Both fields are part of its
     // binary interface.
     Py_INCREF(results_capsule);
     reinterpret_cast<PyArrayObject_fields *>(array)->mem_handler = results_capsule;

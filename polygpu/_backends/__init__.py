@@ -1,4 +1,4 @@
-"""Backends, which compute on a device (base.py says what they are), and the choice of the device."""
+"""The choice of the device, and the backend of each device, the object that computes on it (base.py)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _make_reference() -> Backend:
     return ReferenceBackend()
 
 
-# What makes the backend of a device that is not a GPU, by the device's name.
+# For each device that is not a GPU: the function that makes its backend.
 MAKERS: dict[str, Callable[[], Backend]] = {"cpu": _make_cpu, "reference": _make_reference}
 
 _device: ContextVar[str | None] = ContextVar("polygpu_device", default=None)
@@ -55,17 +55,18 @@ def _default_device() -> str:
 
 @contextmanager
 def device(name: str) -> Iterator[str]:
-    """Make and compute new values on the named device inside a `with`: "cpu", "cuda:0", "reference".
+    """Make new values on the named device inside a `with`.
 
-    "cuda" is the first GPU. "reference" computes every result from its definition in Python integers:
-    slow, for checking. Values are computed on where they are; nothing is copied unasked.
+    An operation on existing values runs on the device that holds them; no value is copied to another device
+    unless you ask for it. "reference" computes every result from its definition in Python integers. It is
+    slow, and meant for checking.
 
     Args:
-        name: "cpu", "reference", or a GPU by its number, "cuda:0"; "cuda" is the first.
+        name: "cpu", "reference", or a GPU with its index, such as "cuda:0". "cuda" means the first GPU.
 
     Raises:
-        DeviceError: no such device.
-        BackendUnavailable: a GPU was asked for and none answers.
+        DeviceError: `name` is not the name of a device.
+        BackendUnavailable: `name` is a GPU that is missing or cannot be used.
 
     Cost: the first use of a GPU in a process imports CuPy; any other use takes microseconds.
 
@@ -84,7 +85,10 @@ def device(name: str) -> Iterator[str]:
 
 
 def checked_device(name: object, source: str = "device") -> str:
-    """Return the full name of a device that answers; otherwise raise an error that names the source."""
+    """Return the full name of a device ("cuda:0" for "cuda"), or raise an error if it cannot be used.
+
+    source: where the name was given, for the error text: "device", or the name of an environment variable.
+    """
     if isinstance(name, str):
         if name in MAKERS:
             return name
@@ -93,14 +97,16 @@ def checked_device(name: object, source: str = "device") -> str:
             try:
                 check_gpu(int(index or 0))
             except BackendUnavailable as error:
-                raise BackendUnavailable(f"{source}: {name!r} does not answer: {error}") from None
+                raise BackendUnavailable(f"{source}={name!r} does not answer. {error}") from None
             return f"cuda:{int(index or 0)}"
-    raise DeviceError(f"{source}: {name!r} must be 'cpu', 'cuda', 'cuda:1' ... or 'reference'")
+    raise DeviceError(
+        f"{source}={name!r} must be 'cpu', 'reference', 'cuda', or a GPU by its number, such as 'cuda:1'."
+    )
 
 
-@cache  # of success alone (an error is not kept): asking takes a millisecond
+@cache  # the check takes a millisecond; only success is cached, because an exception leaves no entry
 def check_gpu(index: int) -> None:
-    """Raise BackendUnavailable if a GPU does not answer."""
+    """Raise BackendUnavailable if this GPU is missing or cannot be used."""
     from .cuda import absence
 
     if reason := absence(index):
@@ -108,7 +114,7 @@ def check_gpu(index: int) -> None:
 
 
 def gpu_names() -> list[str]:
-    """Return the names of all GPUs. Raise BackendUnavailable if the first one does not answer."""
+    """Return the names of all GPUs. Raise BackendUnavailable if the first one cannot be used."""
     from .cuda import count
 
     check_gpu(0)
@@ -117,7 +123,7 @@ def gpu_names() -> list[str]:
 
 @cache
 def get_backend(name: str) -> Backend:
-    """Return the backend of a device, by its full name."""
+    """Return the backend of the device with this full name."""
     if name in MAKERS:
         return MAKERS[name]()
     from .cuda import CudaBackend
@@ -126,28 +132,31 @@ def get_backend(name: str) -> Backend:
 
 
 def backend() -> Backend:
-    """Return the backend on which new values are made."""
+    """Return the backend of the device on which new values are made."""
     return get_backend(current_device())
 
 
 def host() -> HostBackend:
-    """Return the backend of operations that always run on the host: "reference" if chosen, else "cpu"."""
+    """Return the backend for operations that always run on the host: "reference" if chosen, else "cpu"."""
     found = host_of(_device.get())
     return found if isinstance(found, HostBackend) else cast(HostBackend, get_backend("cpu"))
 
 
-chosen_device = _device.get  # of the innermost `device(...)`
+chosen_device = _device.get  # the name given to the innermost `device(...)`, or None outside any
 
 
 @cache
 def host_of(device: str | None) -> Backend:
-    """Return the backend of values in host memory for a chosen device: its own, or the CPU's for a GPU."""
+    """Return the backend that computes on NumPy arrays while `device` is chosen.
+
+    It is the device's backend, or the CPU's if the device is a GPU.
+    """
     chosen = device or _default_device()
     return get_backend(chosen if chosen in MAKERS else "cpu")
 
 
 def backend_of(x: Array) -> Backend:
-    """Return the backend that computes on an array, by where it lies."""
+    """Return the backend of the device that holds the array."""
     return host_of(_device.get()) if isinstance(x, np.ndarray) else get_backend(_gpu_name(x.data.device_id))
 
 
@@ -159,14 +168,14 @@ def _gpu_name(index: int) -> str:
 def backend_for(basis: Basis, x: Array) -> Arithmetic:
     """Return the backend that computes on an array modulo a basis.
 
-    It is the array's, or for a wide modulus one that works in host memory.
+    If the modulus is above 2^64 (wide), this backend computes in host memory, wherever the array lies.
     """
     return _wide(backend_of(x)) if basis.wide else backend_of(x)
 
 
 @cache
 def _wide(home: Backend) -> Arithmetic:
-    if home.name == "reference":  # it computes modulo every modulus from the definitions
+    if home.name == "reference":  # the reference backend handles moduli of any size itself
         return home
     from .wide import WideArithmetic
 
@@ -174,21 +183,21 @@ def _wide(home: Backend) -> Arithmetic:
 
 
 def same_device(x: Array, y: Array) -> bool:
-    """Whether two arrays lie on one device."""
+    """Return whether two arrays lie on the same device."""
     if type(x) is not type(y):
         return False
     return isinstance(x, np.ndarray) or x.data.device_id == y.data.device_id
 
 
 def is_device_array(x: object) -> bool:
-    """Whether x is an array of a GPU that this library computes on, a CuPy array."""
+    """Return whether x is a CuPy array: the only arrays in GPU memory that polygpu computes on."""
     return hasattr(x, "__cuda_array_interface__") and type(x).__module__.split(".")[0] == "cupy"
 
 
 def cuda_sources() -> str:
-    """Return the folder of the CUDA sources, in an installed or an editable package."""
+    """Return the folder of the CUDA sources, of an installed or an editable package."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     for folder in (os.path.join(package, "cuda"), os.path.join(os.path.dirname(package), "cuda")):
         if os.path.isdir(folder):
             return folder
-    raise BackendUnavailable(f"the CUDA sources are missing beside {package}; reinstall polygpu")
+    raise BackendUnavailable(f"The CUDA sources are missing beside {package}. Reinstall polygpu.")

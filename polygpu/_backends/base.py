@@ -1,8 +1,8 @@
-"""What a backend is: thirteen primitives that each one implements, and all other operations composed of them.
+"""What a backend is: thirteen primitives, which each backend implements, and operations composed of them.
 
-A backend overrides an operation that it computes faster than its composition. Callers have checked every
-argument: arrays are (*batch, rows, degree) of the limbs' dtype, with canonical residues, and `out` has the
-result's shape and may be an operand itself, unless the operation says otherwise.
+A backend overrides a composed operation if it has a faster way to compute it. Callers have checked
+every argument. Unless an operation says otherwise, arrays have shape (*batch, rows, degree), the limbs' dtype
+and residues in [0, q); `out` has the result's shape and may be one of the operands.
 """
 
 from __future__ import annotations
@@ -29,24 +29,27 @@ if TYPE_CHECKING:
     from .._core.quotient import Quotient
 
 Op = Literal["add", "sub", "neg", "mul", "mul_add"]
-Mark = Any  # a moment in the work of a device
+Mark = Any  # a point in the queue of a device's work, such as a CUDA event
 
 
 class Memory(ABC):
-    """The arrays of a device. Without overrides its work is done when a call returns, and has no record."""
+    """The arrays of a device.
+
+    The methods here suit a device whose work is done when a call returns, and whose calls are not recorded.
+    """
 
     name: str  # "cpu", "reference", "cuda:0"
-    xp: Any  # the module of its arrays: numpy or cupy
+    xp: Any  # the module that defines the arrays: numpy or cupy
 
     # ---- primitives ----
 
     @abstractmethod
     def to_host(self, x: Array) -> Array:
-        """Return the values in host memory, or the array itself if it is there already."""
+        """Return the array copied to host memory, or the array itself if it lies in host memory already."""
 
     @abstractmethod
     def from_host(self, x: Array) -> Array:
-        """Return the values of a NumPy array on the device, or the array itself on the host."""
+        """Return the NumPy array copied to the device, or the array itself if the device is the host."""
 
     @abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -54,91 +57,94 @@ class Memory(ABC):
 
     @abstractmethod
     def copy(self, x: Array, out: Array) -> None:
-        """out[...] = x, for arrays of this device with any strides; axes of x broadcast to those of out.
+        """Do what out[...] = x does; both arrays lie on this device and may have any strides.
 
-        Their dtypes may be different ones of integers, if the values fit. They have no entries in common,
-        unless they are the same entries.
+        x broadcasts to the shape of out. The two may have different integer dtypes if the values fit. x and
+        out do not overlap, unless each entry of x has the same address as the same entry of out.
         """
 
     # ---- composed ----
 
     def require(self, nbytes: int, hint: str) -> None:
-        """Raise OutOfDeviceMemory if a device has fewer bytes left; the hint says what would help.
+        """Raise OutOfDeviceMemory if the device has fewer than `nbytes` bytes free.
 
-        Memory of the host is given page by page, so nothing is known before it is used.
+        hint: a sentence for the error text that says what would help. On the host nothing is checked: the
+        system provides memory page by page at its first use, so a lack shows only then.
         """
         return
 
     def constant(self, x: Array) -> Array:
-        """As from_host, for operands that are used again: kept on the device where that saves time."""
+        """Return the NumPy array on the device, as from_host; a backend may keep the copy for later calls."""
         return self.from_host(x)
 
     def take(self, x: Array, index: Array, out: Array) -> None:
-        """Entry j of each row of out is entry index[j] of the row of x; out is not x.
+        """Permute rows: out[..., j] = x[..., index[j]]; out is not x.
 
-        x and out: words in C order. index: int64 where x lies, as long as the rows.
+        x and out: C-contiguous arrays of words. index: int64, on the device of x, with as many entries as a
+        row.
         """
         self.copy(self.xp.take(x, index, axis=-1), out)
 
     def gather(self, x: Array, index: Array, out: Array) -> None:
-        """Item i of out is item index[i] of x, along the first axes of arrays in C order; out is not x.
+        """Compute out[i] = x[index[i]] for C-contiguous arrays; out is not x.
 
-        index: int64 where x lies.
+        index: int64, on the device of x.
         """
         self.copy(self.xp.take(x, index, axis=0), out)
 
     def scatter(self, x: Array, index: Array, out: Array) -> None:
-        """Item index[i] of out becomes item i of x, as in gather(); no number occurs twice."""
+        """Compute out[index[i]] = x[i], the opposite of gather(); the entries of index are distinct."""
         out[index] = x
 
     def address(self, x: Array) -> int:
-        """Where the array's first entry lies."""
+        """Return the memory address of the array's first entry."""
         return int(x.__array_interface__["data"][0])
 
     def device_scope(self, views: bool = False) -> AbstractContextManager[Any]:
-        """Inside a `with`, functions of xp work on this device; a call that does so has no record.
+        """Let functions of xp work on this device inside a `with`; a call that uses them is not recorded.
 
-        views: they only make views, which is not work.
+        views: whether the functions only make views. If so, the call can still be recorded.
         """
         return nullcontext()
 
     def observe(
         self, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
     ) -> tuple[Array, Record | None]:
-        """Do the work of a call. Return its result and, if it can be repeated, its record.
+        """Do the work of a call. Return its result and its record; None stands for a call without a record.
 
-        operands: all arrays that the work reads and that may be others in another call. Of those that are one
-        object here, the others are one object too. out: the memory for the result, if it is given.
+        A call has a record if it can be repeated. operands: the arrays that the work reads and that may
+        differ in a repetition. Operands that are one object here are also one object in a repetition. out:
+        the memory for the result, if given.
         """
         return work(), None
 
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
-        """Return a function that repeats f, whose work is recorded once, or f itself if nothing is gained."""
+        """Record the work of f once and return a function that repeats it, or f itself if f is as fast."""
         return f
 
     def mark(self) -> Mark:
-        """Return the moment at which all work queued so far on the current stream is done."""
+        """Return a mark that is reached when all work queued so far on the current stream is done."""
         return None
 
     def await_marks(self, marks: Iterable[Mark]) -> None:
-        """Let work that is queued from now on begin after these moments, of any devices of this kind."""
+        """Make work queued after this call wait for the marks, which may be on other devices of this kind."""
         return None
 
     def send(self, x: Array, target: Array, after: Iterable[Mark]) -> Mark:
         """Copy x, which lies on this device, into an array of its shape on any device of this kind.
 
-        The copy begins after the given moments and runs beside the current stream's work. Returns the moment
-        at which it is done; until then the caller keeps both arrays alive and unchanged. Their last axis is
-        dense. Copies to one device follow each other.
+        The copy waits for the marks in `after` and runs concurrently with the current stream. Returns a mark
+        that is reached when the copy is done. Until then the caller keeps both arrays alive and unchanged.
+        The last axis of both arrays is dense. Copies to the same device run one after another.
         """
         self.copy(x, target)
 
     def is_recording(self) -> bool:
-        """Whether work is being recorded, or about to be: repetitions leave out the host's work."""
+        """Return whether `capture` is running its function, whose work on the host will not be repeated."""
         return False
 
     def _dense(self, x: Array) -> Array:
-        """Return a copy in C order."""
+        """Return a C-contiguous copy."""
         out = self.empty(x.shape, x.dtype)
         self.copy(x, out)
         return out
@@ -150,71 +156,75 @@ class Memory(ABC):
 
 
 class Arithmetic(Memory):
-    """The operations that exist modulo every basis, wide ones too. They write into `out`."""
+    """The operations that exist for all moduli, also above 2^64. They write their result into `out`."""
 
     # ---- primitives ----
 
     @abstractmethod
     def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
-        """out = a + b, a - b, -a, a * b or a * b + c, entry by entry; b may be (*batch, rows, 1).
+        """Compute a + b, a - b, -a, a * b or a * b + c, entry by entry; b may be (*batch, rows, 1).
 
         Batch axes of a, b and c broadcast to those of out, and may have any strides.
         """
 
     @abstractmethod
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
-        """Residues of machine integers of any dtype (*batch, count <= n); the rest of each row is 0.
+        """Reduce integers of any dtype, (*batch, count) with count <= n; the rest of each row of out is 0.
 
-        In host memory x may be an object array of Python ints of any size too.
+        In host memory x may also be an object array of Python ints of any size.
         """
 
     @abstractmethod
     def to_words(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
-        """Integers composed of residues by the Chinese remainder theorem: in [0, Q), or in [-Q/2, Q/2).
+        """Compose integers from residues by the Chinese remainder theorem.
 
-        Each as uint64 words in two's complement, (*batch, n, words); see _core/plans/crt.py.
+        They are in [-Q/2, Q/2) if centered, otherwise in [0, Q), where Q is the product of the moduli. out:
+        (*batch, n, words), uint64 words of each integer in two's complement, the least significant word first
+        (_core/plans/crt.py).
         """
 
     @abstractmethod
     def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
-        """Transform coefficients to the evaluation domain, in its bit-reversed order.
+        """Transform coefficients to the evaluation domain, in bit-reversed order.
 
-        If the arrays have more rows than the plan has limbs, the plan's limbs are the rows that begin with
-        `first`. The other rows stay as they are.
+        If the arrays have more rows than the plan, the transform takes as many rows as the plan has, from row
+        `first`. The other rows of out stay as they are.
         """
 
     @abstractmethod
     def intt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
-        """Transform the evaluation domain to coefficients, in rows as in ntt()."""
+        """Transform the evaluation domain back to coefficients; `first` is as in ntt()."""
 
     @abstractmethod
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
-        """Product in the ring, coefficients to coefficients.
+        """Multiply in the ring; operands and result are coefficients.
 
-        The plan's basis, degree and quotient say which product is meant, and all else how to compute it fast.
+        The plan's basis, degree and quotient define the ring. Its other fields say how to multiply fast.
         """
 
     # ---- composed ----
 
-    # Numbers for items are int64, in an array where x lies, whose axes are the last ones of the batch. It is
-    # repeated over the others, so that one number, an array without axes, serves all items.
+    # The next two operations take one int64 for each item (polynomial), in an array on the device of x. This
+    # array has the shape of the last batch axes, and is repeated over the batch axes before them. An array
+    # without axes holds one integer for all items.
 
     def automorphism(
         self, basis: Basis, quotient: Quotient, x: Array, multipliers: Array, evaluated: bool, out: Array
     ) -> None:
-        """Each item of x after X -> X^g, in coefficients or evaluated; out is not x.
+        """Apply X -> X^g to each item of x, in coefficients or evaluated; out is not x.
 
-        multipliers: multiplier_of g, for each item (_core/plans/permutation.py).
+        multipliers: for each item the number multiplier_of(quotient, g, evaluated), which determines how the
+            entries of the item are permuted (_core/plans/permutation.py).
         """
         from .._core.plans.permutation import automorphism_index
 
         self._permute(basis, x, multipliers, lambda g: automorphism_index(quotient, g, evaluated), out)
 
     def mul_monomial(self, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array) -> None:
-        """X^e times each item of x, in coefficients; out is not x.
+        """Multiply each item of x by X^e, in coefficients; out is not x.
 
-        exponents: for each item, int64 in [0, order of X); on a card of any size if the order is a power
-            of two.
+        exponents: e for each item, int64 in [0, order of X). On a GPU any int64 is allowed if the order is a
+            power of two.
         """
         from .._core.plans.permutation import monomial_index
 
@@ -223,9 +233,10 @@ class Arithmetic(Memory):
     def _permute(
         self, basis: Basis, x: Array, numbers: Array, index_of: Callable[[int], Array], out: Array
     ) -> None:
-        """Write each item in the order of its number's index, where n + k stands for minus entry k.
+        """Permute the entries of each item: entry j of the result is entry index_of(number)[j] of the item.
 
-        There is one call of take() for each number that occurs.
+        numbers: for each item an integer, the argument of index_of. Where the index has n + k, the entry is
+        minus entry k of the item. Items with the same number are permuted together, with one call of take().
         """
         batch, n = x.shape[:-2], x.shape[-1]
         each = np.broadcast_to(self.to_host(numbers), batch).ravel()
@@ -243,9 +254,10 @@ class Arithmetic(Memory):
             self.scatter(moved, chosen, target)
 
     def to_int64(self, basis: Basis, x: Array, centered: bool, out: Array) -> int:
-        """Each integer as int64, (*batch, n); returns the flat index of the first that does not fit, or -1.
+        """Compose integers as int64, (*batch, n). Return the flat index of the first too large one, or -1.
 
-        Waits for the result. Where one does not fit, out holds nothing of use.
+        If an integer is too large for int64, `out` holds any values. The call waits until the integers are
+        computed.
         """
         values = self._integers(basis, x, centered)
         wrong = [i for i, v in enumerate(values.flat) if not -(1 << 63) <= v < 1 << 63]
@@ -254,15 +266,15 @@ class Arithmetic(Memory):
         return wrong[0] if wrong else -1
 
     def to_float64(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
-        """Each integer as the nearest double, halves to even, (*batch, n); infinite beyond all doubles."""
+        """Compose integers as float64, (*batch, n), rounded half to even; integers too large are infinite."""
         values = self._integers(basis, x, centered)
         rounded = np.array([_rounded(v) for v in values.flat], np.float64).reshape(values.shape)
         self.copy(self.from_host(rounded), out)
 
     def norm(self, basis: Basis, x: Array, p: float, out: Array) -> None:
-        """Compute the largest size (p = inf), sum of sizes (1) or of squares (2) of the centered integers.
+        """Compute a norm of the centered integers v: max |v| (p = inf), sum of |v| (p = 1) or of v^2 (p = 2).
 
-        Results are uint64 words (*batch, words); see _core/plans/crt.py.
+        out: (*batch, words), uint64 words of the result (_core/plans/crt.py).
         """
         sizes = abs(self._integers(basis, x, True))
         norms = sizes.max(-1) if p == math.inf else (sizes ** int(p)).sum(-1)
@@ -270,7 +282,7 @@ class Arithmetic(Memory):
         self.copy(self.from_host(np.stack(words, axis=-1)), out)
 
     def _integers(self, basis: Basis, x: Array, centered: bool) -> Array:
-        """Python ints (*batch, n) in host memory."""
+        """Return the composed integers as Python ints, (*batch, n), in host memory."""
         count = prod(basis.moduli).bit_length() // 64 + 1
         words = self.empty((*x.shape[:-2], x.shape[-1], count), np.dtype(np.uint64))
         self.to_words(basis, x, centered, words)
@@ -280,7 +292,7 @@ class Arithmetic(Memory):
         return np.asarray(whole - (negative << 64 * count), object)
 
     def draw(self, key: bytes, limb: int, first: int, count: int) -> Array:
-        """`count` bytes, from number `first` on, of the stream of a key and a limb, in host memory."""
+        """Return bytes first to first + count - 1 of the random stream of a key and a limb, on the host."""
         from .cipher import Keystream
 
         out = np.empty(count, np.uint8)
@@ -288,7 +300,10 @@ class Arithmetic(Memory):
         return out
 
     def uniform(self, basis: Basis, key: bytes, start: int, out: Array) -> None:
-        """Uniform residues of the polynomials start, start + 1, ... of a key's stream (_ops/sampling.py)."""
+        """Draw uniform residues: the polynomials with indices start, start + 1, ... in a key's stream.
+
+        _ops/sampling.py defines which bytes of the stream make a residue.
+        """
         shape, size = (*out.shape[:-2], out.shape[-1]), 8 * (basis.words + 1)
         first, host = start * out.shape[-1], np.empty(out.shape, out.dtype)
         for limb, q in enumerate(basis.moduli):
@@ -299,14 +314,17 @@ class Arithmetic(Memory):
         self.copy(self.from_host(host), out)
 
     def sample(self, basis: Basis, sampler: Sampler, key: bytes, start: int, out: Array) -> None:
-        """Residues of small integers, of the polynomials start, start + 1, ... of a key's stream."""
+        """Draw residues of small integers: polynomials with indices start, start + 1, ... in a key's stream.
+
+        The sampler defines how bytes of the stream become an integer (_core/plans/sampling.py).
+        """
         shape, n = (*out.shape[:-2], out.shape[-1]), out.shape[-1]
         numbers = self._numbers(key, 0, start * n, prod(shape), sampler.size).reshape(-1, n)
         values = np.array([_small_integers(sampler, row) for row in numbers.tolist()], np.int64)
         self.reduce_integers(basis, self.from_host(values.reshape(shape)), out)
 
     def _numbers(self, key: bytes, limb: int, first: int, count: int, size: int) -> Array:
-        """Numbers of a stream, of `size` bytes each, little-endian, as Python ints."""
+        """Return the stream as Python ints: `count` of them from index `first`, `size` bytes each."""
         text = self.draw(key, limb, first * size, count * size).tobytes()
         numbers = np.empty(count, object)
         numbers[:] = [int.from_bytes(text[i : i + size], "little") for i in range(0, count * size, size)]
@@ -321,11 +339,12 @@ class Arithmetic(Memory):
         step: int,
         out: Array,
     ) -> None:
-        """out[m] = constant + sum over i of factors[m, i] operands[i], for each index m of the first axes.
+        """Compute linear combinations: out[m] = constant + sum over i of factors[m, i] * operands[i].
 
-        factors: (*first axes, operands, rows, 1). Operands broadcast to the other axes of out; their batch
-        axes may have any strides. constant: None, or (*batch, rows, 1), which broadcasts to out and is added
-        to every step-th entry. out is not an operand.
+        m runs over the indices of the first axes of out. factors has shape (*first axes, operands, rows, 1).
+        Operands broadcast to the other axes of out; their batch axes may have any strides. constant: None, or
+        an array (*batch, rows, 1) that broadcasts to out and is added to entries 0, step, 2 * step, ... of
+        each row. out is not an operand.
         """
         lead = factors.ndim - 3
         ones = (1,) * (out.ndim - 2 - lead)
@@ -342,12 +361,12 @@ class Arithmetic(Memory):
                 self.copy(entries, out[..., ::step])
 
     def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
-        """Product in the evaluation domain, complete or not."""
+        """Multiply in the evaluation domain, of a complete or an incomplete transform (leaf_size > 1)."""
         if plan.leaf_size == 1:
             self.pointwise(plan.basis, "mul", a, b, None, out)
             return
-        # Coefficient r of a leaf of the product is the sum over i of a_i b_(r - i), times the leaf's constant
-        # where r < i.
+        # A leaf holds a polynomial modulo X^size - c. Coefficient r of the product is the sum over i of
+        # a_i * b_((r - i) mod size), where terms with r < i are multiplied by c.
         size = plan.leaf_size
         r = np.arange(plan.degree) % size
         constants = np.ones((plan.basis.rows, plan.degree), out.dtype)
@@ -366,46 +385,51 @@ class Arithmetic(Memory):
 
 
 class Backend(Arithmetic):
-    """The operations of a device; arithmetic modulo moduli up to 2^64."""
+    """All operations of a device. Those defined here exist only for moduli up to 2^64."""
 
-    divided_bytes = 1 << 23  # of sums that are divided together, so that they are still in a cache
+    # Key switching divides its sums by the special primes piece by piece. A piece has about this many bytes,
+    # so that it stays in a cache. The same number determines the batch size in packing LWE ciphertexts.
+    divided_bytes = 1 << 23
 
     # ---- primitives ----
 
     @abstractmethod
     def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> None:
-        """Rows of out from rows of x and own (_core/plans/rns.py).
+        """Convert rows of x to rows of out; add rows of `own` if the conversion has any (_core/plans/rns.py).
 
-        Words hold the moduli of their rows. out may be neither operand. Batch axes broadcast to out's.
+        out is not an operand. Batch axes of x and own broadcast to those of out. The dtype of each array is
+        wide enough for the moduli of its rows.
         """
 
     @abstractmethod
     def decompose(self, gadget: Gadget, x: Array, out: Array) -> None:
-        """Residues of the digits of (*batch, 1, n), (*batch, levels, 1, n)."""
+        """Split x, (*batch, 1, n), into digits, and write their residues to out, (*batch, levels, 1, n)."""
 
     @abstractmethod
     def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
-        """Products of matrices modulo the one modulus of limbs, at most 2^64.
+        """Multiply matrices modulo the one modulus of the basis, at most 2^64.
 
-        (batch or 1, m, k) by (batch or 1, k, n), C-contiguous. Entries are any words of the limbs' dtype,
-        canonical or not; out is canonical, C-contiguous and not an operand. If `multiplies_bytes`, a may be
-        one matrix of integers of 1 or 2 bytes, whose rows or columns are dense.
+        a: (batch or 1, m, k). b: (batch or 1, k, n). Both are C-contiguous and hold any words of the limbs'
+        dtype, which need not be reduced. out: reduced, C-contiguous, not an operand. If this backend's
+        `multiplies_bytes` is True, a may also be a single matrix of 1-byte or 2-byte integers whose rows or
+        columns are dense.
         """
 
     multiplies_bytes = False
 
     def prefers_bytes(self, basis: Basis, rows: int) -> bool:
-        """Whether `rows` rows of small integers multiply faster as bytes than as words."""
+        """Return whether matmul is faster if a left matrix with `rows` rows of small integers is in bytes."""
         return self.multiplies_bytes
 
     # ---- composed ----
 
     def scale_by_powers(self, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
-        """Entry j of each row times first step^j; out may be x.
+        """Multiply entry j of each row by first * step^j; out may be x.
 
-        first, step: arrays (*, rows, 1) of residues, whose number of items divides that of x: item i of x
-        takes item i modulo that number. Where items have one row, the items need not be contiguous, and out
-        may be (items, 1, runs, n / runs), whose runs, of a power of two of entries, need not be either.
+        first, step: residues (*, rows, 1), m items each, where m divides the number of items of x. Item i of
+        x takes item i mod m. If items have only one row, they need not lie side by side in memory, and out
+        may also have the shape (items, 1, runs, length): each row is cut into `runs` dense pieces of `length`
+        entries. `length` is a power of two, and the pieces of a row are equally far apart.
         """
         rows, n = x.shape[-2:]
         moduli = np.array(basis.moduli, object)
@@ -419,33 +443,35 @@ class Backend(Arithmetic):
         self.copy(product.reshape(out.shape), out)
 
     def prefers_tables(self, residues: int, itemsize: int) -> bool:
-        """Whether the rows of a transform in steps are to have tables of their own.
+        """Return whether the rows of a four-step transform should each have a table of twiddles.
 
-        residues: the number of residues in these rows. With such tables ntt() and intt() take parts of a
-        transform (_core/plans/ntt.py), and ntt() of one polynomial writes rows that lie apart, (points,
-        leaf_size). Without them rows are multiplied by powers.
+        If so, ntt() and intt() can also compute a part of a transform (_core/plans/ntt.py), and ntt()
+        of one polynomial can write leaves, (points, leaf_size), that do not lie side by side. If not, each
+        row is multiplied by powers (scale_by_powers), and then one transform serves all rows.
+
+        residues: the number of residues in these rows.
         """
         return False
 
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
-        """Estimated nanoseconds of a product of two polynomials in a large batch, on one core or a GPU.
+        """Estimate the nanoseconds of one product in a large batch of products, on one core or a GPU.
 
-        Without measurements all ways are alike.
+        way: how to multiply: by FFT, or by transforms of these sizes. In this default, all ways cost the
+        same.
         """
         return 1.0
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
-        """Whether products of `count` polynomials with one are faster by matmul than by the plan."""
+        """Return whether matmul is the faster way to multiply `count` polynomials by one polynomial."""
         return False
 
     def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
-        """Products of matrices, point by point.
+        """Multiply matrices of evaluated polynomials, point by point.
 
-        out[s, i, j, r, x] = sum over k of a[s, i, k, r, x] b[s, k, j, r, x] mod q_r.
-        Arrays (batch, m, k, rows, points), (batch, k, p, rows, points) and (batch, m, p, rows, points) of
-        canonical residues; the last two axes are dense, the first three may be strided (transposed or
-        broadcast views, with step 0), out's too but without step 0. out is not an operand. Moduli are at
-        most 2^64.
+        out[s, i, j, r, x] = sum over k of a[s, i, k, r, x] * b[s, k, j, r, x] mod q_r.
+        a: (batch, m, k, rows, points). b: (batch, k, p, rows, points). out: (batch, m, p, rows, points), not
+        an operand. Residues are in [0, q_r). The last two axes are dense. The first three may have any
+        strides (transposed views; in a and b also broadcast ones, with stride 0). Moduli are at most 2^64.
         """
         sums = self._zeros(out.shape, out.dtype)
         for k in range(a.shape[2]):
@@ -454,19 +480,19 @@ class Backend(Arithmetic):
         self.copy(sums, out)
 
     def convert_all(self, conversions: Sequence[Conversion], x: Array, out: Array) -> None:
-        """Conversions of x into one array, each into rows of its own; no conversion has own rows."""
+        """Run several conversions of x into one array; they write different rows and take no array `own`."""
         for conversion in conversions:
             self.convert(conversion, x, None, out)
 
     def tensor(
         self, basis: Basis, x: Array, y: Array, more: Array | None, pair: Array, square: Array, adds: bool
     ) -> None:
-        """Products of evaluated ciphertexts: pair = (x_0 y_0, x_0 y_1 + x_1 y_0) + more, square = x_1 y_1.
+        """Multiply evaluated ciphertexts: pair = (x_0 y_0, x_0 y_1 + x_1 y_0) + more, square = x_1 y_1.
 
         x, y, more, pair: (*batch, 2, rows, n). square: (*batch, rows, n). Batch axes of x, y and more
-        broadcast to those of the results. Operands may have any strides between components and items; items
-        of the results, which are not operands, are dense and evenly spaced. adds: the products are added
-        to what the results hold, and `more` is None.
+        broadcast to those of the results. Operands may have any strides between components and items. The
+        results are not operands; their items are dense and evenly spaced. adds: if True, the products are
+        added to the previous contents of pair and square, and `more` is None.
         """
         (x0, x1), (y0, y1) = ((v[..., 0, :, :], v[..., 1, :, :]) for v in (x, y))
         held = pair if adds else more
@@ -501,12 +527,12 @@ class Backend(Arithmetic):
         out: Array,
         more: Array | None = None,
     ) -> None:
-        """Compute sums of products of digits and a key (_core/plans/switch.py).
+        """Compute sums of products of digits and a key (DigitProduct in _core/plans/switch.py).
 
-        out: (*batch, 2, limbs, n), evaluated. value: in coefficients, and evaluated. digits: (*batch, digits,
-        limbs, n), scratch memory for the digits of the value; without a value, the evaluated digits
-        themselves. more: another value, whose multiple is added to the sums. Rows of the limbs of
-        `plan.inverse` are left in coefficients.
+        out: (*batch, 2, limbs, n), evaluated, except that the limbs of `plan.inverse` are in coefficients.
+        value: None, or the value to split into digits as a pair, in coefficients and evaluated. digits:
+        (*batch, digits, limbs, n), the evaluated digits if `value` is None, otherwise workspace for the
+        digits. more: a ciphertext, (*batch, 2, rows, n), evaluated; a multiple of it is added to the sums.
         """
         *batch, count, limbs, n = digits.shape
         basis, items = plan.transform.basis, prod(batch)
@@ -539,12 +565,13 @@ class Backend(Arithmetic):
         weights: Array | None,
         out: Array,
     ) -> None:
-        """Compute sums over rotations of products of digits and keys (_core/plans/switch.py).
+        """Compute sums over rotations of products of digits and keys (RotatedSums in _core/plans/switch.py).
 
-        out: (results, *batch, 2, limbs, n), evaluated. digits: (*batch, digits, limbs, n), evaluated, or with
-        a first axis of terms; None if no term has a key. keys: for each term, (digits or more, 2, rows, n) or
-        None. multipliers: of the automorphisms, (terms,), as in automorphism(). more: (*batch, 2, rows, n),
-        evaluated, or with a first axis of terms. weights: (count, limbs, n), evaluated.
+        out: (results, *batch, 2, limbs, n), evaluated. digits: (*batch, digits, limbs, n), evaluated; None if
+        no term has a key. keys: for each term, an array (d, 2, rows, n) with d at least the number of digits,
+        or None if the term has no key. multipliers: (terms,), one for the automorphism of each term, as in
+        automorphism(). more: (*batch, 2, rows, n), evaluated. weights: (count, limbs, n), evaluated. If
+        `plan.is_split`, `more` has a first axis of terms, and `digits` a first axis of the terms with a key.
         """
         basis, quotient, shape = plan.transform.basis, plan.transform.quotient, out.shape[1:]
         keyed = 0  # terms so far that have a key
@@ -579,7 +606,7 @@ class Backend(Arithmetic):
                     )
 
     def _add_weighted(self, basis: Basis, x: Array, weight: Array | None, is_first: bool, out: Array) -> None:
-        """out = x times a weight (rows, n), None for 1, plus out unless this is the first term."""
+        """Add x * weight to out, or write it to out if is_first; weight: (rows, n), or None for 1."""
         if weight is None:
             if is_first:
                 self.copy(x, out)
@@ -593,33 +620,36 @@ class Backend(Arithmetic):
             self.pointwise(basis, "mul_add", x, factors, out, out)
 
     def signed_digits(self, gadget: Gadget, x: Array, out: Array) -> None:
-        """Digits (rows, n, levels) of rows of residues (rows, n), as signed integers of out's dtype.
+        """Split residues, (rows, n), into digits, (rows, n, levels), signed integers of the dtype of out.
 
-        Entries of a row are neighbours; rows may be any steps apart.
+        The rows of x are dense and may be any distance apart.
         """
         words, q, (rows, n) = self._dense(x), gadget.basis.moduli[0], x.shape
         digits = self.empty((rows, gadget.levels, 1, n), x.dtype)
         self.decompose(gadget, words[:, None], digits)
         values = digits[:, :, 0]
         if q < 1 << 8 * x.dtype.itemsize:
-            # Those of the upper half are negative, in two's complement.
+            # A residue in the upper half stands for a negative digit: subtract q, in the wrapping arithmetic
+            # of the word.
             word = x.dtype.type
             self.xp.subtract(values, word(q), out=values, where=values > word((q - 1) // 2))
         out[...] = self.xp.moveaxis(values.view(f"i{x.dtype.itemsize}"), 1, 2)
 
     def prepare(self, gadget: Gadget, matrices: Array, out: Array) -> None:
-        """Matrices (*batch, 1, n) in coefficients, in the form that products by FFT take on this device.
+        """Convert polynomials to the form in which this device multiplies them by FFT.
 
-        out: complex128, (*batch, digits, points) of the product's plan. Without an override the form is the
-        coefficients themselves, in the first words of each item.
+        matrices: (*batch, 1, n), coefficients of the polynomials of GGSW matrices. out: complex128, (*batch,
+        digits, points), with digits and points of the gadget's product plan. In this default, the form is the
+        coefficients themselves, in the first words of each item of out.
         """
         n = matrices.shape[-1]
         self.copy(matrices[..., 0, :], out.reshape(*out.shape[:-2], -1).view(np.uint64)[..., :n])
 
     def gadget_product(self, gadget: Gadget, ggsw: Array, c: Array, out: Array) -> None:
-        """out_j = sum of digit_l(c_i) ggsw[i, l, j] of coefficients c and out, (*batch, k, 1, n).
+        """Compute external products: out_j = sum over i and l of digit_l(c_i) * ggsw[i, l, j].
 
-        ggsw (k, levels, k, 1, n) is evaluated, or without a transform prepared; out may be c.
+        c and out: (*batch, k, 1, n), in coefficients; out may be c. ggsw: (k, levels, k, 1, n), evaluated if
+        the gadget has a transform, otherwise in the form that prepare() makes.
         """
         k, n = c.shape[-3], c.shape[-1]
         items, count = prod(c.shape[:-3]), k * gadget.levels
@@ -633,7 +663,7 @@ class Backend(Arithmetic):
             self.intt(plan, sums, out.reshape(sums.shape))
             return
         words = ggsw.reshape(count, k, -1).view(np.uint64)[..., :n]
-        product: Any = gadget.product  # not a plan of products, but its basis and quotient say which is meant
+        product: Any = gadget.product  # multiply() needs only basis and quotient, which this plan has too
         digits, terms = digits.reshape(items, count, 1, n), self.empty((items, count, 1, n), c.dtype)
         for j in range(k):
             column = self.empty((count, 1, n), c.dtype)
@@ -646,9 +676,11 @@ class Backend(Arithmetic):
         self.copy(sums.reshape(out.shape), out)
 
     def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
-        """Compute c times X^e_0, then for i = 1, 2, ... c + ggsws[i - 1] (X^e_i c - c); out is not c.
+        """Rotate blindly: c := X^e_0 * c, then for i = 1, 2, ... c := c + ggsws[i - 1] * (X^e_i * c - c).
 
-        Exponents are as in mul_monomial, (*batch, 1 + count), on the host or where c is.
+        The array c is not changed; the result is written to out, another array. exponents: e_0, e_1, ... as
+        in mul_monomial(), (*batch, 1 + count), on the host or on the device of c. gadget_product() defines
+        the product with a GGSW matrix.
         """
         basis, items = gadget.basis, c.shape[:-2]
         powers = self.from_host(exponents) if isinstance(exponents, np.ndarray) else exponents
@@ -666,26 +698,28 @@ class Backend(Arithmetic):
             self.pointwise(basis, "add", out, moved, None, out)
 
     def rotate_by_groups(self, gadget: Gadget, keys: Array, c: Array, exponents: Array, out: Array) -> bool:
-        """c times X^e_0, then for each group the product with a combined key; False if it cannot.
+        """Rotate blindly with one key for each group of g secret bits; return False if unsupported.
 
-        keys: (groups, 2^g, k, levels, k, 1, n) in coefficients. That of a group is the sum over S of
-        X^(sum of e_i, i in S) keys[j, S]; the last group may be shorter. The gadget's product is a TorusPlan.
+        Multiply c by X^e_0, then for each group j by the GGSW matrix that is the sum over S of X^(e_S) *
+        keys[j, S]. Here S runs over the subsets of the group, and e_S is the sum of the exponents e_i with i
+        in S. keys: (groups, 2^g, k, levels, k, 1, n), in coefficients. The last group may have fewer bits.
+        The gadget's product is a TorusPlan.
         """
         return False
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
-        """Fourier transforms of rows of complex numbers, (rows, n); the inverse is 1/n times the sums."""
+        """Transform rows of complex numbers, (rows, n), by FFT; the inverse includes the factor 1/n."""
         fft = self.xp.fft
         out[...] = (fft.ifft if inverse else fft.fft)(x).astype(x.dtype)
 
     def convolve(self, a: Array, b: Array, out: Array) -> None:
-        """Cyclic convolutions of rows of 64 complex numbers; b may be one row for all."""
+        """Compute cyclic convolutions of rows of 64 complex numbers; b may be one row for all rows of a."""
         fft = self.xp.fft
         out[...] = fft.ifft(fft.fft(a) * fft.fft(b)).astype(a.dtype)
 
 
 class HostBackend(Backend):
-    """A backend of NumPy arrays, with the operations that always run on the host."""
+    """A backend that computes on NumPy arrays. It also has the operations that always run on the host."""
 
     xp: Any = np
 
@@ -703,20 +737,20 @@ class HostBackend(Backend):
 
     @abstractmethod
     def invert(self, basis: Basis, x: Array, quotient: Quotient, out: Array) -> Array:
-        """Compute inverses modulo the quotient and the one modulus of a basis, a prime of any size.
+        """Compute inverses of polynomials modulo the quotient and the one modulus of `basis`, a prime.
 
-        Returns an int64 for each item: the degree of the factor that it shares with the quotient, or 0 if it
-        has an inverse. For an item without an inverse, `out` holds any values.
+        Returns an int64 for each item: 0 if the item has an inverse, otherwise the degree of its greatest
+        common divisor with the quotient. For an item without an inverse, `out` holds any values.
         """
 
     @abstractmethod
     def find_wrong_product(
         self, basis: Basis, a: Array, b: Array, c: Array, points: Array, quotient: Quotient
     ) -> int:
-        """Return the first row of c that differs from a b at one of the points (rows, count), or -1.
+        """Return the index of the first row of c that differs from a * b at one of the points, or -1.
 
-        Rows are counted over all items and limbs. Coefficients of any basis of primes; batch axes of a and b
-        broadcast to c's.
+        The index counts the rows of all items in C order. a, b, c: coefficients modulo primes of any size;
+        batch axes of a and b broadcast to those of c. points: (rows, count), residues modulo each limb.
         """
 
 
@@ -732,7 +766,7 @@ def _rounded(v: int) -> float:
 
 
 def _small_integers(sampler: Sampler, numbers: list[int]) -> list[int]:
-    """Return the coefficients of one polynomial from its numbers of the stream, as Sampler defines them."""
+    """Return the coefficients of one polynomial from the integers w of its stream, by the sampler's rule."""
     p = sampler.parameter
     if sampler.shape == "ternary":
         return [3 * w // 2**64 - 1 for w in numbers]

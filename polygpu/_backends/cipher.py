@@ -1,4 +1,4 @@
-"""The random stream in host memory: ChaCha20 of the cryptography package.
+"""The random stream in host memory, by ChaCha20 from the package `cryptography`.
 
 Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
 """
@@ -15,24 +15,24 @@ from .._core.locks import no_fork
 from .records import Array
 
 BLOCK = 64  # bytes of a ChaCha20 block
-_COUNTED = 1 << 32  # blocks that the package can count
+_COUNTED = 1 << 32  # blocks after which the package's 32-bit counter would overflow
 
 
 @cache
 def _package() -> Callable[[bytes, bytes], Any]:
-    """Return the function of the package that makes a ChaCha20 cipher of a key and a nonce."""
+    """Return a function that makes a ChaCha20 cipher from a key and a nonce of 16 bytes."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
     def cipher(key: bytes, nonce: bytes) -> Any:
         return Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
 
-    with no_fork:  # the package registers all its ciphers with the first one, under a lock of its own
+    with no_fork:  # the first cipher makes the package register all ciphers, under a lock of the package
         cipher(bytes(32), bytes(16))
     return cipher
 
 
 class Keystream:
-    """The bytes of a key's stream for a limb, from a byte on.
+    """The bytes of a key's stream for a limb, beginning with byte `offset`.
 
     The nonce is the limb as uint32, then 0 as uint32, little-endian; the block counter has 64 bits.
     """
@@ -45,7 +45,10 @@ class Keystream:
             self.fill(np.empty(skip, np.uint8), np.zeros(skip, np.uint8))
 
     def fill(self, out: Array, zeros: Array) -> None:
-        """Write the next bytes of the stream to `out`, uint8; zeros: as many, the plaintext of the cipher."""
+        """Write the next bytes of the stream to `out`, uint8.
+
+        zeros: at least as many zero bytes, which are encrypted to obtain the stream.
+        """
         done, size = 0, len(out)
         while done < size:
             if not self._left:
@@ -55,7 +58,8 @@ class Keystream:
             done, self._left = done + count, self._left - count
 
     def _begin(self) -> None:
-        # The package counts blocks in 32 bits; the upper half of the counter goes through the nonce.
+        # The package increments only the lower 32 bits of the counter. So a cipher serves at most 2^32
+        # blocks, and the upper half of the counter is passed as a part of the 16-byte nonce.
         nonce = self._block.to_bytes(8, "little") + self._nonce
         self._cipher = _package()(self._key, nonce)
         blocks = _COUNTED - self._block % _COUNTED

@@ -34,26 +34,30 @@ from .cipher import Keystream
 from .host_records import Constant, Step, note_foreign, note_made, noted, observe
 from .records import Array, Record
 
-_PIECE = 1 << 17  # bytes of random stream at a time: they and as many zeros stay in the L2 cache
+_PIECE = 1 << 17  # bytes of random stream made at a time: they and as many zero bytes fit the L2 cache
 _OPS = {name: code for code, name in enumerate(_cpu.OPS)}
 
-_LONG_TABLES = 1 << 17  # points; tables of at least this many take about 10 ms, and show their progress
-_ORDERS = 256  # of the points of one transform, which are kept
-_SUMS = 32  # sets of automorphisms of one plan of rotated sums, whose native objects are kept
-_MOST_KEPT = 1 << 62  # bytes of results: no bound but the core's own share of the free memory
-_DIGIT_BITS = 52  # of the core's sums of words (kernels.hpp, SumWords)
+_LONG_TABLES = 1 << 17  # points; tables of at least this many take about 10 ms, and report progress
+_ORDERS = 256  # the most permutations of points (one for each automorphism) kept for one transform
+_SUMS = 32  # the most native objects, one for each tuple of automorphisms, kept for a plan of rotated sums
+_MOST_KEPT = 1 << 62  # bytes: in effect no bound but the core's own, a share of the free memory
+_DIGIT_BITS = 52  # bits of a digit in the core's sums of words (kernels.hpp, SumWords)
 
 
 def configure() -> None:
-    """Set instruction set, threads and kept memory from POLYGPU_CPU_ISA, _NUM_THREADS and _POOL_BYTES.
+    """Set up the core by POLYGPU_CPU_ISA, POLYGPU_NUM_THREADS and POLYGPU_POOL_BYTES.
 
-    An empty variable counts as not set.
+    They choose the instruction set, the number of threads, and how many bytes of freed results are kept for
+    new results. An empty variable counts as not set.
     """
     isa = os.environ.get("POLYGPU_CPU_ISA")
     if isa:
         supported = _cpu.supported_isas()
         if isa not in supported:
-            raise DeviceError(f"POLYGPU_CPU_ISA: this CPU has no {isa!r}; it has {', '.join(supported)}")
+            raise DeviceError(
+                f"POLYGPU_CPU_ISA={isa!r} is not an instruction set of this CPU. Use one of "
+                f"{', '.join(supported)}."
+            )
         _cpu.set_isa(isa)
     threads = os.environ.get("POLYGPU_NUM_THREADS")
     if not threads:
@@ -61,7 +65,7 @@ def configure() -> None:
     elif threads.isdecimal() and 1 <= int(threads) <= 4096:
         _cpu.set_num_threads(int(threads))
     else:
-        raise ParameterError(f"POLYGPU_NUM_THREADS: {threads!r} must be an integer from 1 to 4096")
+        raise ParameterError(f"POLYGPU_NUM_THREADS={threads!r} must be an integer from 1 to 4096.")
     kept = os.environ.get("POLYGPU_POOL_BYTES")
     if not kept:
         _cpu.pool_set_bounds(_MOST_KEPT)
@@ -69,28 +73,29 @@ def configure() -> None:
         _cpu.pool_set_bounds(int(kept))
     else:
         raise ParameterError(
-            f"POLYGPU_POOL_BYTES: {kept!r} must be an integer of bytes from 0 to 10^18 - 1. "
-            "Use 0 to keep no memory of results."
+            f"POLYGPU_POOL_BYTES={kept!r} must be an integer number of bytes from 0 to 10^18 - 1. Use 0 to "
+            "keep no freed memory for later results."
         )
 
 
 def _words(moduli: Iterable[int]) -> list[int]:
-    """Moduli as the core takes them: 0 stands for 2^64."""
+    """Return moduli as the core takes them, in 64 bits: 0 stands for 2^64."""
     return [q % (1 << 64) for q in moduli]
 
 
 def _coefficients(out: Array) -> int:
-    """Return the number of coefficients of all polynomials of a result."""
+    """Return how many coefficients the polynomials of a result have together, counted once for all limbs."""
     return int(prod(out.shape[:-2]) * out.shape[-1])
 
 
 def _pieces(
     key: bytes, limb: int, start: int, count: int, size: int, unit: int = 1
 ) -> Iterator[tuple[int, int, Array]]:
-    """Yield the stream of coefficients that begins with number `start`, in pieces that stay in the cache.
+    """Yield the random bytes of coefficients start to start + count - 1, in pieces that stay in the cache.
 
-    A piece is the number of its first coefficient, counted from `start`, the number of its coefficients, a
-    multiple of `unit`, and words of their bytes, valid until the next piece.
+    size: bytes of one coefficient. Each piece is a tuple: the index of its first coefficient, relative to
+    `start`; how many coefficients it has, a multiple of `unit` if `count` is one; and their bytes as words,
+    which the next piece overwrites.
     """
     if not count:
         return
@@ -104,7 +109,10 @@ def _pieces(
 
 
 class _Scope:
-    """Inside, NumPy's new arrays use the memory of results, and its MemoryError becomes OutOfHostMemory."""
+    """A `with` block in which NumPy allocates from the pool of results.
+
+    If memory is short, it raises OutOfHostMemory instead of MemoryError.
+    """
 
     __slots__ = ("_before", "_views")
 
@@ -119,11 +127,11 @@ class _Scope:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         _cpu.set_memory_handler(self._before)
         if isinstance(error, MemoryError) and not isinstance(error, OutOfHostMemory):
-            raise OutOfHostMemory(f"{error}; take smaller batches") from None
+            raise OutOfHostMemory(f"There is not enough memory ({error}). Use smaller batches.") from None
 
 
 class CpuBackend(HostBackend):
-    """The native core behind the protocol."""
+    """The backend whose operations the native core computes."""
 
     name = "cpu"
 
@@ -134,7 +142,7 @@ class CpuBackend(HostBackend):
         return _Scope(views)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Take memory of results (_core/memory.py)."""
+        """Take memory from the pool of results (_core/memory.py)."""
         array = new_array(shape, dtype)
         note_made(array)
         return array
@@ -142,7 +150,7 @@ class CpuBackend(HostBackend):
     def _native_basis(self, basis: Basis) -> _cpu.Basis:
         native: _cpu.Basis | None = basis.handles.get("cpu")
         if native is None:
-            # 2^(64 words) does not fit the words: as for 2^64, 0 stands for it.
+            # A modulus of 2^(64 * words) does not fit into `words` words, so 0 stands for it.
             moduli = np.array(basis.moduli, dtype=object) % (1 << 64 * basis.words)
             words = np.ascontiguousarray(ints_to_words(moduli, basis.words).T)
             native = _cpu.Basis(words, 8 * basis.dtype.itemsize)
@@ -157,7 +165,7 @@ class CpuBackend(HostBackend):
         return native
 
     def _native(self, plan: Plan | FftSumPlan) -> Any:
-        """Return the core's object of a plan: Transform, Auxiliary or FftProduct."""
+        """Return the core's object for a plan: Transform, Auxiliary or FftProduct."""
         native = plan.handles.get("cpu")
         if native is None:
             native = plan.handles["cpu"] = self._make_native(plan)
@@ -185,11 +193,11 @@ class CpuBackend(HostBackend):
 
     @staticmethod
     def _do(function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function: a step of the call that is being recorded, if one is."""
+        """Call a function, and note it as one step if a call is being recorded."""
         notes = noted.get()
         if notes is None:
             return function(*arguments)
-        token = noted.set(None)  # what the function calls is part of this step
+        token = noted.set(None)  # functions called inside are part of this step and not noted themselves
         try:
             returned = function(*arguments)
         finally:
@@ -198,7 +206,7 @@ class CpuBackend(HostBackend):
         return returned
 
     def to_host(self, x: Array) -> Array:
-        note_foreign()  # what is done with the values there is not noted
+        note_foreign()  # the caller may compute with the values, which would not be noted
         return x
 
     def from_host(self, x: Array) -> Array:
@@ -206,7 +214,7 @@ class CpuBackend(HostBackend):
         return x
 
     def constant(self, x: Array) -> Array:
-        """Return the array itself."""
+        """Return the array itself, and note it as a constant if a call is being recorded."""
         notes = noted.get()
         if notes is not None:
             notes.append(Constant(x))
@@ -215,7 +223,7 @@ class CpuBackend(HostBackend):
     def copy(self, x: Array, out: Array) -> None:
         self._do(np.copyto, out, x, "unsafe")
 
-    # NumPy writes to `out` without a copy in the mode "clip" alone.
+    # In its default mode, "raise", np.take buffers `out`. "clip" writes to it directly; indices are in range.
 
     def take(self, x: Array, index: Array, out: Array) -> None:
         self._do(np.take, x, index, -1, out, "clip")
@@ -229,7 +237,7 @@ class CpuBackend(HostBackend):
     def observe(
         self, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
     ) -> tuple[Array, Record | None]:
-        """Note calls of the core as steps."""
+        """Do the work, and record calls of the core as steps."""
         return observe(work, operands, out, self)
 
     def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
@@ -255,7 +263,7 @@ class CpuBackend(HostBackend):
     def mul_monomial(self, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array) -> None:
         if basis.words > 1:
             self._do(super().mul_monomial, basis, quotient, x, exponents, out)
-        else:  # the core moves runs of coefficients, which is faster than an index
+        else:  # the core moves runs of coefficients, which is faster than a lookup of each by an index
             self._do(self._mul_monomial, basis, x, exponents, quotient.native, out)
 
     def _mul_monomial(self, basis: Basis, x: Array, exponents: Array, quotient: Any, out: Array) -> None:
@@ -397,12 +405,12 @@ class CpuBackend(HostBackend):
     multiplies_bytes = True
 
     def prefers_bytes(self, basis: Basis, rows: int) -> bool:
-        """Decide by measurements (docs/experiments.md)."""
+        """Return whether products of bytes are faster, by measured thresholds (docs/experiments.md)."""
         q = basis.moduli[0]
         return rows >= 48 and q & (q - 1) != 0
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
-        """Decide by measurements (docs/performance.md)."""
+        """Return whether a product of matrices is faster, by measured thresholds (docs/performance.md)."""
         return plan.degree <= _cpu.most_matrix_degree() and count * plan.degree >= 1 << 15
 
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
@@ -457,7 +465,7 @@ class CpuBackend(HostBackend):
                 plan.key_total,
                 not plan.conversions,
             )
-            native = plan.handles.setdefault("cpu", native)  # another thread may have been faster
+            native = plan.handles.setdefault("cpu", native)  # if another thread was faster, use its object
         return native
 
     def rotated_sums(
@@ -516,7 +524,7 @@ class CpuBackend(HostBackend):
         return native
 
     def _native_gadget(self, gadget: Gadget) -> _cpu.GadgetProduct | _cpu.TorusProduct:
-        """Return the core's object for products with a gadget's digits."""
+        """Return the core's object that decomposes values and multiplies the digits."""
         if isinstance(gadget.product, TorusPlan):
             return self._native_torus(gadget.product)
         native: _cpu.GadgetProduct | None = gadget.handles.get("cpu")

@@ -1,4 +1,4 @@
-"""Records of calls in host memory: which functions of the core a call called, and on which arrays."""
+"""Records of calls in host memory: which functions of the core a call used, and on which arrays."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from .._core.reporting import reporting
 from . import chosen_device, host_of
 from .records import MOST_STEPS, NEVER, Array, Blocks, Record, Replay
 
-_STEP_BYTES = 256  # that a step of a record is taken to keep
-_MOST_ARGUMENTS = 64  # of a step (cpu/bindings/replay.hpp)
+_STEP_BYTES = 256  # an estimate of the memory that one step of a record takes
+_MOST_ARGUMENTS = 64  # the most arguments of a step (cpu/bindings/replay.hpp)
 
 
 class Made(NamedTuple):
-    """Memory that a call took for its result or for a temporary."""
+    """A note that the call allocated this array, for its result or for a temporary."""
 
     array: Array
 
 
 class Constant(NamedTuple):
-    """An array that is the same in every call with the key of the record."""
+    """A note that the call reads this array, which is the same in every repetition."""
 
     array: Array
 
 
 class Step(NamedTuple):
-    """A function of the core, and what it was called with.
+    """A note that the call called this function with these arguments.
 
-    by_address: of arrays the function takes only where they begin; it knows their layout.
+    by_address: whether the function already knows the shapes and strides of its arrays, and uses only their
+    addresses.
     """
 
     function: Callable[..., Any]
@@ -44,17 +45,17 @@ class Step(NamedTuple):
 
 
 class Foreign(NamedTuple):
-    """Work of NumPy's, of which a record knows nothing."""
+    """A note of work that cannot be recorded, such as NumPy's: it makes the call unrepeatable."""
 
 
 Note = Made | Constant | Step | Foreign
 
-# What the call that is being recorded in this thread has done, in order, or None if none is being recorded.
+# The notes of the call that is being recorded in this thread, in order, or None if none is being recorded.
 noted: ContextVar[list[Note] | None] = ContextVar("polygpu_noted", default=None)
 
 
 def note_made(array: Array, zero: bool = False) -> None:
-    """Note that a call took this memory; zero: filled with zeros."""
+    """Note that the call allocated this array; zero: whether the call also filled it with zeros."""
     notes = noted.get()
     if notes is not None:
         notes.append(Made(array))
@@ -63,21 +64,21 @@ def note_made(array: Array, zero: bool = False) -> None:
 
 
 def note_foreign() -> None:
-    """Note work that is not noted itself: the call has no record."""
+    """Note that the call did work that cannot be recorded."""
     notes = noted.get()
     if notes is not None:
         notes.append(Foreign())
 
 
 def address(x: Array) -> int:
-    """Where the array's first entry lies."""
+    """Return the memory address of the array's first entry."""
     return int(x.__array_interface__["data"][0])
 
 
 def observe(
     work: Callable[[], Array], operands: Sequence[Array], out: Array | None, home: Any
 ) -> tuple[Array, Record | None]:
-    """Do the work of a call; return its result, and the record where the call can be repeated.
+    """Do the work of a call. Return its result, and a record if the call can be repeated, else None.
 
     home: the backend that does the work.
     """
@@ -94,13 +95,13 @@ def observe(
 
 
 class _NotRepeatable(Exception):
-    """The call works on memory of which the record cannot say what it will be in another call."""
+    """Raised if a repetition could not find an array of the call, or if the call is too long."""
 
 
 class _View(NamedTuple):
-    """A part of an array of a record, or the array in another shape."""
+    """A view of an array of a record: a part of it, or all of it in another shape."""
 
-    of: int  # the number of the array
+    of: int  # the index of the array
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     offset: int
@@ -108,13 +109,17 @@ class _View(NamedTuple):
 
 
 class _Arguments:
-    """What the steps of a record take, by number: operands, then the result, and what is entered later."""
+    """The arguments of a record's steps, each with an index: operands, the result, then all others.
+
+    The others (`later`) are temporaries, constants, views and objects that are not arrays. own: the note that
+    allocated the result, or None if the result is an operand or the given `out`.
+    """
 
     def __init__(self, operands: Sequence[Array], result: Array, own: Made | None) -> None:
         self._blocks, self._own = Blocks(), own
-        self._arrays: dict[int, Array] = {}  # as they are in the call that is being recorded
+        self._arrays: dict[int, Array] = {}  # the arrays of the recorded call, by index
         self._known: dict[Any, int] = {}
-        self.later: list[_View | Made | Any] = []  # what has the numbers behind the result's
+        self.later: list[_View | Made | Any] = []  # entry i has the index self._first + i
         self._first = len(operands) + 1
         self._arrays[len(operands)] = result
         for number, x in enumerate(operands if own else (*operands, result)):
@@ -129,7 +134,7 @@ class _Arguments:
         return self._first + len(self.later) - 1
 
     def add(self, note: Made | Constant) -> None:
-        """Enter an array that the call made, or one that never changes, if its memory is not known yet."""
+        """Add an array that the call made, or a constant unless its memory belongs to a known array."""
         if note is self._own:
             self._blocks.add(address(note.array), note.array.nbytes, self._first - 1)
         elif isinstance(note, Made):
@@ -138,12 +143,16 @@ class _Arguments:
             self._enter(note.array, self._append(note.array))
 
     def number(self, x: Any, by_address: bool) -> int:
-        """Return the number of an argument of a step."""
+        """Return the index of an argument of a step; an argument that is new gets one.
+
+        An array must lie in the memory of a known array, so that a repetition can find it.
+        """
         if not isinstance(x, np.ndarray):
+            # By identity, since the argument may not be hashable; `later` keeps it alive.
             key: Any = type(x), id(x)
             return self._known.get(key) or self._known.setdefault(key, self._append(x))
         found = self._blocks.find(address(x))
-        if x.dtype.hasobject or found is None:  # nobody has said that it is the same in every call
+        if x.dtype.hasobject or found is None:  # it is not known to be the same in every call
             raise _NotRepeatable
         of, offset = found
         base = self._arrays[of]
@@ -163,11 +172,17 @@ def _record(
     result: Array,
     home: Any,
 ) -> Record | None:
-    """Make the record of a call; None if only these arrays do not allow it, such as those that overlap."""
+    """Make the record of a call from its notes.
+
+    Return NEVER if the call cannot be repeated. Return None if only these arrays prevent a record, for
+    example because they overlap: a later call on other arrays may be recorded.
+    """
     taken = [x for x in operands if x is not result]
     if not result.size or (out is not None and result is not out):
         return None
     pairs = ((x, y) for i, x in enumerate((*taken, result)) for y in (*taken, result)[:i] if x is not y)
+    # If a call makes a result that overlaps an operand, every call with this key does. Other overlaps depend
+    # on the arrays.
     if any(np.may_share_memory(x, y) for x, y in pairs):
         return NEVER if out is None and any(np.may_share_memory(x, result) for x in operands) else None
     own = None
@@ -177,7 +192,7 @@ def _record(
             x for x in reversed(notes) if isinstance(x, Made) and (address(x.array), x.array.nbytes) == at
         )
         own = next(made, None)
-        if own is None:  # the result is a part of what was made
+        if own is None:  # the result is a view of a larger array
             return NEVER
     arguments, steps = _Arguments(operands, result, own), []
     try:
@@ -209,7 +224,11 @@ def _replay(
     result: Array,
     home: Any,
 ) -> Replay:
-    """Return a function that makes the calls of the steps; it leaves unusual arrays to the ordinary way."""
+    """Return a function that repeats the steps; for unusual arrays it does nothing and returns None.
+
+    operands: how many operands the call has.
+    """
+    # The core expects temporaries first, then constants and objects, then views, which need their arrays.
     made = [i for i, x in enumerate(later) if isinstance(x, Made)]
     views = [i for i, x in enumerate(later) if isinstance(x, _View)]
     fixed = [i for i in range(len(later)) if i not in {*made, *views}]
@@ -230,5 +249,5 @@ def _replay(
 
 
 def _serves(home: Any) -> bool:
-    """Whether records of a backend serve calls of this context now."""
+    """Return whether a record of this backend may replace a call in the current context."""
     return host_of(chosen_device()) is home and noted.get() is None and reporting() is None

@@ -1,9 +1,8 @@
-"""Records of calls: on which arrays a call worked, and room for those that it made between.
+"""Records of calls, with which a call is repeated on other operands, and memory for their temporaries.
 
-A backend notes what a call does while it does it: each launch of a kernel, or each call of the native core,
-with the arrays it works on. An array is an operand of the call, its result, a temporary that the call made,
-or a constant that outlives it. A record names arrays by these places. So the same work can be done again on
-other operands.
+While a call runs, the backend notes each launch of a kernel, or each call of the native core, and its arrays.
+Each array is an operand of the call, the result, a temporary that the call made, or a constant that outlives
+the call. A record stores that role instead of the array, so the same work can be done on other operands.
 """
 
 from __future__ import annotations
@@ -16,41 +15,42 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Does what a call did on other operands of the same shapes, into `out`, or into a new array without it. It
-# returns None, with nothing done, if it does not serve these arrays: the call must take its ordinary way.
+# Repeats a call on other operands of the same shapes. It writes to the given `out`, or to a new array if
+# `out` is None. If it cannot handle these arrays, it does nothing and returns None; the caller then computes
+# without a record.
 Replay = Callable[[tuple[Array, ...], Array | None], Array | None]
 
-MOST_STEPS = 4096  # of a record; longer calls are not recorded
-ROOM_ALIGNMENT = 256  # bytes, at multiples of which temporaries begin in the room that they share
+MOST_STEPS = 4096  # a call of more steps is not recorded
+ROOM_ALIGNMENT = 256  # bytes; each temporary begins at a multiple of this in the memory that they share
 
 
 class Record(NamedTuple):
-    """A call that can be repeated, and the bytes that it keeps."""
+    """How to repeat a call, and how many bytes the record keeps allocated for that."""
 
     replay: Replay
     nbytes: int
 
 
 def _never(operands: tuple[Array, ...], out: Array | None) -> Array | None:
-    """Leave every call to its ordinary way."""
+    """Return None: this record cannot repeat any call."""
     return None
 
 
-NEVER = Record(_never, 0)  # of a call that cannot be repeated
+NEVER = Record(_never, 0)  # stored for a call that can never be repeated, so that it is not observed again
 
 
 class Blocks:
-    """The memory that a call knows, by address: disjoint blocks, each with a number.
+    """The blocks of memory that a call uses: disjoint ranges of addresses, each with an index.
 
-    A block that overlaps older ones takes their place: their memory was freed and given out again.
+    A new block replaces older ones that it overlaps: their memory was freed and allocated again.
     """
 
     def __init__(self) -> None:
-        self._begins: list[int] = []  # ascending
-        self._blocks: list[tuple[int, int, int]] = []  # begin, end, number
+        self._begins: list[int] = []  # the first address of each block, ascending
+        self._blocks: list[tuple[int, int, int]] = []  # first address, end, index, in the same order
 
     def add(self, begin: int, size: int, number: int) -> None:
-        """Enter a block."""
+        """Add a block of `size` bytes at address `begin`, and drop the blocks that it overlaps."""
         end = begin + max(size, 1)
         first = bisect_right(self._begins, begin)
         if first and self._blocks[first - 1][1] > begin:
@@ -60,7 +60,7 @@ class Blocks:
         self._blocks[first:after] = [(begin, end, number)]
 
     def find(self, address: int) -> tuple[int, int] | None:
-        """Return the number of the block in which an address lies, and the distance from its beginning."""
+        """Return the index of the block that contains an address, and the offset in it in bytes, or None."""
         at = bisect_right(self._begins, address) - 1
         if at < 0:
             return None
@@ -69,12 +69,13 @@ class Blocks:
 
 
 def placed(sizes: Sequence[int], uses: Sequence[tuple[int, int]]) -> tuple[list[int], int]:
-    """Return where each temporary begins in a room that they share, and the bytes of the room.
+    """Place temporaries in one shared allocation: return the offset of each, and the size of the allocation.
 
-    uses: the first and the last step that works on each. Two temporaries share bytes only if one is last used
-    before the other is first used.
+    sizes: the bytes of each temporary. uses: the first and the last step that uses it. Two temporaries share
+    bytes only if the last use of one comes before the first use of the other.
     """
     begins: list[int] = []
+    # First fit: the lowest offset that is free of all earlier temporaries in use at the same time.
     for i, (size, (first, last)) in enumerate(zip(sizes, uses, strict=True)):
         taken = sorted(
             (begins[j], begins[j] + sizes[j]) for j in range(i) if first <= uses[j][1] and uses[j][0] <= last

@@ -1,7 +1,7 @@
-"""The definitions, in Python integers: the oracle of the tests, and the device "reference".
+"""The device "reference", against which tests compare: every operation by its definition, in Python integers.
 
-Of polygpu only base.py is imported, which composes primitives: one mistake cannot hide in both. Plans are
-read for their parameters only (degree, kind, leaf_size, roots, basis.moduli, rows and factors), never for
+This module imports nothing of polygpu but base.py, so a mistake in another module cannot repeat here. It
+reads only the parameters of plans (degree, kind, leaf_size, roots, basis.moduli, rows and factors), never
 their twiddles.
 """
 
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def to_ints(basis: Any, x: Array) -> list[list[list[int]]]:
-    """Residues (*batch, rows, n) as [item][modulus][coefficient]."""
+    """Return residues (*batch, rows, n) as nested lists, [item][modulus][coefficient]."""
     flat = x.reshape(-1, *x.shape[-2:]).tolist()
     if basis.words == 1:
         return flat  # type: ignore[no-any-return]
@@ -33,7 +33,7 @@ def to_ints(basis: Any, x: Array) -> list[list[list[int]]]:
 
 
 def write(basis: Any, values: list[list[list[int]]], out: Array) -> None:
-    """Store [item][modulus][coefficient] into out (*batch, rows, n)."""
+    """Store nested lists, [item][modulus][coefficient], into out, (*batch, rows, n)."""
     if basis.words > 1:
         mask = (1 << 64) - 1
         values = [[[v >> 64 * i & mask for v in item[0]] for i in range(basis.words)] for item in values]
@@ -41,17 +41,20 @@ def write(basis: Any, values: list[list[list[int]]], out: Array) -> None:
 
 
 def part_of(basis: Any, x: Array, first: int) -> Array:
-    """Return the rows of a basis, which begin with `first`, of an array that may have more."""
+    """Return the rows first, first + 1, ... of an array, one for each row of the basis.
+
+    If the array has as many rows as the basis, return all of them.
+    """
     return x if x.shape[-2] == basis.rows else x[..., first : first + basis.rows, :]
 
 
 def power_of_x(kind: str, n: int) -> dict[int, int]:
-    """Return X^n in a ring of this kind: the coefficient of each power of X."""
+    """Return the polynomial that equals X^n in a ring of this kind, as {exponent: coefficient}."""
     return {"negacyclic": {0: -1}, "cyclic": {0: 1}, "trinomial": {n // 2: 1, 0: -1}}[kind]
 
 
 def remainder(c: list[int], n: int, power: dict[int, int]) -> list[int]:
-    """Return a polynomial mod X^n - power, by long division."""
+    """Return the polynomial c mod X^n - power, by long division; power: see power_of_x."""
     c = list(c)
     for k in reversed(range(n, len(c))):
         for exponent, factor in power.items():
@@ -60,7 +63,7 @@ def remainder(c: list[int], n: int, power: dict[int, int]) -> list[int]:
 
 
 def product(a: list[int], b: list[int], q: int, power: dict[int, int]) -> list[int]:
-    """Return a * b mod X^n - power, mod q. Multiply each pair of coefficients once."""
+    """Return a * b mod X^n - power, mod q, by the schoolbook method."""
     c = [0] * (2 * len(a))
     for i, x in enumerate(a):
         if x:
@@ -81,21 +84,22 @@ def big_product(a: list[int], b: list[int], q: int, kind: str = "negacyclic") ->
 
 
 def reverse_bits(k: int, points: int) -> int:
-    """br(k) on log2(points) bits."""
+    """Return br(k), the reversal of the log2(points) bits of k."""
     bits = points.bit_length() - 1
     return int(f"{k:0{bits}b}"[::-1], 2) if bits else 0
 
 
 def power_of(quotient: Any) -> dict[int, int]:
-    """Return X^n in a ring: the coefficient of each power of X."""
+    """Return the polynomial that equals X^n in a ring with this quotient, as {exponent: coefficient}."""
     return power_of_x(quotient.kind, quotient.degree)
 
 
 def leaf_exponents(kind: str, points: int) -> list[int]:
-    """Return the exponents of the leaves' constants, powers of the root of unity, in their order.
+    """Return e_k for each leaf k, whose constant is root^(e_k), in the order of the leaves.
 
-    They are 2 br(k) + 1 or br(k); for a trinomial 1 + 6 br(k) in the first half, br of one bit less, and
-    -1 + 6 br(k - points/2) in the second half.
+    With br(k), the reversal of the bits of k: e_k is 2 br(k) + 1 if negacyclic and br(k) if cyclic. For a
+    trinomial e_k is 1 + 6 br(k) in the first half and -1 + 6 br(k - points/2) in the second half, where br
+    reverses one bit less.
     """
     if kind == "trinomial":
         half = [6 * reverse_bits(k, points // 2) for k in range(points // 2)]
@@ -105,7 +109,10 @@ def leaf_exponents(kind: str, points: int) -> list[int]:
 
 
 def substituted(row: list[int], multiplier: int, power: dict[int, int]) -> list[int]:
-    """Return a(X^g) in a ring where X^n is a sign; multiplier: the inverse of g modulo the order of X."""
+    """Return a(X^g) for the polynomial a with the coefficients `row`, in a ring where X^n is 1 or -1.
+
+    multiplier: the inverse of g modulo the order of X.
+    """
     n, (sign,) = len(row), power.values()
     moved = []
     for j in range(n):
@@ -115,7 +122,7 @@ def substituted(row: list[int], multiplier: int, power: dict[int, int]) -> list[
 
 
 def leaf_constants(plan: Any, limb: int) -> list[int]:
-    """c_k of the leaves X^leaf_size - c_k, in their order."""
+    """Return the constants c_k of the leaves X^leaf_size - c_k, in the order of the leaves."""
     q, root, points = plan.basis.moduli[limb], plan.tables[limb].root, plan.degree // plan.leaf_size
     return [pow(root, e, q) for e in leaf_exponents(plan.quotient.kind, points)]
 
@@ -140,7 +147,8 @@ def inverse(a: list[int], q: int, power: dict[int, int]) -> list[int] | int:
         return x
 
     n = len(a)
-    # Invariant: x = s (X^n - power) + u a with some s that is not kept; y and v likewise.
+    # Invariant: x = s (X^n - power) + u a for some polynomial s, which is not computed. The same holds for
+    # y and v.
     x, y = trimmed([*(-power.get(k, 0) % q for k in range(n)), 1]), trimmed(list(a))
     u, v = [0] * (n + 1), [1, *[0] * n]
     while len(y) > 1:
@@ -154,7 +162,10 @@ def inverse(a: list[int], q: int, power: dict[int, int]) -> list[int] | int:
 
 
 def exact_sum(terms: list[complex]) -> complex:
-    """Return the sum, each part rounded once, or with infinities or overflow the ordinary sum of floats."""
+    """Return the sum with real and imaginary part each rounded once.
+
+    If a term is not finite or the sum overflows, return the ordinary sum of floats.
+    """
     try:
         return complex(math.fsum(t.real for t in terms), math.fsum(t.imag for t in terms))
     except (OverflowError, ValueError):
@@ -162,7 +173,7 @@ def exact_sum(terms: list[complex]) -> complex:
 
 
 def value_of(conversion: Any, residues: Sequence[int]) -> int:
-    """Return the value w of one coefficient in a conversion (_core/plans/rns.py), from its residues."""
+    """Return the integer w that Conversion (_core/plans/rns.py) defines for a coefficient's residues."""
     moduli = conversion.source.moduli
     whole, nearest = math.prod(moduli), conversion.rounding == "nearest"
     value = 0
@@ -182,7 +193,10 @@ def value_of(conversion: Any, residues: Sequence[int]) -> int:
 
 
 def chacha20(key: bytes, limb: int, first: int, count: int) -> bytes:
-    """`count` blocks from number `first` on of the stream of a key and a limb, computed side by side."""
+    """Return blocks first to first + count - 1 of the ChaCha20 stream of a key and a limb.
+
+    The blocks are the columns of arrays, so that NumPy computes all of them at once.
+    """
     counters = [first + i for i in range(count)]
     state = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), 0, 0, limb, 0]
     start = np.repeat(np.array(state, np.uint32)[:, None], count, axis=1)
@@ -201,12 +215,15 @@ def chacha20(key: bytes, limb: int, first: int, count: int) -> bytes:
 
 
 class ReferenceBackend(HostBackend):
-    """The primitives by their definitions, and what base.py would compose of tables or of rounded sums."""
+    """The primitives by their definitions.
+
+    It also overrides the operations that base.py computes with tables of other modules or with rounded sums.
+    """
 
     name = "reference"
 
     def pointwise(self, basis: Any, op: str, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
-        """Entry by entry."""
+        """Compute entry by entry."""
         operands = []
         for x in (a, b, c):
             if x is None:
@@ -232,7 +249,11 @@ class ReferenceBackend(HostBackend):
     def automorphism(
         self, basis: Any, quotient: Any, x: Array, multipliers: Array, evaluated: bool, out: Array
     ) -> None:
-        """Coefficients: by X^n = -1 or 1. Values: the power of a point is another point, by its exponent."""
+        """Substitute X^g in coefficients with X^n = 1 or -1, or permute evaluations.
+
+        The evaluation of a(X^g) at root^e is the value of a at root^(e g), which is another point. The
+        multiplier of evaluations is g, that of coefficients the inverse of g.
+        """
         n, numbers = out.shape[-1], np.broadcast_to(multipliers, x.shape[:-2]).ravel().tolist()
         exponents = leaf_exponents(quotient.kind, n) if evaluated else []
         values = []
@@ -246,7 +267,7 @@ class ReferenceBackend(HostBackend):
         write(basis, values, out)
 
     def mul_monomial(self, basis: Any, quotient: Any, x: Array, exponents: Array, out: Array) -> None:
-        """X^e times a polynomial, reduced."""
+        """Multiply by X^e and reduce, by long division."""
         n, numbers = out.shape[-1], np.broadcast_to(exponents, x.shape[:-2]).ravel().tolist()
         values = [
             [
@@ -258,7 +279,7 @@ class ReferenceBackend(HostBackend):
         write(basis, values, out)
 
     def reduce_integers(self, basis: Any, x: Array, out: Array) -> None:
-        """x mod q."""
+        """Reduce with Python's operator %."""
         n = out.shape[-1]
         rows = x.reshape(prod(x.shape[:-1]), x.shape[-1]).tolist()
         write(
@@ -268,7 +289,7 @@ class ReferenceBackend(HostBackend):
         )
 
     def to_words(self, basis: Any, x: Array, centered: bool, out: Array) -> None:
-        """Write the sum of residues times (Q / q_i) ((Q / q_i)^-1 mod q_i), mod Q, in two's complement."""
+        """Write the sum over i of residue_i * Q/q_i * ((Q/q_i)^-1 mod q_i), mod Q, in two's complement."""
         modulus, words = prod(basis.moduli), out.shape[-1]
         factors = [modulus // q * pow(modulus // q, -1, q) for q in basis.moduli]
         values = []
@@ -281,13 +302,13 @@ class ReferenceBackend(HostBackend):
         out[...] = np.array(values, dtype=np.uint64).reshape(out.shape)
 
     def draw(self, key: bytes, limb: int, first: int, count: int) -> Array:
-        """Whole blocks, without their bytes before the first."""
+        """Compute whole blocks, and return the `count` bytes from byte `first` of the stream."""
         block, skip = divmod(first, 64)
         text = chacha20(key, limb, block, -(-(skip + count) // 64))
         return np.frombuffer(text, np.uint8)[skip : skip + count]
 
     def ntt(self, plan: Any, x: Array, out: Array, first: int = 0) -> None:
-        """Write the residue modulo each leaf: coefficient r is the sum over i of a[i leaf_size + r] c^i."""
+        """Write x modulo each X^leaf_size - c: coefficient r is sum over i of x[i * leaf_size + r] * c^i."""
         x, out = part_of(plan.basis, x, first), part_of(plan.basis, out, first)
         values = []
         for item in to_ints(plan.basis, np.broadcast_to(x, out.shape)):
@@ -303,7 +324,10 @@ class ReferenceBackend(HostBackend):
         write(plan.basis, values, out)
 
     def intt(self, plan: Any, x: Array, out: Array, first: int = 0) -> None:
-        """Interpolate: the sum over the leaves of their values times P / (Y - c) / P'(c), Y = X^leaf_size."""
+        """Interpolate: sum over the leaves of value * P(Y) / (Y - c) / P'(c), with Y = X^leaf_size.
+
+        P(Y) is the ring's quotient polynomial, and c the constant of a leaf.
+        """
         x, out = part_of(plan.basis, x, first), part_of(plan.basis, out, first)
         leaf_size, points = plan.leaf_size, plan.degree // plan.leaf_size
         power = power_of_x(plan.quotient.kind, points)
@@ -318,7 +342,7 @@ class ReferenceBackend(HostBackend):
                     carry = 0
                     for i in reversed(range(points)):
                         others[i] = carry = (carry * c + polynomial[i + 1]) % q
-                    scale = pow(evaluate(others, c, q), -1, q)  # its value at c is P'(c)
+                    scale = pow(evaluate(others, c, q), -1, q)  # P / (Y - c) has the value P'(c) at c
                     for r in range(leaf_size):
                         factor = row[k * leaf_size + r] * scale
                         for i in range(points):
@@ -328,7 +352,7 @@ class ReferenceBackend(HostBackend):
         write(plan.basis, values, out)
 
     def convert(self, conversion: Any, x: Array | None, own: Array | None, out: Array) -> None:
-        """Compute the value that the source's rows hold, then each row of the target from it."""
+        """Compute the integer that the source's residues represent, then each row of the target from it."""
         source, target, n = conversion.source, conversion.target, out.shape[-1]
         batch, none = out.shape[:-2], np.zeros((0, n), out.dtype)
         items = out.reshape(prod(batch), target.total, n)
@@ -354,7 +378,7 @@ class ReferenceBackend(HostBackend):
                     item[place] = np.array([v % s for v in row], out.dtype)
 
     def decompose(self, gadget: Any, x: Array, out: Array) -> None:
-        """Compute the digits of y (_core/plans/gadget.py), the least significant one first; it lies last."""
+        """Compute the digits of y (_core/plans/gadget.py), the least significant first; it is stored last."""
         q, bits, levels = gadget.basis.moduli[0], gadget.bits, gadget.levels
         base, n = 1 << bits, x.shape[-1]
         items = prod(x.shape[:-1])
@@ -372,7 +396,7 @@ class ReferenceBackend(HostBackend):
         return out
 
     def multiply(self, plan: Any, a: Array, b: Array, out: Array) -> None:
-        """Schoolbook, and long division."""
+        """Multiply by the schoolbook method, then divide with remainder."""
         power = power_of(plan.quotient)
         x, y = (to_ints(plan.basis, np.broadcast_to(v, out.shape)) for v in (a, b))
         values = [
@@ -382,7 +406,7 @@ class ReferenceBackend(HostBackend):
         write(plan.basis, values, out)
 
     def multiply_eval(self, plan: Any, a: Array, b: Array, out: Array) -> None:
-        """Schoolbook modulo each leaf."""
+        """Multiply by the schoolbook method modulo each leaf."""
         leaf_size = plan.leaf_size
         x, y = (to_ints(plan.basis, np.broadcast_to(v, out.shape)) for v in (a, b))
         values = []
@@ -399,7 +423,7 @@ class ReferenceBackend(HostBackend):
         write(plan.basis, values, out)
 
     def matmul(self, basis: Any, a: Array, b: Array, out: Array) -> None:
-        """Rows by columns."""
+        """Multiply rows by columns, in Python integers."""
         q = basis.moduli[0]
         shapes = ((out.shape[0], *x.shape[1:]) for x in (a, b))
         left, right = (np.broadcast_to(x, shape).tolist() for x, shape in zip((a, b), shapes, strict=True))
@@ -407,7 +431,11 @@ class ReferenceBackend(HostBackend):
             out[s, i, j] = sum(x * row[j] for x, row in zip(left[s][i], right[s], strict=True)) % q
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
-        """Write the sum of x_j w^(jk), of rounded products; the inverse is 1/n times the sum."""
+        """Write entry k: the sum over j of x_j w^(jk) with w = exp(-2 pi i / n).
+
+        For the inverse w = exp(2 pi i / n), and the sum is divided by n. Products are rounded, and each sum
+        of them is rounded once.
+        """
         n, sign = x.shape[-1], 1 if inverse else -1
         roots = [cmath.exp(sign * 2j * math.pi * k / n) for k in range(n)]
         for row, result in zip(x.tolist(), out, strict=True):
@@ -416,14 +444,14 @@ class ReferenceBackend(HostBackend):
                 result[k] = value / n if inverse else value
 
     def convolve(self, a: Array, b: Array, out: Array) -> None:
-        """Write the sum of a_i b_(k - i), indices modulo the length."""
+        """Write entry k: the sum over i of a_i b_(k - i), with indices modulo the length."""
         n = a.shape[-1]
         for left, right, result in zip(a.tolist(), np.broadcast_to(b, a.shape).tolist(), out, strict=True):
             for k in range(n):
                 result[k] = exact_sum([v * right[(k - i) % n] for i, v in enumerate(left)])
 
     def invert(self, basis: Any, x: Array, quotient: Any, out: Array) -> Array:
-        """By the extended Euclidean algorithm, on lists of Python integers."""
+        """Invert by the extended Euclidean algorithm, on lists of Python integers."""
         q, n, values, degrees = basis.moduli[0], out.shape[-1], [], []
         for item in to_ints(basis, x):
             found = inverse(item[0], q, power_of(quotient))
@@ -435,7 +463,10 @@ class ReferenceBackend(HostBackend):
     def find_wrong_product(
         self, basis: Any, a: Array, b: Array, c: Array, points: Array, quotient: Any
     ) -> int:
-        """Values of X^j a at each point, X^n = sign, added up with the coefficients of b."""
+        """Compare c with a * b at each point r, in a ring where X^n is the constant `sign`.
+
+        The value of a * b is the sum over j of b_j times the value at r of X^j a, reduced modulo X^n - sign.
+        """
         at, row, (sign,) = to_ints(basis, points)[0], 0, power_of(quotient).values()
         operands = (to_ints(basis, np.broadcast_to(x, c.shape)) for x in (a, b, c))
         for left, right, claimed in zip(*operands, strict=True):

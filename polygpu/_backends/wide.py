@@ -1,8 +1,8 @@
-"""One modulus above 2^64: computed in host memory, wherever its values lie.
+"""Arithmetic modulo one modulus above 2^64 (a wide modulus), in host memory for values on any device.
 
-The core has pointwise operations, permutations, reductions and products of polynomials modulo a wide modulus.
-It has no transforms, which are done in Python integers here. A value on a GPU is copied to the host and the
-result back, which waits for the stream.
+The native core has pointwise operations, permutations, reductions and products of polynomials modulo a wide
+modulus, but no transforms. Those are computed here with Python integers. Values on a GPU are copied to the
+host and the result is copied back, which waits for the stream.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from .base import Arithmetic, Memory
 from .host_records import note_foreign
 from .records import Array
 
-# Methods that work in Python, at least for some plans: a call that calls them has no record.
+# Methods that may compute in Python. A call that uses them is not recorded.
 _IN_PYTHON = frozenset(("ntt", "intt", "multiply_eval", "reduce_integers"))
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _on_host(method: Method) -> Method:
-    """Wrap a method of host arrays. If need be, copy operands there and the last array, the result, back."""
+    """Wrap a method that works on host arrays, so that it accepts arrays of a GPU too.
+
+    Operands are copied to the host, and the result is copied to the last argument, `out`.
+    """
 
     @wraps(method)
     def call(self: WideArithmetic, *args: Any) -> Any:
@@ -47,7 +50,7 @@ def _on_host(method: Method) -> Method:
 
 
 def _of_core(name: str) -> Any:
-    """Make a method that calls the core's backend on arrays in host memory."""
+    """Return a method that calls the CPU backend's method of this name on arrays in host memory."""
 
     def call(self: WideArithmetic, *args: Any) -> Any:
         return getattr(self.core, name)(*args)
@@ -57,7 +60,7 @@ def _of_core(name: str) -> Any:
 
 
 def _of_home(name: str) -> Any:
-    """Make a method that calls the device's backend."""
+    """Return a method that calls the method of this name in the backend of the device."""
 
     def call(self: WideArithmetic, *args: Any, **options: Any) -> Any:
         return getattr(self.home, name)(*args, **options)
@@ -66,7 +69,7 @@ def _of_home(name: str) -> Any:
 
 
 class WideArithmetic(Arithmetic):
-    """The operations modulo wide moduli, on the arrays of a device."""
+    """The operations modulo wide moduli, for arrays of the device `home`."""
 
     def __init__(self, home: Memory) -> None:
         self.home, self.core = home, get_backend("cpu")
@@ -106,7 +109,7 @@ class WideArithmetic(Arithmetic):
         out[...] = ints_to_words(product, plan.basis.words)
 
 
-# ---- transforms, vectorised over the row ----
+# ---- transforms by NumPy object arrays of Python ints ----
 
 
 def _forward(plan: NttPlan, x: Array) -> Array:

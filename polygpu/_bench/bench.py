@@ -1,7 +1,8 @@
-"""Times of transforms and products on this machine, beside recorded machines: polygpu bench.
+"""`polygpu bench`: times of transforms and products on this machine, beside those of recorded machines.
 
-Rows are those of polygpu._bench.timing, as the benchmarks keep them. `python -m benchmarks.report` makes
-`recorded.json` from the repository's rows, and compares it with them under `--check`.
+A measurement is a Row of polygpu._bench.timing, as in the repository's benchmarks.
+`python -m benchmarks.report` makes `recorded.json` from the rows in the repository. With `--check` it
+compares the file with these rows instead.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
 
 OPS = ("ntt", "intt", "product")
 DEGREES, BITS = (2**12, 2**14, 2**16), (30, 50, 60)
-THREADED, THREADED_ROWS = ((2**12, 50), (2**14, 50)), 8  # N and bits; polynomials of each thread
-BATCH_BYTES = 2**29  # of a GPU's batch, or a sixteenth of its free memory where that is less
+THREADED, THREADED_ROWS = ((2**12, 50), (2**14, 50)), 8  # pairs (N, bits); polynomials per thread
+BATCH_BYTES = 2**29  # bytes of a GPU's batch; at most a sixteenth of the GPU's free memory is used
 REST_S = 0.25  # seconds for which a GPU rests before each measurement
-POINTS = 3  # how many values of a row are compared with Python ints
+POINTS = 3  # number of values of a polynomial that are compared with Python ints
 
-_ON_GPU = {"ntt": "forward", "intt": "inverse", "product": "product"}  # names of the ops in rows of GPUs
+_ON_GPU = {"ntt": "forward", "intt": "inverse", "product": "product"}  # op names in rows of GPUs
 _OPS = {name: op for op, name in _ON_GPU.items()}
 
 
@@ -45,7 +46,7 @@ _OPS = {name: op for op, name in _ON_GPU.items()}
 
 
 class Workload:
-    """Two operands modulo one prime on the current device: batches, or single polynomials without a batch."""
+    """Two operands modulo one prime on the current device: batches, or with batch=None single polynomials."""
 
     def __init__(self, n: int, bits: int, batch: int | None = None) -> None:
         self.ring, self.batch = Ring(n, ntt_primes(n, bits=bits)), batch
@@ -60,8 +61,11 @@ class Workload:
     def cases(self, names: Mapping[str, str], more: Mapping[str, int | str]) -> Iterator[Case]:
         """Yield the cases of a forward transform, an inverse transform and a product.
 
-        Each case of a batch writes into memory of its own. Each result is compared as a whole with another
-        computation of the same value, and some of its rows with Python ints, at random points.
+        names: the names of the ops in rows. more: further params of the rows.
+
+        Each case for batches has an `out` that no other case writes to. Every result is compared as a whole
+        with a second computation of the same value. A few of its polynomials are also compared with Python
+        ints, at random points.
         """
         n, q, rng, roots = self.ring.n, self.ring.moduli[0], random.Random(1), self.ring.roots
         transformed, product = self.a.ntt(), self.a * self.b
@@ -73,7 +77,7 @@ class Workload:
         points = {k: pow(roots[0], 2 * reverse_bits(k, n) + 1, q) for k in rng.sample(range(n), POINTS)}
 
         def at_points(holds: Callable[[int, int, int], bool]) -> bool:
-            """Return whether `holds` is true for each row i and each chosen k with its point."""
+            """Return whether holds(i, k, point) is true for each row i, and each chosen k with its point."""
             return all(holds(i, k, point) for k, point in points.items() for i in range(len(x)))
 
         def is_transform(values: NDArray[Any]) -> bool:
@@ -81,7 +85,7 @@ class Workload:
             same = at_points(lambda i, k, point: int(values[i, k]) == evaluate(x[i], point, q))
             return same and bool((values < q).all()) and whole.intt() == self.a
 
-        def is_inverse(values: NDArray[Any]) -> bool:  # whose operand was shown to be right before
+        def is_inverse(values: NDArray[Any]) -> bool:  # is_transform has checked the operand before
             return bool((values == np.array(x)).all()) and (outs[1] is None or outs[1] == self.a)
 
         def is_product(values: NDArray[Any]) -> bool:
@@ -108,9 +112,9 @@ class Workload:
 def measure_here(devices: Sequence[str], told: Callable[[Row], Any]) -> list[Row]:
     """Measure some devices and return their rows.
 
-    The rows of "cpu" are those of one core, then of all threads. Those of a GPU are of large batches.
+    "cpu" is measured with one core and then with all threads, a GPU with large batches.
 
-    told: called with each row.
+    told: a function that is called with each row when it is measured.
 
     Raises:
         Unverified: a result is wrong.
@@ -167,7 +171,7 @@ def answering() -> list[str]:
 
 
 class Key(NamedTuple):
-    """What a figure is of: an operation, the size of the prime, and the degree."""
+    """What a figure measures: an operation, the bit length of the prime, and the degree."""
 
     op: str
     bits: int
@@ -176,16 +180,16 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Figures:
-    """The times of a machine, in picoseconds a coefficient."""
+    """The times of a machine, in picoseconds per coefficient."""
 
     name: str
-    kind: str  # "cpu": one core, "threads": all of them, "gpu"
+    kind: str  # "cpu" for one core, "threads" for all cores, or "gpu"
     about: str
     ps: Mapping[Key, float]
 
 
 def _key(row: Row) -> tuple[str, Key] | None:
-    """Return the kind and the key of a row, or None for a row that gives no figure."""
+    """Return the kind and the key of a row, or None if the tables do not show such a row."""
     p, op, kind = row.params, row.op, row.machine["kind"]
     if p.get("limbs") != 1 or not row.verified or row.unit != "ns" or not {"bits", "n"} <= p.keys():
         return None
@@ -209,8 +213,8 @@ def _key(row: Row) -> tuple[str, Key] | None:
 def figures(rows: Iterable[Row]) -> list[Figures]:
     """Return the figures of each machine and kind.
 
-    The time of a key is that of its newest row, or the median over the passes of that row's run. Only rows of
-    the machine's best instruction set count.
+    The time of a key is that of its newest row. If this row belongs to a run of several passes, it is the
+    median over these passes. Only rows of the machine's best instruction set count.
     """
     groups: dict[tuple[str, str], dict[Key, list[Row]]] = {}
     for row in rows:
@@ -246,7 +250,7 @@ def _picoseconds(row: Row) -> float:
 
 
 def _run(row: Row) -> str | None:
-    """Return the name of a row's run, which all its passes share, or None for a row outside such a run."""
+    """Return the name of the run of several passes to which a row belongs, or None if it is in no run."""
     run = row.params.get("run")
     return None if run is None else str(run).rpartition(", pass")[0]
 
@@ -265,7 +269,7 @@ _RECORDED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "recorded.j
 
 
 def as_json(machines: Iterable[Figures]) -> str:
-    """Return the text of a file of figures, with a line for each machine, operation and size of primes."""
+    """Return figures as the text of a JSON file, with one line per machine, operation and prime size."""
     parts = []
     for m in machines:
         lines = []
@@ -293,14 +297,14 @@ def recorded() -> list[Figures]:
 
 
 def line_of(row: Row) -> str:
-    """Return a row as a line of a file."""
+    """Return a row as a line of JSON."""
     return json.dumps(asdict(row)) + "\n"
 
 
 # ---- tables ----
 
 
-KINDS = {  # a table's title
+KINDS = {  # the title of each kind's table
     "cpu": "one core, one polynomial: us a call",
     "threads": "all threads, batches: us a polynomial",
     "gpu": "GPU, batches: ps a coefficient",
@@ -312,14 +316,14 @@ def _letter(i: int) -> str:
 
 
 class Board(NamedTuple):
-    """The machines of one kind, the user's own first."""
+    """The machines of one kind. The first `own` machines are the user's, and the others are recorded."""
 
     kind: str
     own: int
     machines: list[Figures]
 
     def mine(self) -> set[Key]:
-        """Return the keys for which own machines have figures."""
+        """Return the keys for which the user's machines have figures."""
         return {key for m in self.machines[: self.own] for key in m.ps}
 
     def legend(self) -> list[str]:
@@ -331,7 +335,7 @@ class Board(NamedTuple):
 
 
 def boards(own: Sequence[Figures], others: Sequence[Figures]) -> list[Board]:
-    """Return a board for each kind of the own machines."""
+    """Return a board for each kind that the user's own machines have."""
     kinds = [kind for kind in KINDS if any(m.kind == kind for m in own)]
     return [
         Board(
@@ -344,9 +348,9 @@ def boards(own: Sequence[Figures], others: Sequence[Figures]) -> list[Board]:
 
 
 def table(board: Board) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
-    """Title, header and lines: the times of all machines for the keys of own ones.
+    """Return title, header and lines of a table: the times of all machines, for keys in board.mine().
 
-    Beside the time of another machine stands in brackets the first machine's time over it.
+    A recorded machine's time is followed, in brackets, by the first machine's time divided by it.
     """
     body = []
     for key in sorted(board.mine(), key=lambda k: (OPS.index(k.op), k.bits, k.n)):

@@ -1,8 +1,8 @@
 """Time a function on this machine, after its result was shown to be right.
 
-A `Case` is a function to run, and a check of its result. `measure` runs it once, verifies that result, and
-only then times it, which gives a `Row`. A time is a median of samples; a sample is a loop of calls, long
-enough for the clock. Each kind of device has its own `Timer`.
+A `Case` is a function to run, and a check of its result. `measure` runs the function once, verifies the
+result, and only then times the function and returns a `Row`. The time is the median of samples. A sample is a
+loop of calls that takes long enough for the clock. Each kind of device has its own `Timer`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from .._backends import backend, get_backend
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SCHEMA = 1  # of a row; it goes up whenever a field changes its meaning
+SCHEMA = 1  # version of Row; it goes up whenever a field changes its meaning
 
-SAMPLE_NS = 200_000  # least length of a sample: some thousand times the resolution of the clock
-WARM_UP_NS = 20_000_000  # caches, branch predictors and the core's frequency settle
-REST_S = 0.5  # of a GPU, before it is timed
-SAMPLES = 20  # the least number of samples
-TOTAL_NS = 100_000_000  # the least length of all samples together, so that they meet the machine's noise
+SAMPLE_NS = 200_000  # least length of a sample, thousands of times the resolution of the clock
+WARM_UP_NS = 20_000_000  # in this time caches, branch predictors and the core's frequency settle
+REST_S = 0.5  # seconds for which a GPU rests before it is timed
+SAMPLES = 20  # least number of samples
+TOTAL_NS = 100_000_000  # least length of all samples together, so that they include the machine's noise
 HEAP_KEPT = 31 * 2**20  # bytes, just below the largest threshold that glibc adapts to (see WallClock)
 
 Machine = Mapping[str, str | int | float]
 
 
 class Unverified(AssertionError):
-    """A result was wrong or did not repeat, so there is no time to report."""
+    """A result was wrong, or was different after the timing, so no time is reported."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,17 @@ class Case:
     params: Mapping[str, int | str]
     run: Callable[[], Any]
     verify: Callable[[NDArray[Any]], bool]
-    """Says whether `values(run())` is right, by an oracle that shares no code with `run`."""
+    """Returns whether `values(run())` is right, by an oracle that shares no code with `run`."""
     work: int
-    """Coefficients computed by one call: the time per coefficient is the median over this."""
+    """Number of coefficients that one call computes. The median divided by it is the time per coefficient."""
     values: Callable[[Any], NDArray[Any]] = np.asarray
-    """Turns a result into plain numbers, comparable between libraries; it is not timed."""
+    """Turns a result into plain numbers that can be compared between libraries. It is not timed."""
     calls: int = 1
-    """Calls that one `run` makes, all of the same work."""
+    """Number of calls that one `run` makes, each of the same work."""
     load_ns: float = 0
-    """Nanoseconds for which the device runs this before it is timed; 0: it rests before."""
+    """Nanoseconds for which `run` is repeated before it is timed, if longer than the timer's warm-up."""
     samples: int = SAMPLES
-    """The least number of samples; fewer are taken where one takes seconds."""
+    """Least number of samples. Choose it smaller if one sample takes seconds."""
 
     def __str__(self) -> str:
         return f"{self.op} {' '.join(f'{k}={v}' for k, v in self.params.items())} [{self.library}]"
@@ -74,29 +74,29 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """A verified measurement and everything needed to judge it or to repeat it."""
+    """A verified measurement, with everything that is needed to judge it or to repeat it."""
 
     schema: int
     date: str  # UTC, ISO 8601
     op: str
     library: str
     params: dict[str, int | str]
-    unit: str  # of the median and the quartiles, per call
+    unit: str  # unit of the median and the quartiles, which are times per call
     median: float
     q1: float
     q3: float
     samples: int
-    loops: int  # calls in a sample
+    loops: int  # number of calls in a sample
     work: int
     ps_per_coefficient: float
     verified: bool
-    digest: str  # of the values; the same in every library that computes the same
+    digest: str  # digest of the values, which is equal in all libraries that compute the same
     machine: dict[str, str | int | float]
     versions: dict[str, str]
     commit: str
     dirty: bool | None  # None if there is no commit to differ from
-    minimum: float | None = None  # in the unit of the median; the oldest rows have none
-    figures: dict[str, float] = field(default_factory=dict)  # that follow from the time, named with units
+    minimum: float | None = None  # smallest sample, in the same unit as the median; None in the oldest rows
+    figures: dict[str, float] = field(default_factory=dict)  # derived from the time; names contain the units
 
 
 class Timer(Protocol):
@@ -105,32 +105,32 @@ class Timer(Protocol):
     warm_up_ns: float
     """Nanoseconds spent before the first sample."""
     total_ns: float
-    """The least time that all samples take together, in nanoseconds."""
+    """Least time of all samples together, in nanoseconds."""
 
     def rest(self) -> None:
-        """Wait until nothing that ran before slows the device."""
+        """Wait until work that ran before no longer slows the device."""
 
     def elapsed(self, run: Callable[[], Any], loops: int) -> float:
-        """Nanoseconds that `loops` calls take, until their results exist."""
+        """Return the nanoseconds that `loops` calls take until all results exist."""
 
     def machine(self) -> Machine:
         """Return the device as it is now: at least its `kind` and `name`."""
 
 
 class WallClock:
-    """Times work that is done when the call returns: the CPU."""
+    """A timer for the CPU, whose work is done when the call returns."""
 
     warm_up_ns: float = WARM_UP_NS
     total_ns: float = TOTAL_NS
 
     def __init__(self) -> None:
-        # glibc maps each large block afresh, until a block of that size has been freed. From then on
-        # it keeps blocks up to that size (32 MiB at most). Without this line, it would depend on what
-        # ran before whether the time of a function with large temporaries includes page faults.
+        # glibc maps each large block anew until a block of that size has been freed. From then on it keeps
+        # blocks up to that size, at most 32 MiB. Without this line, work that ran before would decide
+        # whether the time of a function with large temporaries includes page faults.
         np.empty(HEAP_KEPT, dtype=np.uint8)
 
     def rest(self) -> None:
-        """Nothing: cores keep their clock."""
+        """Do nothing, since cores keep their clock."""
 
     def elapsed(self, run: Callable[[], Any], loops: int) -> float:
         """See Timer."""
@@ -153,9 +153,10 @@ class WallClock:
 
 
 class CudaEvents:
-    """Times work that is queued on CuPy's current stream, by events on that stream: a GPU.
+    """A timer for a GPU: events on CuPy's current stream, on which the work is queued.
 
-    A card near its power limit lowers its clock within tens of milliseconds, so the samples end before.
+    A card near its power limit lowers its clock within tens of milliseconds. All samples together are
+    shorter than that.
     """
 
     warm_up_ns, total_ns = 1e6, 1e7
@@ -168,7 +169,7 @@ class CudaEvents:
         self._machine = gpu_machine(cupy)
 
     def rest(self) -> None:
-        """Wait until power that the card drew before no longer lowers its clock."""
+        """Wait until the power that the card drew before no longer lowers its clock."""
         self._stop.record()
         self._stop.synchronize()
         sleep(self._rest_s)
@@ -198,22 +199,22 @@ def measure(
 
     Args:
         case: what to run, and how to tell that its result is right.
-        timer: the clock of the device that runs the case; the wall clock if None.
-        packages: distributions whose versions the row records, besides numpy's and polygpu's.
-        checkout: the commit that is measured, and whether anything differs from it.
+        timer: the clock of the device that runs the case. None means a WallClock.
+        packages: distributions whose versions the row records, in addition to numpy and polygpu.
+        checkout: the commit that is measured, and whether the working tree differs from it.
 
     Raises:
-        Unverified: the result is wrong, or a different one after the timing.
+        Unverified: the result is wrong, or it is different after the timing.
     """
     timer = timer or WallClock()
     values = case.values(case.run())
     if not case.verify(values):
-        raise Unverified(f"{case}: the result is wrong, so it is not timed")
+        raise Unverified(f"The result of {case} is wrong, so it is not timed.")
     seen = digest(values)
     timer.rest()
     loops, times = sample(case.run, timer, case.load_ns, case.samples)
     if digest(case.values(case.run())) != seen:
-        raise Unverified(f"{case}: the result changed while it was timed")
+        raise Unverified(f"The result of {case} changed while it was timed.")
     calls = loops * case.calls
     q1, median, q3 = (t / calls for t in statistics.quantiles(times, n=4, method="inclusive"))
     commit, dirty = checkout
@@ -244,7 +245,7 @@ def measure(
 def sample(
     run: Callable[[], Any], timer: Timer, load_ns: float = 0, least: int = SAMPLES
 ) -> tuple[int, list[float]]:
-    """Return the number of calls in a sample, and the nanoseconds of each sample."""
+    """Time run(): return the number of calls in a sample, and the nanoseconds of each sample."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -263,7 +264,7 @@ def sample(
 
 
 def digest(values: NDArray[Any]) -> str:
-    """Return the first 16 hex digits of sha256 over the values; integers count as 64-bit words."""
+    """Return the first 16 hex digits of the SHA-256 of the values. Integers are hashed as 64-bit words."""
     words = values.astype("<u8") if values.dtype.kind in "uiO" else values
     return hashlib.sha256(np.ascontiguousarray(words).tobytes()).hexdigest()[:16]
 
@@ -273,7 +274,7 @@ def digest(values: NDArray[Any]) -> str:
 
 @contextmanager
 def on_cores(count: int) -> Iterator[None]:
-    """Run on the last `count` of the process's cores, with a thread of polygpu on each."""
+    """Restrict the process to the last `count` of its cores, and polygpu to as many threads."""
     backend()  # sets the number of threads, if nothing has run yet
     allowed, threads = os.sched_getaffinity(0), _cpu.num_threads()
     os.sched_setaffinity(0, sorted(allowed)[-count:])
@@ -286,7 +287,7 @@ def on_cores(count: int) -> Iterator[None]:
 
 
 def cpu_name() -> str:
-    """Return the CPU's model name, family and model: virtual machines give different CPUs one name."""
+    """Return the CPU's model name with family and model, since in clouds different CPUs have one name."""
     info = cpuinfo()
     if "model name" not in info:
         return platform.processor() or platform.machine()
@@ -295,7 +296,7 @@ def cpu_name() -> str:
 
 
 def gpu_machine(cupy: Any) -> dict[str, str | int | float]:
-    """CuPy's current GPU, its driver and the CUDA libraries in use."""
+    """Describe CuPy's current GPU, its driver and the CUDA libraries in use."""
     runtime = cupy.cuda.runtime
     properties = runtime.getDeviceProperties(cupy.cuda.Device().id)
     number = runtime.runtimeGetVersion()
@@ -314,7 +315,7 @@ def gpu_machine(cupy: Any) -> dict[str, str | int | float]:
 
 
 def gpu_driver() -> str:
-    """Version of the NVIDIA driver."""
+    """Return the version of the NVIDIA driver, or "unknown"."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()
@@ -342,7 +343,7 @@ def cpuinfo() -> dict[str, str]:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Versions of Python, NumPy and polygpu, and of those `packages` that are installed."""
+    """Return the versions of Python, NumPy and polygpu, and of those `packages` that are installed."""
     found = {
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -360,12 +361,12 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def figure(x: float) -> str:
-    """Three significant digits, more where the integer part is longer."""
+    """Return x as text with three significant digits, or more if its integer part is longer."""
     return f"{x:.{max(0, 2 - math.floor(math.log10(abs(x))))}f}" if x else "0"
 
 
 def print_table(title: str, header: Sequence[str], body: Iterable[Sequence[str]]) -> None:
-    """Print a table, by rich where it is installed."""
+    """Print a table, with the package rich if it is installed."""
     body = list(body)
     try:
         from rich.console import Console

@@ -1,1 +1,1 @@
-"""What the other floors stand on: integers, rings as plain data, plans, checks."""
+"""The lowest layer of the package: integers, rings as plain data, plans, checks of arguments."""

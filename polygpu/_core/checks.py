@@ -1,4 +1,4 @@
-"""Checks of single arguments, and how messages show them."""
+"""Checks of single arguments, and their texts in error messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_DEGREE = 1 << 62  # so that indices, and the order 2n of a root, are machine
 
 
 def integer(x: Any, name: str) -> int:
-    """Return x as an int. Bools, floats and everything else that is not an integer raise NotAnInteger."""
+    """Return x as an int; raise NotAnInteger for bools, floats and all else that is not an integer."""
     if type(x) is int:
         return x
     try:
@@ -33,12 +33,12 @@ def integer(x: Any, name: str) -> int:
         return operator.index(x)
     except TypeError:
         raise NotAnInteger(
-            f"{name}: {shown(x)} of type {type(x).__name__} must be an int; nothing is rounded or guessed"
+            f"{name}={shown(x)} must be an int, not {type(x).__name__}. Nothing is rounded or guessed."
         ) from None
 
 
 def exact_number(x: Any) -> Fraction | None:
-    """Return the rational that an int, a float or a Fraction is; None for all else, NaN and infinities."""
+    """Return the exact value of an int, float or Fraction, or None for NaN, infinities and other types."""
     from fractions import Fraction  # here, so that importing polygpu stays fast: it imports decimal
     from numbers import Rational
 
@@ -55,10 +55,10 @@ def exact_number(x: Any) -> Fraction | None:
 
 
 def shown(x: object) -> str:
-    """Return the text of a value for messages.
+    """Return the text of a value for error messages.
 
-    An int of more than 256 bits is shown by its first and last hexadecimal digits.
-    Python refuses to print an int of more than 4300 decimal digits; this shows an int of any length.
+    An int of more than 256 bits is shown by its first and last hexadecimal digits. So ints of any length can
+    be shown, although Python refuses to print an int of more than 4300 decimal digits.
 
     >>> shown(2**300), shown([1, "x"])
     ('0x10000000...00000000 (301 bits)', "[1, 'x']")
@@ -80,7 +80,7 @@ def checked_degree(n: object) -> int:
     degree = integer(n, "n")
     if not 1 <= degree <= MAX_DEGREE:
         raise ParameterError(
-            f"n: {shown(degree)} must be at least 1, the degree of the ring, and at most 2**62"
+            f"n={shown(degree)} must be at least 1 and at most 2**62. It is the degree of the ring."
         )
     return degree
 
@@ -95,22 +95,23 @@ def sequence(x: Any) -> tuple[Any, ...]:
 
 
 def checked_moduli(moduli: object) -> tuple[int, ...]:
-    """Return the moduli of a ring as ints; raise ParameterError where they break Ring's rules."""
+    """Return the moduli of a ring as ints; raise ParameterError if they break the rules of Ring."""
     values = tuple(integer(q, "moduli") for q in sequence(moduli))
     if not values:
-        raise ParameterError("moduli: an empty list; give at least one modulus")
+        raise ParameterError("moduli is empty. Give at least one modulus.")
     product = 1
     for q in values:
         if q < 2:
-            raise ParameterError(f"moduli: {shown(q)} must be at least 2")
+            raise ParameterError(f"moduli contains {shown(q)}. Every modulus must be at least 2.")
         if len(values) > 1 and q > 1 << 64:
             raise ParameterError(
-                f"moduli: {shown(q)} is above 2**64 and must stand alone; pass the product as one modulus"
+                f"moduli contains {shown(q)}, which is above 2**64 and must stand alone. Pass the product of "
+                "all moduli as one modulus."
             )
         if gcd(q, product) > 1:
             other = next(p for p in values if gcd(p, q) > 1)
             raise ParameterError(
-                f"moduli: {other} and {q} share the factor {gcd(other, q)}; they must be coprime"
+                f"The moduli {other} and {q} share the factor {gcd(other, q)}. All moduli must be coprime."
             )
         product *= q
     return values
@@ -120,23 +121,33 @@ def checked_limbs(key: Any, count: int) -> tuple[int, ...]:
     """Return the indices of the limbs that ring[key] chooses, for a ring of `count` limbs.
 
     Raises:
-        ParameterError: the key is not a slice or list, or it chooses no limb, or one twice.
-        IndexError: there is no such limb.
+        ParameterError: the key is not a slice or list, or it chooses no limb, or it chooses a limb twice.
+        IndexError: the key has an index of a limb that does not exist.
     """
     if isinstance(key, slice):
         chosen = tuple(range(count)[key])
     elif isinstance(key, (str, bytes, Set)) or not isinstance(key, Iterable) or getattr(key, "ndim", 1) == 0:
-        raise ParameterError(f"limbs: {shown(key)} must be a slice or a list of limbs: ring[:1], ring[[0]]")
+        raise ParameterError(
+            f"limbs={shown(key)} must be a slice or a list of limbs, as in ring[:1] or ring[[0]]."
+        )
     else:
         chosen = tuple(integer(i, "limbs") for i in key)
         for i in chosen:
             if not -count <= i < count:
-                raise IndexError(f"limbs: {shown(i)} must be in [{-count}, {count}), there are {count}")
+                raise IndexError(
+                    f"limbs contains {shown(i)}, which must be in [{-count}, {count}). The number of limbs "
+                    f"of the ring is {count}."
+                )
         chosen = tuple(i % count for i in chosen)
         if len(set(chosen)) < len(chosen):
-            raise ParameterError(f"limbs: {list(chosen)} has a limb twice; moduli must be coprime")
+            raise ParameterError(
+                f"limbs chooses {list(chosen)}, which has a limb twice. Choose each limb once, because the "
+                "moduli of a ring must be coprime."
+            )
     if not chosen:
-        raise ParameterError(f"limbs: none of {count} chosen; a ring has at least one")
+        raise ParameterError(
+            f"limbs chooses none of {count} limbs. Choose at least one, because a ring needs a modulus."
+        )
     return chosen
 
 
@@ -145,17 +156,17 @@ def checked_batch(batch: object) -> tuple[int, ...]:
     shape = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
     sizes = tuple(integer(size, "batch") for size in shape)
     if any(size < 0 for size in sizes):
-        raise ParameterError(f"batch: {shown(batch)} must not have negative sizes")
+        raise ParameterError(f"batch={shown(batch)} must not have negative sizes.")
     return sizes
 
 
 def check_product(product: object) -> None:
-    """Raise ParameterError unless product is "auto", "fft" or "ntt"."""
+    """Raise ParameterError if product is not "auto", "fft" or "ntt"."""
     if not isinstance(product, str) or product not in _PRODUCTS:
-        raise ParameterError(f"product: {shown(product)} must be one of {', '.join(map(repr, _PRODUCTS))}")
+        raise ParameterError(f"product={shown(product)} must be one of {', '.join(map(repr, _PRODUCTS))}.")
 
 
-# ---- checks that are made only when asked for ----
+# ---- checks of values, which are off by default ----
 
 _debug: ContextVar[bool] = ContextVar("polygpu_debug", default=False)
 
@@ -164,20 +175,20 @@ _debug: ContextVar[bool] = ContextVar("polygpu_debug", default=False)
 def debug() -> Iterator[None]:
     """Check inside a `with` that residues given to Ring.from_residues are canonical, 0 <= x < q.
 
-    Without it an array of the ring's dtype is taken as it is, unless the call says check=True.
-    Poly(ring, data, domain) is checked too. Each thread has its own setting.
+    The data of Poly(ring, data, domain) are checked too. Outside the `with`, from_residues does not check an
+    array of the ring's dtype, unless it is called with check=True. Each thread has its own setting.
 
     Raises:
-        NotCanonical: a residue is outside [0, q); the message says which.
+        NotCanonical: a residue is outside [0, q). The message says which residue.
 
-    Cost: one pass over the residues; from a GPU they are copied to the host first.
+    Cost: one pass over the residues. Residues on a GPU are copied to the host first.
 
     >>> import polygpu as pg
     >>> with pg.debug():
-    ...     pg.Ring(2, 17).from_residues([[16, 17]])
+    ...     pg.Ring(2, 17).from_residues([[16, 17]])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    polygpu.errors.NotCanonical: data: 17 at (0, 1) is not a residue mod 17; ring(x) takes any integers
+    polygpu.errors.NotCanonical: data has 17 at (0, 1), which is not a residue modulo 17. ...
     """
     token = _debug.set(True)
     try:
@@ -187,12 +198,12 @@ def debug() -> Iterator[None]:
 
 
 def debugging() -> bool:
-    """Whether the call is inside `with debug()`."""
+    """Return whether the call is inside `with debug()`."""
     return _debug.get()
 
 
-# Whether this context does something else than to compute by itself on the usual device: it records a call,
-# reports progress, or has chosen a device. Calls that are repeated look closer only then.
+# True inside a `with` that records calls, reports progress or chooses a device. A repeated call looks at
+# these settings one by one only if this variable is True.
 unusual: ContextVar[bool] = ContextVar("polygpu_unusual", default=False)
 
 _verify: ContextVar[bool] = ContextVar("polygpu_verify", default=False)
@@ -200,23 +211,27 @@ _verify: ContextVar[bool] = ContextVar("polygpu_verify", default=False)
 
 @contextmanager
 def verify() -> Iterator[None]:
-    """Check every product that is made inside a `with`, of polynomials and of matrices, on every device.
+    """Check every product of polynomials or matrices that is computed inside a `with`, on any device.
 
-    Covers a * b, powers, fma, matmul, dot, einsum, inverses, and linalg.matmul. Each thread has its own
-    setting. It does not work inside polygpu.capture, because values are read back.
+    It checks a * b, powers, fma, matmul, dot, einsum, inverses, and linalg.matmul. Each thread has its own
+    setting. Checks do not work inside polygpu.capture, because they copy values to the host.
 
-    - Products of coefficients modulo primes q >= 4 n are compared with their operands at random points. Their
-      number is chosen so that a wrong product passes with probability 2^-40 at most.
-    - Where q is smaller or composite, and for evaluated operands, the product is computed a second time, in
-      another way.
-    - Products of matrices are multiplied with random vectors (Freivalds 1977), with the same bound.
+    - If the operands are in coefficients and q is a prime of at least 4 n, the product is compared with its
+      operands at random points. There are enough points that a wrong product passes with probability at most
+      2^-40.
+    - If q is smaller or composite, or if the operands are evaluated, the product is computed a second time by
+      another method.
+    - Products of matrices are multiplied by random vectors (Freivalds 1977). A wrong product passes with
+      probability at most 2^-40, too.
 
     Raises:
-        VerificationError: a result is wrong; inside the `with`, by the call that computed it.
+        VerificationError: a result is wrong. The call that computed the result raises it.
 
-    Cost: at random points about 8 ns a coefficient, limb and point on the host (at n = 4096 1 point for 60
-    bits, 3 for 30 bits; at most 20), and the copy from a GPU. The second computation takes 5 to 50 times as
-    long as the product. The products with vectors take less time than that of large matrices.
+    Cost: a check at random points takes about 8 ns on the host for each coefficient, limb and point, after a
+    copy from the GPU if the values lie there. At n = 4096 there is 1 point for moduli of 60 bits, and there
+    are 3 points for moduli of 30 bits. There are never more than 20 points. A second computation takes 5 to
+    50 times as long as the product. For large matrices, the products with vectors take less time than the
+    product itself.
     Source: docs/math.md, "Checked products".
 
     >>> import polygpu as pg
@@ -232,12 +247,12 @@ def verify() -> Iterator[None]:
         _verify.reset(token)
 
 
-verifying = _verify.get  # whether results are checked: inside `with verify()`, and not inside a check itself
+verifying = _verify.get  # returns whether results are checked; False inside a check, which also multiplies
 
 
 @contextmanager
 def unverified() -> Iterator[None]:
-    """Turn verify() off inside a `with`: for the products that a check itself computes."""
+    """Turn verify() off inside a `with`, so that a check can compute products that are not checked."""
     token = _verify.set(False)
     try:
         yield

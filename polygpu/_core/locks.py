@@ -1,8 +1,8 @@
-"""Locks and cached properties that a child of fork() never finds held.
+"""Locks and cached properties that cannot block a child of fork().
 
-A child has only the thread that forked. What another thread of the parent held at that moment stays held in
-the child for ever. So every lock of this library comes from here, and a test looks for others. The caches of
-functools are allowed: CPython's have no lock.
+A child has only the thread that forked. A lock that another thread of the parent held during the fork stays
+held in the child for ever. So every lock of this library comes from this module, and a test looks for others.
+The caches of functools are allowed, because in CPython they have no lock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _locks: WeakSet[Any] = WeakSet()
 def new_lock() -> RLock:
     """Return a reentrant lock, which is free in a child of fork() unless the thread that forked holds it.
 
-    What it protects must be right at every moment, or be dropped in the child by its owner.
+    A fork may happen in the middle of a section that the lock protects. So the protected data must be
+    consistent at every moment, or the code that owns them must drop them in the child.
     """
     lock = RLock()
     _locks.add(lock)
@@ -35,9 +36,10 @@ if TYPE_CHECKING:
 else:
 
     class cached_property(functools.cached_property):
-        """`functools.cached_property` without its lock, which Python 3.10 and 3.11 hold while they compute.
+        """`functools.cached_property` without the lock that Python 3.10 and 3.11 hold during the computation.
 
-        Threads that ask at the same time may each compute the value. All get the one that is stored first.
+        Threads that read the property at the same time may each compute the value. All of them get the value
+        that is stored first.
         """
 
         def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -51,28 +53,29 @@ else:
 
 # ---- what a fork waits for ----
 
-# While another thread holds this lock, a fork waits. It is for calls into libraries whose own locks nobody
-# can free in the child. Whoever holds it takes no other lock of this library, so that the wait ends.
+# While another thread holds this lock, a fork waits. The lock is held during calls into libraries whose own
+# locks cannot be freed in the child. A thread that holds it takes no other lock of this library, so that the
+# wait ends.
 no_fork = new_lock()
 
-# The child cannot finish an import that another thread has begun: Python's lock of the module stays held. So
-# a fork waits for imports of Python's own modules and of these packages, which functions of this library and
-# of its dependencies import when first called. It does not wait for other modules: the import of a program's
-# own module may last as long as the program.
+# The child cannot finish an import that another thread has begun, because Python's lock of the module stays
+# held. So a fork waits for imports of the standard library and of these packages, some of which this library
+# and its dependencies import only when a function is first called. It does not wait for other modules: a
+# program may run for its whole life inside the import of one of its modules.
 _PACKAGES = {
     *("polygpu", "numpy", "sympy", "mpmath", "cryptography", "cupy", "cupyx", "cupy_backends", "cuda"),
     *("dask", "distributed", "zarr", "zstandard", "compression", "jax", "jaxlib", "rich", "hypothesis"),
     "sklearn",
 }
-_LONGEST_IMPORT = 10.0  # seconds that a fork waits: the other thread may wait for a lock of the forking one
+_LONGEST_IMPORT = 10.0  # the most seconds a fork waits: the import may itself wait for the thread that forks
 
 
 def _importing() -> bool:
-    """Whether another thread imports one of those modules. CPython has no public way to ask."""
+    """Return whether another thread is importing one of these modules, from private data of CPython."""
     held = getattr(importlib._bootstrap, "_module_locks", {})
     for name, reference in list(held.items()):
         lock, package = reference(), name.partition(".")[0]
-        if lock is None or lock.owner == get_ident():  # an owner of None: a thread is about to take it
+        if lock is None or lock.owner == get_ident():  # owner None counts: a thread is about to take the lock
             continue
         if package in _PACKAGES or package in sys.stdlib_module_names:
             return True
@@ -81,7 +84,7 @@ def _importing() -> bool:
 
 def _before_fork() -> None:
     began = time.monotonic()
-    while True:  # never waits for an import while it holds the lock, which the imported module may need
+    while True:  # release no_fork before each wait, because the imported module may need it
         no_fork.acquire()
         if not _importing() or time.monotonic() - began > _LONGEST_IMPORT:
             return
@@ -90,7 +93,7 @@ def _before_fork() -> None:
 
 
 def _release() -> None:
-    with suppress(RuntimeError):  # Ctrl-C ended the wait for it
+    with suppress(RuntimeError):  # not held, because Ctrl-C ended the wait in _before_fork
         no_fork.release()
 
 

@@ -1,4 +1,4 @@
-"""How much host memory there is, and errors for what does not fit."""
+"""Available host memory, and errors for arrays and tables that do not fit in it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from .. import _cpu
 from ..errors import OutOfHostMemory, TablesTooLarge
 
-SMALL_ARRAY = 1 << 26  # bytes; up to this size the system is not asked whether memory is available
+SMALL_ARRAY = 1 << 26  # bytes; up to this size an array is allocated without a check of available memory
 
 
 def check_memory(needed: int, n: int, moduli: tuple[int, ...]) -> None:
     """Raise TablesTooLarge if tables of `needed` bytes do not fit in the available memory."""
     if not _fits(needed):
         raise TablesTooLarge(
-            f"tables for n = {n} and {len(moduli)} moduli take {_gib(needed)}, "
-            f"{_gib(_available_memory())} are available; use a smaller n or fewer moduli at a time"
+            f"Tables for n={n} and len(moduli)={len(moduli)} need {_gib(needed)} of memory, and only "
+            f"{_gib(_available_memory())} are available. Use a smaller n, or fewer moduli at a time."
         )
 
 
@@ -28,14 +28,14 @@ def new_array(
     """Return a new array that begins at a multiple of 64 bytes, of zeros if `zero`.
 
     Raises:
-        OutOfHostMemory: it does not fit.
+        OutOfHostMemory: the array does not fit in the available memory.
     """
     array = _cpu.empty(shape, dtype, zero, SMALL_ARRAY)
     if array is None:
         size = prod(shape) * dtype.itemsize
         check_array(size)
         array = _cpu.empty(shape, dtype, zero, size) if size >> 63 == 0 else None
-        if array is None:  # also for an empty array with an axis that is too long
+        if array is None:  # the system refused; or the array is empty and another axis is too long
             raise no_memory(size)
     return array
 
@@ -49,14 +49,15 @@ def check_array(size: int) -> None:
 def no_memory(size: int) -> OutOfHostMemory:
     """Return the error to raise for an array of `size` bytes."""
     return OutOfHostMemory(
-        f"an array of {_gib(size)} is needed, {_gib(_available_memory())} are available; take smaller batches"
+        f"An array of {_gib(size)} is needed, and only {_gib(_available_memory())} are available. Use "
+        "smaller batches."
     )
 
 
 def _fits(size: int) -> bool:
     """Return whether `size` bytes are available.
 
-    Memory kept for results is released before the answer is no.
+    If they are not, release the memory that is kept for later results and look again.
     """
     if size <= _available_memory():
         return True
@@ -69,5 +70,5 @@ def _gib(size: int) -> str:
 
 
 def _available_memory() -> int:
-    """Return the bytes that the machine, the container and the limits of this process leave."""
+    """Return the number of bytes that the machine, the container and this process's limits leave free."""
     return _cpu.available_memory()

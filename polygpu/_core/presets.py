@@ -1,4 +1,4 @@
-"""Named rings: those of lattice schemes, and those over the fields of proof systems."""
+"""Rings by name: the rings of lattice schemes, and rings over the fields of proof systems."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIELDS = {
 }
 
 
-_ALIASES = {  # older and other common names, for which messages suggest the preset
+_ALIASES = {  # other names of presets; the error message for such a name suggests the preset
     "kyber": "ml-kem",
     "crystals-kyber": "ml-kem",
     "fips-203": "ml-kem",
@@ -40,36 +40,43 @@ _ALIASES = {  # older and other common names, for which messages suggest the pre
 
 
 def parameters(name: object, n: int | None) -> dict[str, Any]:
-    """Return the arguments of Ring for a preset; kind and root where they are not those by default.
+    """Return the arguments of Ring for a preset, as a dict.
+
+    Args:
+        name: name of the preset.
+        n: degree, or None for the degree of the scheme. Presets named after a field then have degree 2^16.
 
     Raises:
-        ParameterError: no such preset, or a degree other than the scheme's.
+        ParameterError: there is no preset of this name, or n is not the degree of the scheme.
 
     >>> parameters("ml-kem", None)
     {'n': 256, 'moduli': 3329}
     """
     if not isinstance(name, str) or name not in {**_SCHEMES, **_FIELDS}:
         raise ParameterError(
-            f"name: {shown(name)} must be one of {', '.join([*_SCHEMES, *_FIELDS])}{_closest(name)}"
+            f"name={shown(name)} must be one of {', '.join([*_SCHEMES, *_FIELDS])}.{_closest(name)}"
         )
     if name in _SCHEMES:
         found = _SCHEMES[name]
         if n is not None and checked_degree(n) != found["n"]:
-            raise ParameterError(f"n: {shown(n)} does not fit {name!r}, whose degree is {found['n']}")
+            raise ParameterError(
+                f"n={shown(n)} is not the degree of the preset {name!r}. Use n={found['n']}, or do not give "
+                "n."
+            )
         return dict(found)
     degree = 1 << 16 if n is None else n
     return {"n": degree, "moduli": _FIELDS[name], "kind": "cyclic", "root": "generator"}
 
 
 def _closest(name: object) -> str:
-    """Return the end of a message, which names the preset closest to a wrong name, or "" if none is close."""
+    """Return a sentence that suggests the preset with the most similar name, or "" if none is similar."""
     if not isinstance(name, str):
         return ""
     from difflib import get_close_matches  # here, so that importing polygpu stays fast
 
     given = "-".join(name.lower().replace("_", "-").split())
     known = _ALIASES | {x: x for x in (*_SCHEMES, *_FIELDS)}
-    stem = given[:64].rstrip("0123456789").rstrip("-")  # "kyber768": all its parameter sets share one ring
+    stem = given[:64].rstrip("0123456789").rstrip("-")  # "kyber768" is "kyber": all its sizes share one ring
     near = get_close_matches(given[:64], known, 1, 0.85)
     near = near or [stem] * (stem in known) or get_close_matches(given[:64], known, 1)
-    return f"; did you mean {known[near[0]]!r}?" if near else ""
+    return f" Did you mean {known[near[0]]!r}?" if near else ""

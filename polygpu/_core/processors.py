@@ -1,4 +1,4 @@
-"""How many processors this process may use: its affinity mask, and the quotas of its control groups."""
+"""The number of processors this process may use: its affinity mask and the quotas of its control groups."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Iterator
 
 
 def available_processors() -> int:
-    """Return the number of processors in the affinity mask, or the quota, rounded up, if that is less."""
+    """Return the number of processors in the affinity mask, or the quota rounded up, whichever is less."""
     allowed, quota = len(os.sched_getaffinity(0)), processor_quota()
     return allowed if quota is None else min(allowed, math.ceil(quota))
 
 
 def processor_quota(root: str = "") -> float | None:
-    """Return how many processors' time the control groups of this process grant, or None without a limit.
+    """Return the quota of this process's control groups, in processors, or None without a limit.
 
-    A group's quota holds for all groups inside it, so the least one on the way to the process counts. Files
-    that cannot be read, or do not say what they should, set no limit.
+    The quota of a group also holds for all groups inside it. So the result is the least quota among the group
+    of the process and the groups around it. A file that cannot be read or parsed sets no limit.
 
-    root: the folder that has proc and sys.
+    root: the folder that contains the folders proc and sys.
     """
     quotas = [quota for folder in _groups(root) if (quota := _quota(folder)) is not None]
     return min(quotas, default=None)
 
 
 def _groups(root: str) -> Iterator[str]:
-    """Yield the folders of this process's groups for processors and of the groups around them."""
+    """Yield the folders of the groups that limit this process's processors, outer groups first."""
     paths = {}
     for line in _lines(f"{root}/proc/self/cgroup"):
         _, controllers, path = (*line.split(":", 2), "", "")[:3]  # 0::/a/b or 3:cpu,cpuacct:/a/b
@@ -43,7 +43,8 @@ def _groups(root: str) -> Iterator[str]:
             continue
         if kind not in paths or (kind == "cgroup" and "cpu" not in options.split(",")):
             continue
-        # A container may see its own group as the top, and be told a path to which no folder leads.
+        # In a container, the mount may show the container's group as its top, while the path in
+        # /proc/self/cgroup begins outside of it. Then only the top itself is read.
         path, top = paths[kind], top.rstrip("/")
         inside = path[len(top) :].split("/") if f"{path}/".startswith(f"{top}/") else []
         folder = root + mount
@@ -53,12 +54,12 @@ def _groups(root: str) -> Iterator[str]:
 
 
 def _quota(folder: str) -> float | None:
-    """Return the quota of one group, in processors; None if it has none."""
+    """Return the quota of one group, in processors, or None if the group has no quota."""
     words = " ".join(_lines(f"{folder}/cpu.max")).split()  # version 2
     if not words:
         words = [*_lines(f"{folder}/cpu.cfs_quota_us"), *_lines(f"{folder}/cpu.cfs_period_us")]
     try:
-        quota, period = map(int, words)  # no limit is "max" in version 2, and -1 before
+        quota, period = map(int, words)  # no limit: "max" in version 2, -1 in version 1
         return quota / period if quota > 0 and period > 0 else None
     except (ValueError, OverflowError):
         return None

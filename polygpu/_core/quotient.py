@@ -1,4 +1,4 @@
-"""The polynomials by which rings are reduced: X^n + 1, X^n - 1 and X^n - X^(n/2) + 1."""
+"""The polynomials modulo which rings are defined: X^n + 1, X^n - 1 and X^n - X^(n/2) + 1."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ Kind = Literal["negacyclic", "cyclic", "trinomial"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-MAX_SKIPPED_LAYERS = 3  # leaves of an incomplete transform have at most 2^3 coefficients
+MAX_SKIPPED_LAYERS = 3  # an incomplete transform stops at leaves of at most 2^3 coefficients
 
 
 def check_kind(kind: object) -> None:
     """Raise ParameterError unless kind is one of KINDS."""
     if kind not in KINDS:
         raise ParameterError(
-            f"kind: {kind!r} must be 'negacyclic' (mod X^n + 1), 'cyclic' (mod X^n - 1) or 'trinomial' "
-            "(mod X^n - X^(n/2) + 1)"
+            f"kind={kind!r} must be 'negacyclic' (modulo X^n + 1), 'cyclic' (modulo X^n - 1) or 'trinomial' "
+            "(modulo X^n - X^(n/2) + 1)."
         )
 
 
 def check_degree(kind: Kind, n: int) -> None:
     """Raise ParameterError if no polynomial of this kind has the degree n."""
     if kind == "trinomial" and n % 2:
-        raise ParameterError(f"n: {n} is odd; X^n - X^(n/2) + 1 needs an even degree")
+        raise ParameterError(f"n={n} must be even for kind='trinomial', which is modulo X^n - X^(n/2) + 1.")
 
 
 class Quotient(NamedTuple):
-    """The polynomial by which a ring is reduced: X^degree + 1, X^degree - 1 or X^degree - X^(degree/2) + 1.
+    """The polynomial modulo which a ring is defined: X^n + 1, X^n - 1 or X^n - X^(n/2) + 1, n = degree.
 
-    Whatever depends on which polynomial it is asks this class, and in the core and the kernels its twins
-    (cpu/quotient.hpp, cuda/quotient.cuh). Source: docs/math.md, "The tree of factors".
+    All code that depends on the kind of the polynomial calls this class. Its counterparts in C++ and CUDA are
+    in cpu/quotient.hpp and cuda/quotient.cuh. Source: docs/math.md, "The tree of factors".
 
     >>> Quotient("negacyclic", 8).order, Quotient("cyclic", 8).order
     (16, 8)
@@ -49,44 +49,44 @@ class Quotient(NamedTuple):
 
     @property
     def terms(self) -> tuple[tuple[int, int], ...]:
-        """The exponent and the coefficient of each term, the highest first; coefficients are 1 and -1."""
+        """The exponent and the coefficient (1 or -1) of each term, from the highest exponent down."""
         if self.kind == "trinomial":
             return (self.degree, 1), (self.degree // 2, -1), (0, 1)
         return (self.degree, 1), (0, 1 if self.kind == "negacyclic" else -1)
 
     @property
     def is_binomial(self) -> bool:
-        """Whether X^degree is a number, so that a product with X moves coefficients and changes signs."""
+        """Whether X^degree is 1 or -1 in the ring, so that products with X move and negate coefficients."""
         return len(self.terms) == 2
 
     @property
     def wrap(self) -> int:
-        """The number that X^degree is: -1 or 1, or 0 if the polynomial has three terms."""
+        """The constant to which X^degree reduces, -1 or 1, or 0 if the polynomial has three terms."""
         return -self.terms[-1][1] if self.is_binomial else 0
 
     @property
     def native(self) -> _cpu.Quotient:
-        """The polynomial in the native core, which is told the degree apart."""
+        """The kind as the C++ core names it. The degree is passed to the core separately."""
         return getattr(_cpu.Quotient, self.kind)  # type: ignore[no-any-return]
 
     @property
     def number(self) -> int:
-        """The number by which the kernels of a GPU know the polynomial (cuda/quotient.cuh)."""
+        """The number that stands for the kind in CUDA kernels (cuda/quotient.cuh)."""
         return self.native.value
 
     @property
     def order(self) -> int:
-        """The order of X, the least e > 0 with X^e = 1.
+        """The order of X in the ring: the least e > 0 with X^e = 1.
 
         The roots of the polynomial are powers of one root of unity of this order.
         """
         return self.degree * {"cyclic": 1, "negacyclic": 2, "trinomial": 3}[self.kind]
 
-    # ---- the tree of factors (docs/math.md), whose leaves are X^m - c for the same m ----
+    # ---- the tree of factors (docs/math.md): all its leaves are polynomials X^m - c with the same m ----
 
     @property
     def leaf_sizes(self) -> tuple[int, ...]:
-        """The numbers of coefficients to which the tree may go down, the least first; () without a tree."""
+        """The numbers of coefficients that leaves of the tree may have, ascending; () without a tree."""
         odd = self.degree // (self.degree & -self.degree)
         if self.kind == "trinomial":
             return (odd,) if odd in (1, 3) and self.degree % 2 == 0 else ()
@@ -95,41 +95,52 @@ class Quotient(NamedTuple):
 
     @property
     def why_no_tree(self) -> str:
-        """What is wrong with the degree if the polynomial has no tree, for messages."""
-        return "neither 2**a nor 3 * 2**a, a > 0" if self.kind == "trinomial" else "no power of two"
+        """The end of a sentence that says why a polynomial of this degree has no tree, for error messages."""
+        return "neither 2**a nor 3 * 2**a with a > 0" if self.kind == "trinomial" else "not a power of two"
 
     def has_points(self, q: int) -> bool:
         """Whether the polynomial has `degree` different roots modulo the prime q."""
         return (q - 1) % self.order == 0
 
     def exponents(self, reversed_nodes: Any) -> Any:
-        """Return exponents of the constants c of nodes X^m - c of one level, as multiples of m.
+        """Return e for nodes X^m - c of one level of the tree, where c = w^(m e) for the root of unity w.
 
-        reversed_nodes: the numbers of nodes in their level with their bits reversed, ints or arrays of them.
-        c is the root of unity to the power of m times the result, which may be negative.
+        reversed_nodes: the indices of the nodes in their level, with their bits reversed; an int or an array.
+        The result may be negative.
         """
         if self.kind == "trinomial":  # 1, -1, 7, 5, 13, 11, ...
             return 1 + 3 * reversed_nodes - 5 * (reversed_nodes & 1)
         return 2 * reversed_nodes + 1 if self.kind == "negacyclic" else reversed_nodes
 
+    def reversed_nodes(self, exponents: Any) -> Any:
+        """Return the bit-reversed indices of the leaves with these exponents, which must be in [0, order)."""
+        if self.kind == "trinomial":
+            return (exponents - 1 + 5 * (exponents % 6 // 5)) // 3 % self.degree
+        return exponents // 2 if self.kind == "negacyclic" else exponents
+
+    def ascending(self, k: Any) -> Any:
+        """Return the bit-reversed index of the leaf with the k-th smallest exponent, for k >= 0."""
+        return (k + 2 * (k & 1)) % self.degree if self.kind == "trinomial" else k
+
     def exponent_of_node(self, node: int) -> int:
-        """Return the exponent of the twiddle of a node, which is the constant of the first node below it."""
+        """Return the exponent of a node's twiddle, which is the constant c of the node's first child."""
         position = f"{node:b}"[1:]
         level = len(position)
         exponent: int = self.exponents(int("0" + position[::-1], 2))
         return exponent * (self.degree >> (level + 1)) % self.order
 
     def inverse_root_twiddle(self, w: int, q: int) -> int:
-        """Return the twiddle of node 1 in the inverse, without the factor 1/degree.
+        """Return the twiddle of node 1 for the inverse transform, without the factor 1/degree.
 
-        w: its twiddle, modulo q. It is 1 / (2w - 1) for the trinomial, else 1 / w.
+        w: the twiddle of node 1 for the forward transform, modulo q. The result is 1 / (2w - 1) for the
+        trinomial, else 1 / w.
         """
         if self.kind == "trinomial":  # (2w - 1)^2 = 4 (w^2 - w + 1) - 3 = -3
             return (1 - 2 * w) * pow(3, -1, q) % q
-        return w * self.wrap % q  # w^2 is X^degree
+        return w * self.wrap % q  # 1 / w, because w^2 = wrap
 
     def leaf_constants(self, twiddles: NDArray[Any], q: int) -> NDArray[Any]:
-        """Return the constants c of the leaves X^k - c. twiddles: by node."""
+        """Return the constants c of the leaves X^k - c. twiddles: array with the twiddle of node i at i."""
         constants = np.empty(self.degree, twiddles.dtype)
         if self.degree == 1:
             constants[0] = self.wrap % q
@@ -137,7 +148,7 @@ class Quotient(NamedTuple):
             constants[::2] = w = twiddles[self.degree // 2 :]
             constants[1::2] = w.dtype.type(q) - w  # two leaves below w have the constants w and -w
             if self.kind == "trinomial" and self.degree == 2:
-                constants[1] = (1 - int(w[0])) % q  # but 1 - w below the root
+                constants[1] = (1 - int(w[0])) % q  # the leaves below the trinomial itself have w and 1 - w
         return constants
 
     def with_degree(self, degree: int) -> Quotient:
@@ -147,12 +158,13 @@ class Quotient(NamedTuple):
     # ---- reduction ----
 
     def power_of_x(self, k: int) -> tuple[tuple[int, int], ...]:
-        """X^k, reduced, for any int k: the exponent and the sign of each term."""
+        """Return X^k reduced, for any int k, as the exponent and the sign of each term."""
         period, half = self.cover.degree, self.degree // 2
         turns, exponent = divmod(k, period)
         sign = self.cover.wrap ** (turns % 2)
         if exponent < self.degree:
             return ((exponent, sign),)
+        # Only a trinomial comes here: X^degree = X^half - 1, times X^(exponent - degree).
         return (exponent - half, sign), (exponent - self.degree, -sign)
 
     @property
@@ -164,14 +176,14 @@ class Quotient(NamedTuple):
 
     @property
     def multiple(self) -> int:
-        """A degree m, at least twice that of the polynomial, for which X^m - 1 is a multiple of it."""
+        """A number m of at least 2 * degree, for which X^m - 1 is a multiple of the polynomial."""
         return 2 * self.cover.degree
 
     def folding(self, length: int) -> list[tuple[int, int, int, int]]:
-        """Say how a polynomial of up to `multiple` coefficients is reduced.
+        """Return how to reduce a polynomial with `length` coefficients, at most `multiple`.
 
-        Returns runs of coefficients above the degree: the first one, the one that it is added to, how many
-        there are, and the sign.
+        The result has a tuple (first, to, count, sign) for each run of coefficients at or above the degree:
+        coefficient first + i, times the sign, is added to coefficient to + i, for i < count.
         """
         n, half = self.degree, self.degree // 2
         if self.is_binomial:
@@ -183,7 +195,7 @@ class Quotient(NamedTuple):
             (first, to, min(count, length - first), sign) for first, to, count, sign in runs if length > first
         ]
 
-    # ---- how it is shown ----
+    # ---- texts ----
 
     def __str__(self) -> str:
         return self._shown("X^{}", "-")

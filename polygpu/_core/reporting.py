@@ -1,7 +1,7 @@
-"""Progress of long work: what is under way, how much of it is done, and for how long it runs.
+"""Progress of long work: what is under way, how much of it is done, and for how long it has run.
 
-An operation that may take longer than about 10 ms is a Work. Outside `with progress()` a Work reads one
-context variable and is silent. Shorter operations are not a Work and read nothing.
+An operation that may take longer than about 10 ms reports its progress through a Work. Outside
+`with progress()` a Work reads one context variable and reports nothing. Shorter operations do not use Work.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from ..errors import ParameterError
 from .checks import unusual
 from .locks import new_lock
 
-LONG = 1 << 22  # residues; a product or transform of this many on the host is a Work: about 10 ms on a core
+LONG = 1 << 22  # residues; larger products and transforms on the host are long work: 10 ms on one core
 
 _PIECE = 0.25  # seconds of work between two reports
-_SHOWN = 0.5  # seconds after which work is drawn
-_TICK = 0.1  # seconds between two drawings
-_LINE = 1.0  # seconds after which work gets a plain line, and between two lines
+_SHOWN = 0.5  # seconds after which a bar is drawn for work
+_TICK = 0.1  # seconds between two updates of the bars
+_LINE = 1.0  # seconds after which a plain line is printed for work, and seconds between two lines
 
 
 class Progress(NamedTuple):
-    """What a callback is told: when some work begins, after its steps, and when it ends."""
+    """The argument of a callback, which is called when work begins, after its steps, and when it ends."""
 
-    what: str  # "tables of 2^24 points modulo 3 primes"
-    done: int
-    total: int
-    seconds: float  # since it began
-    ended: bool  # the last report of this work; done < total where it was interrupted or failed
+    what: str  # such as "primitive root modulo 3329"
+    done: int  # steps
+    total: int  # steps
+    seconds: float  # since the work began
+    ended: bool  # whether this is the last report of the work; done < total if it failed or was interrupted
 
 
 Report = Callable[[Progress], Any]
@@ -44,28 +44,29 @@ _report: ContextVar[Report | None] = ContextVar("polygpu_progress", default=None
 
 @contextmanager
 def progress(callback: Report | None = None) -> Iterator[None]:
-    """Show long work inside a `with`: what it is, how much of it is done, and for how long it runs.
+    """Show long work inside a `with`: what it is, how much of it is done, and for how long it has run.
 
-    Where stderr is a terminal and `rich` is installed, work of more than half a second is drawn there as
-    bars. Otherwise work of more than a second gets plain lines on stderr: at most one a second, and one at
-    its end. Results are the same. Each thread has its own setting.
+    If stderr is a terminal and `rich` is installed, bars on stderr show work of more than half a second.
+    Otherwise plain lines on stderr show work of more than a second: at most one line a second, and one at
+    the end of the work. Results of the work do not change. Each thread has its own setting.
 
-    It covers tables and roots of large rings; kernels that are compiled for a GPU; on the CPU products,
-    transforms and random values of large batches, blind rotations, inverses and large linalg.matmul;
-    to_bigints() and ring(x) of many Python ints; and ntt_primes.
+    Progress is shown for the tables and roots of large rings, for kernels that are compiled for a GPU, for
+    to_bigints() and ring(x) of many Python ints, and for ntt_primes. On the CPU it is also shown for
+    products, transforms and random values of large batches, blind rotations, inverses, and large
+    linalg.matmul.
 
     Args:
-        callback: a function of one argument, which is called instead. The argument has five fields: `what`, a
-            text; `done` and `total`, in steps of the work; `seconds` since it began; and `ended`, true in the
-            last call for this work. Calls come from the thread that works, also for work of only some ten
-            milliseconds, and for work inside other work. What the callback raises ends the work, as Ctrl-C
-            does.
+        callback: a function of one argument that is called instead of the display. The argument has five
+            fields: `what`, a text; `done` and `total`, in steps of the work; `seconds` since the work began;
+            and `ended`, which is True in the last call for this work. The callback runs in the thread that
+            does the work. It is also called for work of only about ten milliseconds, and for work inside
+            other work. If it raises an exception, the work ends with this exception, as with Ctrl-C.
 
     Raises:
         ParameterError: the callback cannot be called.
 
-    Cost: batches are computed in pieces of about 0.25 s, which costs less than 1 %. Outside the `with`, long
-    work reads one context variable, and shorter calls none.
+    Cost: batches are computed in pieces of about 0.25 s, which costs less than 1 %. Outside the `with`, a
+    long operation reads one context variable, and a short one reads none.
 
     >>> import polygpu as pg
     >>> with pg.progress(lambda x: print(x.what, x.done, x.total) if x.ended else None):
@@ -74,7 +75,7 @@ def progress(callback: Report | None = None) -> Iterator[None]:
     """
     if callback is not None and not callable(callback):
         raise ParameterError(
-            f"callback: {type(callback).__name__} cannot be called; give a function of one argument, or None"
+            f"callback must be a function of one argument or None, not {type(callback).__name__}."
         )
     display = _Display() if callback is None else None
     tokens = _report.set(callback or display), unusual.set(True)
@@ -87,13 +88,13 @@ def progress(callback: Report | None = None) -> Iterator[None]:
             display.close()
 
 
-reporting = _report.get  # the function that is told of long work; None outside `with progress()`
+reporting = _report.get  # returns the callback or display, or None outside `with progress()`
 
 
 class Work:
     """Long work of `total` steps: `with Work(3, "tables modulo {} primes", 3) as work: ... work.step()`.
 
-    when: whether the work is long; work that is not is never reported.
+    what: a format string, which `values` fill. when: whether the work is long; if not, nothing is reported.
     """
 
     __slots__ = ("_began", "_done", "_report", "_total", "_what")
@@ -126,10 +127,10 @@ class Work:
             self._tell(False)
 
     def pieces(self, unit: int = 1, least: int = 1) -> Iterator[slice]:
-        """All steps in slices of about 0.25 s each; one slice where progress is not reported.
+        """Yield slices that cover all steps and take about 0.25 s each, or one slice if nothing is reported.
 
-        unit: the length of each slice but the last is a multiple of it.
-        least: no slice is shorter, unless there are fewer steps.
+        unit: the length of each slice is a multiple of `unit`, except that of the last.
+        least: each slice has at least `least` steps, unless the work has fewer.
         """
         if self._report is None:
             yield slice(0, self._total)
@@ -137,11 +138,13 @@ class Work:
         at, least = 0, -(-least // unit) * unit
         size = least
         while at < self._total:
+            # If fewer than `least` steps would remain, take them, too.
             end = at + size if self._total - at >= size + least else self._total
             began = perf_counter()
             yield slice(at, end)
             seconds = perf_counter() - began
             self.step(end - at)
+            # The steps that take _PIECE seconds at the measured speed, at most 64 times as many as before.
             size = max(least, int((end - at) * min(_PIECE / max(seconds, 1e-9), 64)) // unit * unit)
             at = end
 
@@ -154,17 +157,18 @@ class Work:
 
 
 class _Display:
-    """The default callback. A thread of its own draws the work under way, also while it does not advance."""
+    """The default callback. A separate thread draws the running work, also during a long step."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
         self._lock, self._closed = new_lock(), False
         self._thread: Thread | None = None
-        self._running: dict[tuple[int, str], tuple[Progress, float]] = {}  # and the time of that report
+        # By thread and `what`: the last report of this work, and the time of the report.
+        self._running: dict[tuple[int, str], tuple[Progress, float]] = {}
         self._drawing: _Bars | _Lines | None = None
 
     def __call__(self, x: Progress) -> None:
-        if os.getpid() != self._process:  # a child of fork() has no thread that draws
+        if os.getpid() != self._process:  # the thread that draws does not exist in a child of fork()
             return
         with self._lock:
             key = get_ident(), x.what
@@ -179,7 +183,7 @@ class _Display:
                 self._draw(x)
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Stop drawing, and remove the bars from the terminal."""
         self._closed = True
         if os.getpid() == self._process:
             with self._lock:
@@ -201,11 +205,11 @@ class _Display:
                         self._draw(None)
 
     def _draw(self, last: Progress | None) -> None:
-        """Draw all work under way. If there is none, end with `last`, the work that ended last."""
+        """Draw all running work. If none is running, stop drawing and show `last`, which ended last."""
         self._drawing = self._drawing or _drawing()
         now = perf_counter()
         works = [x._replace(seconds=now - then + x.seconds) for x, then in self._running.values()]
-        with suppress(OSError, ValueError):  # stderr is closed, or its reader is gone: the work goes on
+        with suppress(OSError, ValueError):  # stderr is closed or a broken pipe: continue the work
             if works:
                 self._drawing.show(works)
             else:
@@ -237,7 +241,7 @@ class _Lines:
         self._at, self._pause, self._shown = 0.0, _LINE, ("", 0)
 
     def show(self, works: Sequence[Progress]) -> None:
-        """Print a line for the innermost long work. The pauses double while it does not advance."""
+        """Print a line for the innermost long work. Pauses between lines double while no step is done."""
         now = perf_counter()
         x = next((x for x in reversed(works) if x.seconds >= _LINE), None)
         if x is None:
@@ -260,7 +264,7 @@ class _Lines:
 
 
 class _Bars:
-    """Bars of rich. When all work has ended, they give way to one line."""
+    """Bars drawn by the package `rich`. When all work has ended, one line replaces them."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -274,14 +278,14 @@ class _Bars:
             console=Console(stderr=True),
             transient=True,
             auto_refresh=False,
-            redirect_stdout=False,  # a program's streams are its own
+            redirect_stdout=False,  # rich must not replace the streams of the user's program
             redirect_stderr=False,
         )
         self._tasks: dict[str, Any] = {}
         self._started = False
 
     def show(self, works: Sequence[Progress]) -> None:
-        """Draw a bar for each work. The bar of a single step moves to and fro."""
+        """Draw a bar for each work. If the work has a single step, the bar only shows that it is running."""
         if not self._started:
             self._bars.start()
             self._started = True

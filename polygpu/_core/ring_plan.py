@@ -1,4 +1,4 @@
-"""The plan of a ring: what operations need to know of it, as plain data."""
+"""The plan of a ring: the data about the ring that operations need."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .quotient import Kind, Quotient, check_degree, check_kind
 
 RootRule = Literal["minimal", "generator"]
 
-_KEPT = 128  # how many rings of some of its limbs a ring keeps, and how many joined rings
+_KEPT = 128  # the most results of `part`, and the most of `join`, that a ring keeps
 
 
 class RingPlan:
-    """The parameters of a ring as they were given, and all that follows from them.
+    """The parameters of a ring as they were given, and all that is computed from them.
 
-    Equal arguments give the same plan while it is in use (see `ring_plan`). So what a plan keeps, such as
-    tables and calls that are repeated, serves every Ring that is made from these arguments.
+    While a plan is in use, `ring_plan` returns this plan for equal arguments. So all Rings that are made from
+    these arguments share what the plan keeps, such as tables and records of calls.
     """
 
     quotient: Quotient
@@ -48,7 +48,9 @@ class RingPlan:
         self.__dict__.update(quotient=quotient, moduli=moduli, root=root, product=product)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{name}: a plan is frozen, since rings share it")
+        raise AttributeError(
+            f"{name} cannot be set, because rings share this plan. Make another ring instead."
+        )
 
     # ---- parameters ----
 
@@ -79,14 +81,14 @@ class RingPlan:
 
     @cached_property
     def arguments(self) -> tuple[Any, ...]:
-        """Return what the plan was made from, the key of everything that depends on the rule for roots."""
+        """Return the arguments that the plan was made from, a key that also tells rules for roots apart."""
         return self.n, self.moduli, self.quotient.kind, self.root, self.product
 
     # ---- the evaluation domain ----
 
     @cached_property
     def leaf_size(self) -> int | None:
-        """Return the number of coefficients at which the transform stops, or None without a transform."""
+        """Return the number of coefficients of a leaf of the transform, or None without a transform."""
         return least_leaf_size(self.quotient, self.moduli)
 
     @property
@@ -96,16 +98,19 @@ class RingPlan:
 
     @property
     def has_four_steps(self) -> bool:
-        """Whether a transform may be computed in four steps, whose parts lie on several devices."""
+        """Whether the four-step transform, whose data lie on several devices, can be used."""
         return self.leaf_size == 1 and not self.basis.wide and self.quotient.is_binomial
 
     def constant_step(self, domain: Domain) -> int:
-        """Return the distance between the entries that hold a constant: n, or the leaf size if evaluated."""
+        """Return the distance between the entries that a constant polynomial fills.
+
+        It is n in coefficients, where only entry 0 is filled, and the leaf size in the evaluation domain.
+        """
         return self.n if domain == "coef" or self.leaf_size is None else self.leaf_size
 
     @property
     def root_order(self) -> int:
-        """The order of the roots of unity; the ring has a transform."""
+        """The order of the roots of unity. The ring must have a transform."""
         assert self.leaf_size is not None
         return self.quotient.with_degree(self.n // self.leaf_size).order
 
@@ -114,19 +119,19 @@ class RingPlan:
         """Return the root of unity of each limb, or None if the ring has no transform.
 
         Raises:
-            TablesTooLarge: the tables of the transform do not fit in memory, so no root is searched for.
+            TablesTooLarge: the tables of the transform do not fit in memory. Then no root is searched for.
         """
         if self.leaf_size is None:
             return None
         if isinstance(self.root, tuple):
             return self.root
-        if self.root == "minimal":  # the search takes as many steps as tables have entries
+        if self.root == "minimal":  # check first: the search takes as many steps as the tables have entries
             check_memory(table_bytes(self.n, self.moduli, self.leaf_size), self.n, self.moduli)
         return tuple(root_of_unity(q, self.root_order, self.root) for q in self.moduli)
 
     @cached_property
     def transform(self) -> NttPlan:
-        """Return the plan of the transform; its tables are those of the limbs' primes.
+        """Return the plan of the transform.
 
         Raises:
             NotNTTFriendly: the ring has no transform.
@@ -137,11 +142,11 @@ class RingPlan:
         return plan_ntt(self.quotient, self.moduli, self.leaf_size, self.roots)
 
     def check_binomial(self, name: str) -> None:
-        """Raise ParameterError unless X^n is a number; name: of the argument or verb that needs it."""
+        """Raise ParameterError unless X^n is 1 or -1. name: the argument or function that needs it."""
         if not self.quotient.is_binomial:
             raise ParameterError(
-                f"{name}: of {self!r}; it needs X^n + 1 or X^n - 1, by which X^n is a number: "
-                "kind='negacyclic' or 'cyclic'"
+                f"{name} must have kind='negacyclic' or kind='cyclic', so that X^n is a number. The ring is "
+                f"{self!r}."
             )
 
     def check_eval(self) -> None:
@@ -149,27 +154,40 @@ class RingPlan:
         if self.leaf_size is None:
             raise NotNTTFriendly(self.why_no_transform())
 
+    def where_complete(self) -> str:
+        """Return a sentence that says which moduli or degrees have a complete transform, for messages."""
+        if self.quotient.leaf_sizes and self.quotient.leaf_sizes[0] > 1:
+            return f"No modulus gives one for n={self.n}. Use a degree that is a power of two."
+        return (
+            f"Use ntt_primes({self.n}, bits=..., kind={self.quotient.kind!r}) to find moduli that have one."
+        )
+
     def why_no_transform(self) -> str:
-        """Say which condition of a complete transform fails, and what would meet it."""
+        """Return a message that says which condition for an evaluation domain fails and how to meet it."""
         n = self.n
         if not self.quotient.leaf_sizes:
             why = self.quotient.why_no_tree
-            return f"n = {n} is {why}, so there is no evaluation domain; products work without"
+            return f"n={n} is {why}, so the ring has no evaluation domain. Products still work."
         least = self.quotient.leaf_sizes[0]
         order = self.quotient.with_degree(n // least).order
         for q in self.moduli:
             if not is_prime(q):
-                return f"{shown(q)} is not prime, so there is no evaluation domain; products work without"
+                return (
+                    f"q={shown(q)} is not prime, so the ring has no evaluation domain. Products still work."
+                )
             if (q - 1) % order:
                 return (
-                    f"q = {shown(q)}: q mod {order} is {q % order}, must be 1; "
-                    f"ntt_primes({n}, bits={self._friendly_bits()}, kind={self.quotient.kind!r}) lists "
-                    "moduli that do; products work without"
+                    f"q={shown(q)} is {q % order} modulo {order}, and it must be 1 for a complete transform. "
+                    f"Use moduli from ntt_primes({n}, bits={self._friendly_bits()}, "
+                    f"kind={self.quotient.kind!r}). Products still work."
                 )
-        raise AssertionError("the ring has a transform")
+        raise AssertionError("The ring has a transform.")
 
     def _friendly_bits(self) -> int:
-        """Return the least size in bits, at least the smallest modulus's or 62, that has fitting primes."""
+        """Return the least bit length of primes with a transform for this ring.
+
+        It is at least min(62, bit length of the smallest modulus).
+        """
         bits = max(self.quotient.order.bit_length() + 1, min(62, *(q.bit_length() for q in self.moduli)))
         while True:
             try:
@@ -182,17 +200,17 @@ class RingPlan:
 
     @cached_property
     def calls(self) -> Calls:
-        """Return the store of what repeats calls on values of this ring (_ops/calls.py)."""
+        """Return the store of records by which calls on values of this ring are repeated (_ops/calls.py)."""
         return Calls()
 
     @cached_property
     def products(self) -> dict[tuple[Product, str], Plan]:
-        """Return the plans of products that were chosen, by the rule asked for and the device."""
+        """Return the plans of products chosen so far. Keys are the requested rule and the device's name."""
         return {}
 
     @cached_property
     def plans(self) -> dict[tuple[Any, ...], Any]:
-        """Plans that values of this ring have used: conversions, key switches, four steps."""
+        """Return plans that values of this ring have used, such as those of conversions and key switching."""
         return {}
 
     @cached_property
@@ -206,10 +224,13 @@ class RingPlan:
     # ---- other rings ----
 
     def part(self, limbs: tuple[int, ...]) -> RingPlan:
-        """Return the ring of some of the limbs.
+        """Return the plan of the ring of some of the limbs.
+
+        limbs: the indices of these limbs.
 
         Raises:
-            BadRoot: the roots of this ring were given, and the transform modulo these limbs needs others.
+            BadRoot: this ring was made with given roots, and the transform modulo these limbs needs roots of
+                another order.
         """
         part = self._parts.get(limbs)
         if part is None:
@@ -221,16 +242,21 @@ class RingPlan:
         return part
 
     def join(self, other: RingPlan) -> RingPlan:
-        """Return the ring of this ring's limbs, then the other's; see Ring.join."""
-        joined = self._joined.get(other.arguments)  # not by `other`: an equal ring may have another rule
+        """Return the plan of the ring of this ring's limbs, then the other's; see Ring.join."""
+        # The key is not `other`, because rings with different rules are equal if their roots are.
+        joined = self._joined.get(other.arguments)
         return keep(self._joined, other.arguments, self._join(other), _KEPT) if joined is None else joined
 
     def _join(self, other: RingPlan) -> RingPlan:
         if self.quotient != other.quotient:
-            raise RingMismatch(f"join: {self!r} and {other!r} differ in degree or kind")
+            raise RingMismatch(
+                f"join cannot join {self!r} and {other!r}, because they differ in degree or kind. Give rings "
+                "of one degree and kind."
+            )
         if "auto" not in (self.product, other.product) and self.product != other.product:
             raise ParameterError(
-                f"join: product={self.product!r} and product={other.product!r}; make one of them 'auto'"
+                f"join cannot join a ring with product={self.product!r} and one with "
+                f"product={other.product!r}. Make one of them with product='auto'."
             )
         moduli = checked_moduli(self.moduli + other.moduli)
         product = other.product if self.product == "auto" else self.product
@@ -240,8 +266,9 @@ class RingPlan:
             return self._derived(moduli, "minimal", product)  # a ring without a transform has no roots
         if self.leaf_size != other.leaf_size:
             raise BadRoot(
-                f"join: transforms of {self!r} and {other!r} end at leaves of {self.leaf_size} and "
-                f"{other.leaf_size} coefficients; roots given for one do not serve the other"
+                f"join cannot combine the roots of {self!r} and {other!r}, because their transforms end at "
+                f"leaves of size {self.leaf_size} and {other.leaf_size}. Make both rings with "
+                "root='minimal'."
             )
         assert self.roots is not None and other.roots is not None
         return self._derived(moduli, self.roots + other.roots, product)
@@ -249,10 +276,10 @@ class RingPlan:
     def _derived(
         self, moduli: tuple[int, ...], root: RootRule | tuple[int, ...], product: Product
     ) -> RingPlan:
-        """Return the ring of checked moduli, of this ring's degree and kind.
+        """Return the plan of a ring with this ring's degree and kind and other moduli, which were checked.
 
         Raises:
-            BadRoot: the roots were given, and the transform modulo these moduli needs others.
+            BadRoot: `root` contains roots, but not of the order that the transform with these moduli needs.
         """
         ring = RingPlan(self.quotient, moduli, root, product)
         known: RingPlan | None = known_ring(ring.arguments)
@@ -260,15 +287,16 @@ class RingPlan:
             return known
         if not isinstance(root, str) and ring.leaf_size != self.leaf_size:
             raise BadRoot(
-                f"root: given for leaves of {self.leaf_size} coefficients, but the transform modulo "
-                f"{shown(list(moduli))} ends at {ring.leaf_size}; Ring(n, moduli, root=...) takes others"
+                f"root was given for leaves of size {self.leaf_size}, but the transform modulo "
+                f"{shown(list(moduli))} ends at leaves of size {ring.leaf_size}. Use "
+                "Ring(n, moduli, root=...) with roots for these moduli."
             )
         return keep_ring(ring.arguments, ring)
 
     # ---- identity ----
 
     def __eq__(self, other: object) -> bool:
-        """Return whether values of the two rings are the same: see Ring.__eq__."""
+        """Return whether both rings have the same values; see Ring.__eq__."""
         if self is other:
             return True
         if not isinstance(other, RingPlan):
@@ -308,8 +336,9 @@ def ring_plan(
     root: RootRule | int | Sequence[int] = "minimal",
     product: Product = "auto",
 ) -> RingPlan:
-    """Return the plan of a ring, which is kept by these arguments; see Ring for their rules and errors."""
-    # The types are compared, because True == 1 and 8.0 == 8 would find a ring of the ints they equal.
+    """Return the plan of a ring, the same one for equal arguments; see Ring for their rules and errors."""
+    # The types are compared first, because True == 1 and 8.0 == 8: a look-up by value alone would find a ring
+    # for arguments that must raise an error.
     if type(n) is int and type(kind) is str and type(root) is str and type(product) is str:
         given: Any = (moduli,) if type(moduli) is int else moduli
         if type(given) in (tuple, list) and set(map(type, given)) == {int}:
@@ -322,7 +351,8 @@ def ring_plan(
     check_degree(quotient.kind, quotient.degree)
     if product == "fft" and basis_of(checked).wide:
         raise ParameterError(
-            f"product: 'fft' takes moduli up to 2**64, and q = {shown(checked[0])}; leave it out"
+            f"product='fft' needs moduli of at most 2**64, and q={shown(checked[0])} is larger. Use "
+            "product='auto'."
         )
     rule: Any = str(root) if isinstance(root, str) and root in ("minimal", "generator") else None
     plan = RingPlan(quotient, checked, rule or "minimal", str(product))  # type: ignore[arg-type]
@@ -332,20 +362,27 @@ def ring_plan(
 
 
 def _checked_roots(ring: RingPlan, root: Any) -> tuple[int, ...]:
-    """Return the given roots, one for each limb of a ring."""
+    """Return the given roots as a tuple, one for each limb of the ring; raise BadRoot if one is wrong."""
     if isinstance(root, str):
-        raise BadRoot(f"root: {root!r} must be 'minimal', 'generator', an int or one int a modulus")
+        raise BadRoot(
+            f"root={root!r} must be 'minimal', 'generator', an int, or a list with one int for each modulus."
+        )
     given = tuple(integer(x, "root") for x in sequence(root))
     if len(given) != len(ring.moduli):
-        raise BadRoot(f"root: {len(given)} roots for {len(ring.moduli)} moduli; give one a modulus")
+        raise BadRoot(
+            f"The number of roots in root is {len(given)}, and the number of moduli is {len(ring.moduli)}. "
+            "Give one root for each modulus."
+        )
     if ring.leaf_size is None:
-        raise BadRoot(f"root: {shown(root)} means nothing here: {ring.why_no_transform()}")
+        raise BadRoot(
+            f"root={shown(root)} has no use in this ring, so do not give it. {ring.why_no_transform()}"
+        )
     for x, q in zip(given, ring.moduli, strict=True):
         if not 0 < x < q:
-            raise BadRoot(f"root: {shown(x)} must be in [1, q) for q = {shown(q)}; reduce it mod q")
+            raise BadRoot(f"root={shown(x)} must be in [1, q) for q={shown(q)}. Reduce it modulo q.")
         if not has_order(x, ring.root_order, q):
             raise BadRoot(
-                f"root: {shown(x)} has not the order {ring.root_order} mod {shown(q)}; "
-                "root='minimal' finds one that does"
+                f"root={shown(x)} does not have order {ring.root_order} modulo {shown(q)}. Use "
+                "root='minimal' to let polygpu find one."
             )
     return given

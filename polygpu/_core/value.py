@@ -1,4 +1,4 @@
-"""What operations take and return."""
+"""The values that operations take and return."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ V = TypeVar("V", bound="Value")
 
 
 class Value:
-    """A batch of elements of a ring: its plan, residues (*batch, rows, n), and their domain.
+    """A batch of elements of a ring: the ring's plan, residues (*batch, rows, n), and the residues' domain.
 
-    An operation whose result is in the ring of its first operand returns a value of that operand's class, so
-    that one of Polys gives a Poly without another object. Other results are plain Values.
+    If the result of an operation is in the ring of the first operand, it has the class of the first operand.
+    So the result of an operation on Polys is a Poly and need not be wrapped. Other results are plain Values.
     """
 
     __slots__ = ("_data", "_domain", "_plan")
@@ -36,7 +36,7 @@ class Value:
         return shape
 
     def _with(self: V, data: np.ndarray[Any, np.dtype[Any]], domain: Domain | None = None) -> V:
-        """Return other elements of the same ring, by default in the same domain."""
+        """Return a value of the same class and ring with other residues, by default in the same domain."""
         value = _new(type(self))
         value._plan, value._data, value._domain = self._plan, data, domain or self._domain
         return value

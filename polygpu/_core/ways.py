@@ -1,14 +1,14 @@
-"""How products in a ring are computed: the one place that chooses, for every verb.
+"""The choice of a method for products in a ring. All operations choose here.
 
-The ways:
-  transform  by the ring's own transform, complete or not: point by point, or leaf by leaf
-  auxiliary  by transforms modulo auxiliary primes, exactly over the integers, then reduced
-  fft        by transforms in doubles, exact by a proven bound
-  matrix     many short polynomials times one, by a product of matrices
-  separate   of sums of products: each product in the way of a single one, then the sum
+The methods ("ways"):
+  transform  The ring's NTT, then products of points, or of leaves if the NTT is incomplete.
+  auxiliary  NTTs modulo auxiliary primes give the exact product over the integers, which is then reduced.
+  fft        FFTs in doubles. The result is exact by a proven bound.
+  matrix     Many short polynomials are multiplied by one polynomial through a product of matrices.
+  separate   For sums of products: each product is computed like a single one, then they are added.
 
-`multiply` takes way_of_product, and way_of_many for coefficients; powers, matmul, dot and einsum take
-way_of_sums; products with gadget ciphertexts take way_of_gadget.
+`multiply` calls way_of_product, and way_of_many if the operands are in coefficients. Powers, matmul, dot and
+einsum call way_of_sums. Products with gadget ciphertexts call way_of_gadget.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ from .ring_plan import RingPlan
 Way = Literal["transform", "auxiliary", "fft", "matrix", "separate"]
 
 _NAMES = {"transform": "transform", "auxiliary": "auxiliary primes"}
-_CLEARLY = 0.8  # estimates are rough: FFT replaces a complete transform only below this share of its time
-_MATRIX_MODULUS = 1 << 62  # products of matrices modulo larger ones do not use vectors
+# Estimates are rough, so FFT replaces a complete transform only if it takes less than this share of its time.
+_CLEARLY = 0.8
+_MATRIX_MODULUS = 1 << 62  # for larger moduli, products of matrices do not use vector instructions
 
 
 def way_of_product(ring: RingPlan, product: Product, compute: Any) -> tuple[Way, str]:
-    """Choose how two polynomials in coefficients are multiplied by a backend; make no tables.
+    """Choose how a backend multiplies two polynomials in coefficients, without making tables.
 
-    product: the rule that a call asks for, "auto" for the ring's. Returns the way, and why it was chosen.
+    product: the rule of this call; "auto" stands for the rule of the ring. compute: the backend.
+    Returns the way, and a text that says why it was chosen.
     """
     n, moduli, leaf_size, wide = ring.n, ring.moduli, ring.leaf_size, ring.basis.wide
     exact: Way = "auxiliary" if leaf_size is None or wide else "transform"
@@ -71,11 +73,11 @@ def _time(ns: float) -> str:
 
 
 def plan_of_product(ring: RingPlan, product: Product, compute: Any) -> Plan:
-    """Return the plan of products of coefficients on a backend's device, which the ring keeps.
+    """Return the plan of products of coefficients on a backend's device. The ring keeps the plan.
 
     Raises:
-        PrecisionError, ParameterError: "fft", and no FFT is proven to be exact.
-        TablesTooLarge: its tables do not fit in memory.
+        PrecisionError, ParameterError: the rule is "fft", and no FFT is proven to be exact.
+        TablesTooLarge: the tables of the plan do not fit in memory.
     """
     key = product, compute.name
     plan = ring.products.get(key)
@@ -94,9 +96,9 @@ def _plan_of_way(ring: RingPlan, way: Way) -> Plan:
 def way_of_many(
     ring: RingPlan, product: Product, plan: Plan, counts: tuple[int, int], compute: Any
 ) -> Literal["matrix"] | None:
-    """Choose "matrix" if many polynomials times one are faster so than by the plan of single products.
+    """Choose "matrix" if it is faster than `plan` at multiplying many polynomials by one, else None.
 
-    counts: of the polynomials of both operands.
+    plan: the plan for single products. counts: the number of polynomials in each of the two operands.
     """
     possible = product == ring.product == "auto" and min(counts) == 1 < max(counts) and ring.rows == 1
     if not possible or not ring.quotient.is_binomial or ring.moduli[0] > _MATRIX_MODULUS:
@@ -105,18 +107,18 @@ def way_of_many(
 
 
 def way_of_sums(ring: RingPlan) -> Way:
-    """Choose how products that are added up, and powers, are computed: "transform" or "separate".
+    """Choose how sums of products, and powers, are computed: "transform" or "separate".
 
-    By the transform they stay evaluated until the end.
+    With "transform", intermediate results stay evaluated until the end.
     """
     by_transform = not ring.basis.wide and ring.has_eval and ring.product != "fft"
     return "transform" if by_transform else "separate"
 
 
 def way_of_gadget(ring: RingPlan, terms: int, bits: int) -> tuple[Way, FftSumPlan | None]:
-    """Choose how sums of `terms` products of digits of `bits` bits are computed.
+    """Choose how to compute sums of `terms` products of a polynomial of `bits`-bit digits with any other.
 
-    The plan is that of an FFT, or None if another way is chosen. The ring has one modulus of at most 2^64.
+    The ring has one modulus of at most 2^64. Returns the way, and the plan of the FFT if "fft" was chosen.
     """
     if ring.leaf_size == 1:
         return "transform", None

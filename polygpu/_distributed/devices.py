@@ -14,9 +14,10 @@ from .spread import Axis, Spread
 
 
 class Devices(Group):
-    """Several devices that compute on values together; polygpu.devices makes one.
+    """Several devices that compute on values together. polygpu.devices makes such an object.
 
-    `names` are the devices' full names, in order; len() is their number. Devices with equal names are equal.
+    `names` holds the full names of the devices, in order, and len() returns the number of devices. Two such
+    objects are equal if their names are equal.
 
     >>> import polygpu as pg
     >>> two = pg.devices("cpu", "cpu")
@@ -28,18 +29,19 @@ class Devices(Group):
         return f"devices({', '.join(map(repr, self.names))})"
 
     def spread(self, x: Poly, axis: Axis | None = None) -> Spread:
-        """Return a value whose batch or limbs are divided among the devices, or which is copied to each.
+        """Return x with its batch or its limbs divided among the devices, or with a copy on each device.
 
         Args:
             x: a value on any device.
-            axis: "batch" divides the first batch axis in runs whose lengths differ by one at most. "limbs"
-                divides the moduli. "copies" gives all of x to each device. By default a batch is divided by
-                "batch", a single polynomial by "limbs".
+            axis: "batch" divides the first batch axis into ranges whose lengths differ by at most one.
+                "limbs" divides the moduli. "copies" gives all of x to each device. None means "limbs" for a
+                single polynomial with several limbs, and "batch" for every other x.
 
         Raises:
-            ParameterError: another axis; "batch" for a single polynomial; fewer limbs than devices.
+            ParameterError: `axis` is not one of these names, or it is "batch" and x is a single polynomial,
+                or it is "limbs" and the ring has fewer moduli than devices or a modulus above 2**64.
             RingMismatch: x is not a Poly.
-            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+            OutOfHostMemory, OutOfDeviceMemory: a part does not fit in the memory of its device.
 
         Cost: a copy of each part to its device. On the host the parts of a batch share x's memory.
 
@@ -53,21 +55,27 @@ class Devices(Group):
         return spread.spread(self, x, axis)
 
     def divide(self, x: Poly, *, order: Order = "transposed", log_height: int | None = None) -> Divided:
-        """Return a value with its coefficients divided among the devices: for polynomials that outgrow one.
+        """Return x with its coefficients divided among the devices.
+
+        This is for polynomials that are too large for one device.
 
         Args:
-            x: a value on any device. Its ring has a complete transform. The number of devices is a power of
-                two, and n is at least the square of that number.
-            order: how coefficients lie. "natural" gives each device a run of n / devices neighbouring
-                coefficients. "transposed" gives it columns of the matrix of coefficients, which spares each
-                transform one of its two exchanges. Evaluated values are in the ring's order, in runs.
-            log_height: log2 of the number of rows of that matrix; by default it depends on n and the devices.
+            x: a value on any device. Its ring must have a complete transform. The number of devices must be a
+                power of two, and n must be at least the square of this number.
+            order: how the coefficients are divided. "natural" gives each device a run of n / devices
+                neighbouring coefficients. For "transposed" the coefficients are written into a matrix row by
+                row, and each device gets neighbouring columns of it; then each transform needs one exchange
+                between the devices instead of two. Evaluated values are always in the ring's order, and each
+                device has a run of n / devices of them.
+            log_height: log2 of the number of rows of this matrix. If it is None, it is chosen from n and the
+                devices.
 
         Raises:
             NotNTTFriendly: the ring has no complete transform modulo primes below 2**64.
-            ParameterError: another order; sizes that do not divide; log_height outside its range.
+            ParameterError: `order` is not one of these names, the number of devices does not satisfy the
+                conditions above, or log_height is outside its range.
             RingMismatch: x is not a Poly.
-            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+            OutOfHostMemory, OutOfDeviceMemory: a part does not fit in the memory of its device.
 
         Cost: a copy of each part to its device. Divided values are meant for few polynomials of large degree:
         the polynomials of a batch are transformed one after the other.
@@ -88,21 +96,22 @@ class Devices(Group):
     ) -> Divided:  # fmt: skip
         """Return one uniform polynomial, with its coefficients divided among the devices.
 
-        The coefficients are those of ring.random(seed=seed, start=start). Each device draws its own, so that
-        no memory has to hold all of them.
+        The coefficients are the same as those of ring.random(seed=seed, start=start). Each device draws its
+        own coefficients, so no device has to hold all of them.
 
         Args:
-            ring: a ring that divide takes.
+            ring: a ring that fulfils the conditions of divide.
             seed: see Ring.random.
-            start: number of the polynomial in the stream, below 2**40.
+            start: index of the polynomial in the stream of `seed`, below 2**40.
             order: see divide.
             log_height: see divide.
 
         Raises:
-            ParameterError: a start outside [0, 2**40). All else is as in divide and Ring.random.
+            ParameterError: `start` is outside [0, 2**40), or a condition of divide or Ring.random is not
+                fulfilled. Other errors are those of divide and Ring.random.
 
-        Cost: on each device that of Ring.random for n / devices coefficients. Transposed order takes an
-        exchange.
+        Cost: on each device the same as for Ring.random with n / devices coefficients. Transposed order needs
+        an exchange in addition.
 
         >>> import polygpu as pg
         >>> R = pg.Ring(64, 257)
@@ -113,15 +122,15 @@ class Devices(Group):
 
 
 def devices(*names: str) -> Devices:
-    """Several devices that compute on values together.
+    """Return a Devices object for several devices that compute on values together.
 
     Args:
-        names: "cuda:0", "cuda:1", ...; all GPUs by default. With "cpu" given twice a program can be tried
-            without GPUs.
+        names: names such as "cuda:0", "cuda:1". Without names, all GPUs are used. A name may be repeated:
+            devices("cpu", "cpu") lets you try a program without GPUs.
 
     Raises:
-        DeviceError: there is no such device, or names of GPUs and of the host are mixed.
-        BackendUnavailable: a GPU does not answer, or there is none.
+        DeviceError: a name is not that of a device, or names of GPUs and of the host are mixed.
+        BackendUnavailable: a GPU does not answer, or no name is given and the host does not have a GPU.
 
     Cost: none; nothing is allocated.
 
@@ -132,5 +141,5 @@ def devices(*names: str) -> Devices:
     ((8,), [(4,), (4,)])
     """
     if any(not isinstance(name, str) for name in names):
-        raise DeviceError(f"devices: {names!r} must be names: devices('cuda:0', 'cuda:1')")
+        raise DeviceError(f"devices={names!r} must be names, as in devices('cuda:0', 'cuda:1').")
     return Devices(names or gpu_names())

@@ -1,15 +1,17 @@
 """Divided: polynomials whose coefficients are divided among devices, and their transform in four steps.
 
-The n = height * width coefficients form a matrix, row by row (_core/plans/four_step.py). Device d of D holds
+The n = height * width coefficients form a matrix, row by row (_core/plans/four_step.py). Of D devices, device
+number d holds
 
-    natural      the height / D rows from number d height / D on: (*batch, limbs, n / D), a run of
-                 neighbouring coefficients or values
-    transposed   columns: (slices, *batch, limbs, height, count); slice s has the `count` columns from number
-                 (d slices + s) count on
+    natural      height / D rows, beginning with row d * height / D: an array (*batch, limbs, n / D), which is
+                 a run of neighbouring coefficients or values
+    transposed   width / D columns, cut into slices: an array (slices, *batch, limbs, height, count), whose
+                 slice s has `count` columns, beginning with column (d * slices + s) * count
 
-A transform works on columns, then on rows. Between the two is an exchange, in which every device sends a part
-of its columns to every other; natural coefficients take another exchange before. While one slice is copied,
-the next one is computed. Source: Bailey 1990, "FFTs in external or hierarchical memory".
+A transform works on columns, then on rows. Between these steps is an exchange, in which every device sends a
+part of its columns to every other device. Coefficients in natural order need another exchange, from rows to
+columns, before the first step. While one slice is copied, the next one is computed. Source: Bailey 1990,
+"FFTs in external or hierarchical memory".
 """
 
 from __future__ import annotations
@@ -39,12 +41,16 @@ from .spread import Spread
 Order = Literal["natural", "transposed"]
 
 _BUFFERS = 3  # slices of a device that are computed or copied at the same time
-_SLICES = 16  # most slices of a device's columns: copies begin when a sixteenth of the columns is computed
-_NATURAL_SLICES = 8  # the same for natural coefficients: the first exchange copies short runs slowly
-_ROW_SLICES = 4  # slices of a device's rows, at most: in intt() each takes one copy for each slice of columns
-_SLICE = 2**24  # least residues of a slice for each device of the group: smaller ones are queued too slowly
-_LOG_HEIGHT = 14  # log2 of a column's points for large n, where rows take twiddles
-_LOG_WIDTH = 12  # log2 of a row's points where rows have tables of their own: one pass over memory
+# Largest number of slices of a device's columns. With 16, copies begin when 1/16 of the columns is computed.
+_SLICES = 16
+_NATURAL_SLICES = 8  # the same for natural order: with more slices the first exchange would copy short runs
+# Largest number of slices of a device's rows: in intt() each needs one copy for each slice of columns.
+_ROW_SLICES = 4
+# Least number of residues in a slice, divided by the number of devices. The host cannot queue the work on
+# smaller slices as fast as the devices do it.
+_SLICE = 2**24
+_LOG_HEIGHT = 14  # largest log2 of the height that is chosen if rows are multiplied by twiddles
+_LOG_WIDTH = 12  # largest log2 of the width that is chosen if rows have tables: a row takes one pass
 
 
 @dataclass(frozen=True)
@@ -59,16 +65,16 @@ class Layout:
     devices: int
     height: int
     width: int
-    slices: int  # of a device's columns
+    slices: int  # number of slices into which a device's columns are cut
 
     @property
     def count(self) -> int:
-        """Number of columns of a slice."""
+        """Number of columns in a slice."""
         return self.width // (self.devices * self.slices)
 
     @property
     def rows(self) -> int:
-        """Number of rows of a device."""
+        """Number of rows on a device."""
         return self.height // self.devices
 
     @property
@@ -77,30 +83,31 @@ class Layout:
         return min(_ROW_SLICES, self.slices, self.rows)
 
     def column(self, device: int, part: int) -> int:
-        """Return the number of the first column of a device's slice `part`."""
+        """Return the index of the first column in slice `part` of a device."""
         return (device * self.slices + part) * self.count
 
     def rows_of(self, columns: Array, device: int) -> Array:
-        """Return the part of some columns (..., height, count) that lies in a device's rows, a view."""
+        """Return a view of the entries of columns (..., height, count) that lie in a device's rows."""
         return columns[..., device * self.rows : (device + 1) * self.rows, :]
 
     def shared(
         self, columns: Array, rows: Sequence[Array], device: int, part: int
     ) -> list[tuple[Array, Array]]:
-        """Return what the columns of a device's slice share with the rows of each device.
+        """Return where slice `part` of a device meets the rows of each device.
 
-        These are pairs of views of the same coefficients: in the columns (..., height, count), and in the
-        rows (..., rows, width).
+        The result has one pair of views for each array of `rows`. Both views stand for the same entries of
+        the matrix: the first lies in `columns` (..., height, count), which is this slice, and the second lies
+        in the rows (..., rows, width).
         """
         at = self.column(device, part)
         return [(self.rows_of(columns, e), x[..., at : at + self.count]) for e, x in enumerate(rows)]
 
     def in_order(self, order: Order) -> Layout:
-        """Return the layout with the slices in which a transform takes coefficients of this order."""
+        """Return the layout with the number of slices that ntt() uses for coefficients in this order."""
         return replace(self, slices=min(_NATURAL_SLICES, self.slices)) if order == "natural" else self
 
     def slices_of(self, x: Array) -> Array:
-        """Rows of a device's columns (..., rows, width / devices), by slice: (slices, ..., rows, count)."""
+        """Split rows of a device's columns, (..., rows, width / devices), into (slices, ..., rows, count)."""
         split = x.reshape(*x.shape[:-1], self.slices, self.count)
         return split.transpose(split.ndim - 2, *range(split.ndim - 2), split.ndim - 1)
 
@@ -112,22 +119,29 @@ def layout_of(
 
     Args:
         n: degree, a power of two.
-        devices: their number, a power of two.
-        log_height: log2 of the height; None chooses it.
-        tables: whether rows are transformed with tables of their own. Then columns are chosen long and rows
-            short. Nothing is multiplied between the two, and columns take two passes over memory, as long as
-            the exchange takes beside them.
-        limbs: of the ring. One thread of the host queues the work of all devices. Slices are so large that
-            the devices work longer than the thread, and small polynomials are one slice.
+        devices: number of devices, a power of two.
+        log_height: log2 of the height. If it is None, it is chosen here.
+        tables: whether each row is transformed with its own table of twiddles (`has_tables`). Then the layout
+            has long columns and short rows. With these tables no multiplication is needed between the
+            transforms of columns and rows. The long columns need two passes over memory, which take about as
+            long as the exchange that runs at the same time.
+        limbs: number of limbs of the ring, which decides how many slices are made. One thread of the host
+            queues the work of all devices. So slices are made so large that the devices need longer to
+            compute a slice than the thread needs to queue it. A small polynomial is one slice.
 
     Raises:
-        ParameterError: n < devices**2, a number of devices that is not a power of two, or log_height
-            outside its range.
+        ParameterError: n < devices**2, the number of devices is not a power of two, or log_height is outside
+            its range.
     """
     if devices & (devices - 1):
-        raise ParameterError(f"devices: {devices}, must be a power of two to divide coefficients")
+        raise ParameterError(
+            f"The number of devices is {devices}, but it must be a power of two to divide coefficients."
+        )
     if n < devices**2:
-        raise ParameterError(f"n: {n} coefficients on {devices} devices; divide at least {devices**2}")
+        raise ParameterError(
+            f"n={n} must be at least {devices**2} to divide coefficients among {devices} devices. Use fewer "
+            "devices."
+        )
     least, most = devices.bit_length() - 1, n.bit_length() - devices.bit_length()
     if log_height is None:
         half = (n.bit_length() - 1) // 2
@@ -137,8 +151,8 @@ def layout_of(
         chosen = integer(log_height, "log_height")
         if not least <= chosen <= most:
             raise ParameterError(
-                f"log_height: {shown(chosen)} must be from {least} to {most} for {n} coefficients on "
-                f"{devices} devices"
+                f"log_height={shown(chosen)} must be from {least} to {most} for n={n} coefficients on "
+                f"{devices} devices."
             )
     width, large = n >> chosen, max(1, limbs * n // (devices**2 * _SLICE))
     slices = 1 << (large.bit_length() - 1)  # a power of two; the number of limbs need not be one
@@ -146,7 +160,10 @@ def layout_of(
 
 
 def has_tables(group: Group, ring: Ring) -> bool:
-    """Whether rows have tables of their own; else twiddles multiply them before their transform."""
+    """Return whether each row is transformed with its own table of twiddles.
+
+    Otherwise rows are multiplied by twiddles, and then transformed with one table for all rows.
+    """
     size, itemsize = ring.rows * ring.n // len(group), ring.dtype.itemsize
     return all(backend.prefers_tables(size, itemsize) for backend in group.backends)
 
@@ -154,18 +171,19 @@ def has_tables(group: Group, ring: Ring) -> bool:
 class Divided(NotAnArray):
     """Polynomials of one ring whose coefficients are divided among devices; Devices.divide makes them.
 
-    The operators +, -, * and == follow the rules of Poly. An operand is an int, or divided among the same
-    devices with the same log_height; batch shapes have the same number of axes. Evaluated values are in the
-    order of the ring. Coefficients are in natural order or transposed (see Devices.divide); a result has the
-    order of the first operand.
+    The operators +, -, * and == follow the rules of Poly. The other operand must be an int, or be divided
+    among the same devices with the same log_height and have the same number of batch axes. Evaluated values
+    are in the order of the ring. Coefficients are in natural or transposed order (see Devices.divide). The
+    result of an operator has the order of its first operand.
 
     Raises:
-        DeviceError: from operators, operands on other devices, or a Poly or Spread.
-        ParameterError: from operators, operands with another log_height, or batch shapes that do not fit.
-        RingMismatch, NotAnInteger, OutOfHostMemory, OutOfDeviceMemory: from operators, as of Poly.
+        DeviceError: the other operand of an operator is on other devices, or it is a Poly or a Spread.
+        ParameterError: the operands of an operator have different log_height, or their batch shapes do not
+            broadcast or do not have the same number of axes.
+        RingMismatch, NotAnInteger, OutOfHostMemory, OutOfDeviceMemory: as in the operators of Poly.
 
-    Cost: a sum is one pass on each device, and an exchange if the orders differ. A product of coefficients is
-    three transforms, with both evaluated operands in memory. GPUs work at the same time.
+    Cost: a sum takes one pass on each device, and an exchange if the orders differ. A product of coefficients
+    takes three transforms, during which both evaluated operands are in memory. GPUs work at the same time.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(64, 257)
@@ -205,7 +223,7 @@ class Divided(NotAnArray):
 
     @property
     def order(self) -> Order:
-        """ "natural" or "transposed", the order of coefficients; of evaluated values always "natural".
+        """Order of the coefficients, "natural" or "transposed". For evaluated values it is "natural".
 
         >>> import polygpu as pg
         >>> a = pg.devices("cpu", "cpu").divide(pg.Ring(64, 257)([1]))
@@ -226,12 +244,12 @@ class Divided(NotAnArray):
 
     @property
     def data(self) -> tuple[Array, ...]:
-        """The residues on each device: the arrays themselves, no copies.
+        """The arrays of residues, one for each device. They are not copied.
 
-        In natural order they are (*batch, limbs, n / D) on D devices, a run of coefficients or values. In
-        transposed order they are (slices, *batch, limbs, height, count): coefficient (c, j) of the matrix of
-        height rows is in row c of column j, and slice s of device d has the `count` columns from number
-        (d slices + s) count on.
+        In natural order on D devices the array of each device has the shape (*batch, limbs, n / D) and is a
+        run of neighbouring coefficients or values. In transposed order its shape is
+        (slices, *batch, limbs, height, count). The coefficients then form a matrix with `height` rows, row by
+        row, and slice s of device d has `count` columns, beginning with column (d * slices + s) * count.
 
         >>> import polygpu as pg
         >>> two, a = pg.devices("cpu", "cpu"), pg.Ring(64, 257)([1, 2, 3])
@@ -280,16 +298,17 @@ class Divided(NotAnArray):
         return plan  # type: ignore[no-any-return]
 
     def ntt(self) -> Divided:
-        """Return the value in the evaluation domain, in the ring's order, or itself if it is there already.
+        """Transform to the evaluation domain, in the ring's order; return the value itself if already there.
 
         Raises:
-            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+            OutOfHostMemory, OutOfDeviceMemory: the result or the buffers do not fit in memory.
 
-        Cost: each device transforms n / devices coefficients, and multiplies them by twiddles if its rows
-        have no tables of their own. Transposed coefficients take one exchange, natural ones two; slices are
-        computed meanwhile. Beside the operand and the result a device holds three slices: three sixteenths of
-        large polynomials, three eighths in natural order, all of small ones. The polynomials of a batch are
-        transformed one after the other.
+        Cost: each device transforms n / devices coefficients, and also multiplies them by twiddles if its
+        rows do not have tables of their own. Transposed coefficients need one exchange, natural ones two.
+        While one slice is exchanged, the next is computed. In addition to the operand and the result, a
+        device holds buffers for up to three slices. For large polynomials these are 3/16 of the operand in
+        transposed order and 3/8 in natural order; for small ones they are as large as the operand. The
+        polynomials of a batch are transformed one after the other.
         Source: Bailey 1990, "FFTs in external or hierarchical memory"; docs/math.md, "Four steps".
 
         >>> import polygpu as pg
@@ -314,7 +333,7 @@ class Divided(NotAnArray):
         return self._result([self._run(x) for x in blocks], "eval", "natural")
 
     def _row_parts(self, rows: Array, i: int) -> Iterator[tuple[int, Array]]:
-        """Yield the slices of device i's rows, one after the other, each with the number of its first row."""
+        """Yield the slices of device i's rows, each after the index of its first row in the matrix."""
         size = self._layout.rows // self._layout.row_slices
         for part in range(self._layout.row_slices):
             at = part * size
@@ -323,7 +342,7 @@ class Divided(NotAnArray):
     def _forward_columns(self, tables: bool) -> list[Array]:
         """Transform the columns, and return the rows of each device, (*batch, limbs, rows, width).
 
-        Columns are transformed slice by slice, and the rows of each slice are copied to their devices.
+        Columns are transformed slice by slice. From each slice, every device is sent the entries in its rows.
         """
         layout, group, plan = self._layout.in_order(self._order), self._group, self._plan
         numbers, depth, natural = range(len(group)), min(_BUFFERS, layout.slices), self._order == "natural"
@@ -331,13 +350,15 @@ class Divided(NotAnArray):
         blocks = self._new_rows()
         buffers = [self._new((*self._items, layout.height, layout.count)) for _ in range(depth)]
         steps = [] if tables else self._twiddles(1)
+        # Whether the last pass over a slice can write the rows that stay on this device straight into the
+        # result. Other rows are always copied from the buffer.
         apart = tables and 1 << plan.levels_above >= max(2, layout.devices)
         with Transfers(group.backends) as transfers:
             free: dict[tuple[int, int], list[Mark]] = {(i, k): [] for i in numbers for k in range(depth)}
             arrived: dict[tuple[int, int], list[Mark]] = {}
 
             def bring(part: int) -> None:
-                """Copy natural coefficients into free buffers: slice `part` of each device."""
+                """Copy slice `part` of each device from natural order into a buffer that is free."""
                 for i, buffer in enumerate(buffers[part % depth]):
                     arrived[i, part] = [
                         transfers.send(run, place, free[i, part % depth])
@@ -345,7 +366,7 @@ class Divided(NotAnArray):
                     ]
 
             def transform(i: int, part: int) -> None:
-                """Transform a slice of device i, and begin the copies of its rows to their devices."""
+                """Transform a slice of device i, and start to copy its rows to their devices."""
                 compute, buffer = group.backends[i], buffers[part % depth][i]
                 compute.await_marks(arrived.pop((i, part)) if natural else free[i, part % depth])
                 source = buffer if natural else self._data[i][part]
@@ -374,17 +395,17 @@ class Divided(NotAnArray):
         return blocks
 
     def intt(self, *, order: Order = "transposed") -> Divided:
-        """Return the value in coefficients, in an order of choice. This is the inverse of ntt().
+        """Transform back to coefficients, the inverse of ntt().
 
         Args:
-            order: "transposed" or "natural", see Devices.divide.
+            order: order of the result's coefficients, "transposed" or "natural" (see Devices.divide).
 
         Raises:
-            ParameterError: another order.
-            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+            ParameterError: `order` is not one of these names.
+            OutOfHostMemory, OutOfDeviceMemory: the result or the buffers do not fit in memory.
 
-        Cost: that of ntt(), with a second exchange to natural order. Beside the operand and the result a
-        device holds as much as the operand.
+        Cost: the work of ntt(). Transposed order needs one exchange, natural order two. In addition to the
+        operand and the result, a device holds buffers of the size of the operand.
 
         >>> import polygpu as pg
         >>> a = pg.Ring(64, 257).random(seed=1)
@@ -400,7 +421,7 @@ class Divided(NotAnArray):
         with Transfers(group.backends) as transfers:
 
             def transform(i: int, part: int) -> None:
-                """Transform a slice of device i, and begin the copies to natural order."""
+                """Transform a slice of device i, and start its copies if the result is in natural order."""
                 compute, x = group.backends[i], columns[i][part]
                 four_step.transform_columns(self._plan, x, x, compute.intt, tables)
                 if rows is not None:
@@ -416,8 +437,8 @@ class Divided(NotAnArray):
     def _inverse_rows(self, tables: bool) -> list[Array]:
         """Transform the rows back, and return the columns of each device.
 
-        They are (slices, *batch, limbs, height, count). Rows are transformed slice by slice, and the columns
-        of each slice are copied to their devices.
+        The columns have the shape (slices, *batch, limbs, height, count). Rows are transformed slice by
+        slice. From each slice of rows, every device is sent the entries in its columns.
         """
         layout, group, plan, numbers = self._layout, self._group, self._plan, range(len(self._group))
         columns = self._new_columns()
@@ -429,7 +450,7 @@ class Divided(NotAnArray):
         with Transfers(group.backends) as transfers:
 
             def transform(i: int, part: int) -> None:
-                """Transform a slice of device i's rows, and begin the copies of its columns."""
+                """Transform a slice of device i's rows, and start to copy its columns to their devices."""
                 compute, buffer, (first, rows) = group.backends[i], buffers[part][i], sources[i][part]
                 if tables:
                     four_step.transform_below(plan, rows, first, buffer, compute.intt)
@@ -454,18 +475,19 @@ class Divided(NotAnArray):
         return columns
 
     def _twiddles(self, power: int) -> list[list[Array]]:
-        """On each device, the twiddles of all rows, to a power."""
+        """Compute the twiddles of all rows, raised to `power`, on each device."""
         return self._group.each(lambda i: four_step.twiddles(self._plan, self._group.backends[i], power))
 
     def reorder(self, order: Order) -> Divided:
-        """Return the value with coefficients in natural or transposed order, or itself if they are already.
+        """Return the same value with its coefficients in this order, or itself if they are in it already.
 
         Args:
-            order: "natural" or "transposed", see Devices.divide.
+            order: "natural" or "transposed" (see Devices.divide).
 
         Raises:
-            DomainError: evaluated values, which have the ring's order. ParameterError: another order.
-            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+            DomainError: the value is evaluated. Evaluated values are always in the ring's order.
+            ParameterError: `order` is not one of these names.
+            OutOfHostMemory, OutOfDeviceMemory: the result does not fit in memory.
 
         Cost: one exchange.
 
@@ -476,7 +498,10 @@ class Divided(NotAnArray):
         """
         check_order(order)
         if self._domain == "eval":
-            raise DomainError("reorder: an evaluated value, which is in the ring's order; intt(order) first")
+            raise DomainError(
+                "reorder needs a value in coefficients, and this one is evaluated. Use intt(order=...), "
+                "which gives the coefficients in that order."
+            )
         if order == self._order:
             return self
         layout, numbers, natural = self._layout, range(len(self._group)), order == "natural"
@@ -493,11 +518,11 @@ class Divided(NotAnArray):
         return (*self.shape, self._ring.rows)
 
     def _rows_of(self, i: int) -> Array:
-        """Return the run of device i as rows of the matrix, a view."""
+        """Return a view of device i's natural-order array, in the shape of rows of the matrix."""
         return self._data[i].reshape(*self._items, self._layout.rows, self._layout.width)
 
     def _run(self, x: Array) -> Array:
-        """Rows of the matrix (*batch, limbs, rows, width) as one run (*batch, limbs, rows * width)."""
+        """Reshape rows of the matrix, (*batch, limbs, rows, width), to (*batch, limbs, rows * width)."""
         return x.reshape(*self._items, self._layout.rows * self._layout.width)
 
     def _new(self, shape: tuple[int, ...]) -> list[Array]:
@@ -521,7 +546,7 @@ class Divided(NotAnArray):
         return self._with("sub", other) if isinstance(other, Divided) else self._plus(-self._int(other))
 
     def __mul__(self, other: Divided | int) -> Divided:
-        """Return the product in the ring; see Divided for operands, errors and cost."""
+        """Return the product in the ring. Operands, errors and cost are described at Divided."""
         if not isinstance(other, Divided):
             factor = self._int(other)
             return self._each(lambda x: scale(self._ring._plan.basis, x, factor))
@@ -542,14 +567,15 @@ class Divided(NotAnArray):
         return self._each(lambda x: neg(self._ring._plan.basis, x))
 
     def __eq__(self, other: object) -> bool:
-        """Whether two values have the same ring, batch shape and polynomials, in one bool.
+        """Return whether two values have the same ring, batch shape and polynomials, as one bool.
 
         Args:
-            other: divided among the same devices, in any domain and order; or an int, to which every
+            other: a Divided on the same devices, in any domain and order; or an int, with which every
                 polynomial is compared.
 
         Raises:
-            DeviceError, ParameterError: as of other operators. CoefficientError: an array or list.
+            DeviceError, ParameterError: as in other operators, see Divided.
+            CoefficientError: `other` is an array or a list.
 
         Cost: one pass on each device; a transform or an exchange if domains or orders differ.
 
@@ -559,7 +585,7 @@ class Divided(NotAnArray):
         (True, False)
         """
         if isinstance(other, (Poly, Spread)):
-            self._int(other)  # raises: it has to be divided before it is compared
+            self._int(other)  # raises DeviceError, since `other` must be divided before it is compared
         if isinstance(other, (int, np.integer)) and not isinstance(other, bool):
             rest = self - int(other)
             return not any(map(bool, self._group.each(lambda i: rest._data[i].any())))
@@ -572,7 +598,7 @@ class Divided(NotAnArray):
         return all(map(bool, self._group.each(lambda i: (a._data[i] == b._data[i]).all())))
 
     def _alike(self, other: Divided) -> tuple[Divided, Divided]:
-        """Both operands in one domain and order."""
+        """Return both operands in one domain and order."""
         self._check(other)
         if "eval" in (self._domain, other._domain):
             return self.ntt(), other.ntt()
@@ -580,18 +606,24 @@ class Divided(NotAnArray):
 
     def _check(self, other: Divided) -> None:
         if other._ring != self._ring:
-            raise RingMismatch(f"operands of different rings: {self._ring!r} and {other._ring!r}")
+            raise RingMismatch(
+                f"The operands are of different rings, {self._ring!r} and {other._ring!r}. Bring both into "
+                "one ring before you divide them."
+            )
         if other._group != self._group:
-            raise DeviceError(f"operand: on {list(other.devices)}, must be on {list(self.devices)}")
+            raise DeviceError(
+                f"The operand is on {list(other.devices)}, but it must be on {list(self.devices)}. Divide "
+                "both among the same devices."
+            )
         if other._layout != self._layout:
             raise ParameterError(
-                f"operand: in columns of {other._layout.height} coefficients, the other in columns of "
-                f"{self._layout.height}; divide both with one log_height"
+                f"The operand is in columns of {other._layout.height} coefficients, and the other one is in "
+                f"columns of {self._layout.height}. Divide both with one log_height."
             )
         if len(other.shape) != len(self.shape):
             raise ParameterError(
-                f"operands of batch shapes {self.shape} and {other.shape} must have as many axes; reshape "
-                "before dividing"
+                f"The operands have batch shapes {self.shape} and {other.shape}, but they must have the same "
+                "number of axes. Reshape one of them before you divide it."
             )
         result_shape(np.empty((*self.shape, 0, 0)), np.empty((*other.shape, 0, 0)))
 
@@ -609,7 +641,7 @@ class Divided(NotAnArray):
         return self._result(found, self._domain, self._order)
 
     def _flat(self, x: Array) -> Array:
-        """Return a device's residues as (..., limbs, entries): a slice's two axes of columns become one."""
+        """Return a device's residues as (..., limbs, entries): the axes height and count are joined."""
         if self._order == "natural":
             return x
         return x.reshape(*x.shape[:-2], self._layout.height * self._layout.count)
@@ -622,7 +654,9 @@ class Divided(NotAnArray):
     def _int(self, x: object) -> int:
         if isinstance(x, (Poly, Spread)):
             how = "lies on one device" if isinstance(x, Poly) else f"is divided by {x.axis}"
-            raise DeviceError(f"operand: a {type(x).__name__} {how}; divide it before: devices.divide(x)")
+            raise DeviceError(
+                f"The operand is a {type(x).__name__} that {how}. Use devices.divide(x) to divide it first."
+            )
         return integer(x, "operand")
 
     def _plus(self, constant: int) -> Divided:
@@ -643,11 +677,12 @@ class Divided(NotAnArray):
         """Return the whole value on one device, as a Poly.
 
         Args:
-            device: its name, such as "cpu" or "cuda:0"; by default the current one.
+            device: name of the device, such as "cpu" or "cuda:0". None means the current device.
 
         Raises:
-            DeviceError: there is no such device. BackendUnavailable: a GPU that does not answer.
-            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+            DeviceError: `device` is not the name of a device.
+            BackendUnavailable: the GPU does not answer.
+            OutOfHostMemory, OutOfDeviceMemory: the value does not fit in the memory of the device.
 
         Cost: a copy of each part to the device.
 
@@ -674,22 +709,22 @@ class Divided(NotAnArray):
 def check_order(order: object) -> None:
     """Raise ParameterError unless order is "natural" or "transposed"."""
     if order not in ("natural", "transposed"):
-        raise ParameterError(f"order: {order!r} must be 'natural' or 'transposed'")
+        raise ParameterError(f"order={order!r} must be 'natural' or 'transposed'.")
 
 
 def check_transform(ring: object) -> None:
-    """Raise NotNTTFriendly where a ring has no complete transform modulo primes below 2^64."""
+    """Raise NotNTTFriendly if a ring has no complete transform modulo primes below 2^64."""
     if not isinstance(ring, Ring):
-        raise ParameterError(f"ring: {type(ring).__name__}, must be a Ring")
+        raise ParameterError(f"ring must be a Ring, not {type(ring).__name__}.")
     if not ring._plan.has_four_steps:
         raise NotNTTFriendly(
             f"{ring!r} has no complete transform modulo X^n + 1 or X^n - 1 and primes below 2**64, which "
-            "divided coefficients need; divide a batch by devices.spread instead"
+            "divided coefficients need. Use devices.spread to divide a batch instead."
         )
 
 
 def divide(group: Group, x: Poly, order: Order, log_height: int | None = None) -> Divided:
-    """See Devices.divide."""
+    """Divide the coefficients of x among the devices of a group; see Devices.divide."""
     checked_poly(x, "x")
     check_order(order)
     check_transform(x.ring)
@@ -712,14 +747,14 @@ def divide(group: Group, x: Poly, order: Order, log_height: int | None = None) -
 def uniform(
     group: Group, ring: Ring, seed: Seed, start: int, order: Order, log_height: int | None
 ) -> Divided:
-    """See Devices.random: each device draws its run of coefficients from the stream."""
+    """Draw one uniform polynomial: each device draws its own coefficients; see Devices.random."""
     check_order(order)
     check_transform(ring)
     count = len(group)
     layout = layout_of(ring.n, count, log_height, has_tables(group, ring), ring.rows)
     first = integer(start, "start")
     if first < 0 or first >> 40:
-        raise ParameterError(f"start: {shown(first)} must be at least 0 and below 2**40")
+        raise ParameterError(f"start={shown(first)} must be at least 0 and below 2**40.")
     if seed is None:
         seed = key_of(None)
     size = ring.n // count

@@ -16,22 +16,24 @@ _T = TypeVar("_T")
 
 
 class Group:
-    """Devices of one kind by their full names.
+    """Devices of one kind, which are all GPUs or all the host, given by their full names.
 
-    A function is called for one device after the other. GPUs only queue the work and do it at the same time;
-    the host finishes each call before the next.
+    `each` calls a function for one device after the other. On GPUs a call only queues work, so all GPUs work
+    at the same time. On the host each call finishes before the next begins.
 
     Raises:
-        DeviceError: no names, names of no device, or GPUs and the host together.
-        BackendUnavailable: a GPU that does not answer.
+        DeviceError: no name is given, a name is not that of a device, or GPUs and the host are mixed.
+        BackendUnavailable: a GPU does not answer.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(checked_device(name, "devices") for name in names)
         if not self.names:
-            raise DeviceError("devices: none; name some: devices('cuda:0', 'cuda:1')")
+            raise DeviceError(
+                "devices has no names. Name at least one device, as in devices('cuda:0', 'cuda:1')."
+            )
         if len({name.startswith("cuda") for name in self.names}) > 1:
-            raise DeviceError(f"devices: {list(self.names)} are GPUs and the host; take devices of one kind")
+            raise DeviceError(f"devices has GPUs and the host, {list(self.names)}. Use devices of one kind.")
         self.backends = tuple(get_backend(name) for name in self.names)
 
     def __len__(self) -> int:
@@ -45,12 +47,12 @@ class Group:
 
     @contextmanager
     def on(self, i: int) -> Iterator[Backend]:
-        """Inside a `with`, new values are made and computed on device i; the `with` yields its backend."""
+        """Make device i the current one inside a `with`, and yield its backend."""
         with device(self.names[i]), self.backends[i].device_scope():
             yield self.backends[i]
 
     def each(self, f: Callable[[int], _T]) -> list[_T]:
-        """[f(0), f(1), ...], each f(i) called with device i as the current one."""
+        """Return [f(0), f(1), ...]. Device i is the current one while f(i) is called."""
         found = []
         for i in range(len(self)):
             with self.on(i):
@@ -58,13 +60,13 @@ class Group:
         return found
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[Array]:
-        """Make a new array of this shape on each device, its values undefined."""
+        """Allocate an array of this shape on each device, with undefined values."""
         return self.each(lambda i: empty(self.backends[i], shape, dtype))
 
     def place(self, x: Array, i: int) -> Array:
         """Return a C-contiguous array with x's values on device i.
 
-        If that is the host and x is a C-contiguous array there, it is x itself.
+        The result is x itself if device i is the host and x is a C-contiguous array on the host.
         """
         target = self.backends[i]
         if isinstance(x, np.ndarray):
@@ -80,10 +82,10 @@ class Group:
 class Transfers:
     """Asynchronous copies between arrays of devices of one kind, inside a `with`.
 
-    A copy begins after the work that its two devices had queued before the `with`, and after the moments
-    given to send(). At the end of the `with`, also when an error ends it, every device is told to wait for
-    all copies before its later work. So no memory that a copy reads or writes is used for anything else
-    before the copy is done.
+    A copy begins after the work that its two devices had queued before the `with`, and after the marks that
+    are given to send(). A mark is a moment in a device's queue of work. At the end of the `with`, even after
+    an error, every device is told to wait for all copies before its later work. So no memory that a copy
+    reads or writes is used for anything else before the copy is done.
     """
 
     def __init__(self, backends: Iterable[Backend]) -> None:
@@ -100,8 +102,11 @@ class Transfers:
             backend.await_marks(self._last.values())
 
     def send(self, x: Array, target: Array, after: Iterable[Mark] = ()) -> Mark:
-        """Copy x into target, of the same shape; returns the moment at which the copy is done."""
-        if not x.size:  # an empty array may belong to any device
+        """Copy x into `target`, which has the same shape, and return a mark for the end of the copy.
+
+        The copy begins only after all marks of `after`.
+        """
+        if not x.size:  # there is nothing to copy, and the device of an empty array may be wrong
             return next(iter(self._ready.values()))
         source, to = backend_of(x), backend_of(target)
         done = source.send(x, target, (self._ready[source.name], self._ready[to.name], *after))
@@ -110,7 +115,7 @@ class Transfers:
 
 
 def copy(pairs: Iterable[tuple[Array, Array]]) -> None:
-    """Copy the first array of each pair into the second, of the same shape; both may lie on any device."""
+    """Copy the first array of each pair into the second. Both have the same shape, on any devices."""
     moves = []
     for x, target in pairs:
         if not x.size:

@@ -25,16 +25,18 @@ Axis = Literal["batch", "limbs", "copies"]
 class Spread(NotAnArray):
     """Polynomials on several devices: `parts[i]` is a Poly on device i. Devices.spread makes them.
 
-    With axis "batch" the first batch axis is divided, with "limbs" the moduli; with "copies" each device has
-    all polynomials. The operators +, -, * and == follow the rules of Poly. Each device computes on its parts,
-    and nothing moves between devices. Both operands are divided in the same way. One operand may be an int
-    or, if the other is a divided batch, "copies" that broadcast.
+    If `axis` is "batch", the first batch axis is divided; if it is "limbs", the moduli are divided; if it is
+    "copies", each device has all polynomials. The operators +, -, * and == follow the rules of Poly. Each
+    device computes on its own parts, and nothing moves between devices. So both operands must be divided in
+    the same way. There are two exceptions: one operand may be an int, and if one operand is a divided batch,
+    the other may have the axis "copies" and broadcast to it.
 
     Raises:
-        DeviceError: from operators, operands on other devices, or a Poly.
-        ParameterError: from operators, operands that are divided in different ways. All else as Poly.
+        DeviceError: the other operand of an operator is on other devices, or it is a Poly.
+        ParameterError: the operands of an operator are divided in different ways. Other errors are those of
+            Poly.
 
-    Cost: of an operator, that of Poly for each part; GPUs work at the same time.
+    Cost: an operator costs the same as that of Poly on each part. GPUs work at the same time.
 
     >>> import polygpu as pg
     >>> two = pg.devices("cpu", "cpu")
@@ -51,7 +53,7 @@ class Spread(NotAnArray):
 
     @property
     def ring(self) -> Ring:
-        """The ring of the whole value; of divided limbs it has the limbs of all parts.
+        """The ring of the whole value. If limbs are divided, it has the limbs of all parts.
 
         >>> import polygpu as pg
         >>> pg.devices("cpu", "cpu").spread(pg.Ring(4, [17, 97])([5])).ring
@@ -61,7 +63,7 @@ class Spread(NotAnArray):
 
     @property
     def axis(self) -> Axis:
-        """What is divided: "batch", "limbs", or with "copies" nothing.
+        """What is divided: "batch" or "limbs". "copies" means that nothing is divided.
 
         >>> import polygpu as pg
         >>> pg.devices("cpu", "cpu").spread(pg.Ring(4, 17)([[1], [2]])).axis
@@ -71,7 +73,7 @@ class Spread(NotAnArray):
 
     @property
     def parts(self) -> tuple[Poly, ...]:
-        """The part of each device, a Poly there; a part of divided limbs is in the ring of its limbs.
+        """The parts, one Poly on each device. If limbs are divided, the ring of a part has only its limbs.
 
         >>> import polygpu as pg
         >>> a = pg.devices("cpu", "cpu").spread(pg.Ring(4, [17, 97])([20]))
@@ -92,7 +94,7 @@ class Spread(NotAnArray):
 
     @property
     def domain(self) -> Domain:
-        """ "coef" or "eval", of all parts.
+        """Domain of all parts, "coef" or "eval".
 
         >>> import polygpu as pg
         >>> pg.devices("cpu", "cpu").spread(pg.Ring(4, 17)([[1], [2]])).ntt().domain
@@ -132,12 +134,12 @@ class Spread(NotAnArray):
     # ---- arithmetic ----
 
     def ntt(self) -> Spread:
-        """Return the value in the evaluation domain: Poly.ntt of each part.
+        """Transform each part to the evaluation domain by Poly.ntt.
 
         Raises:
-            NotNTTFriendly, TablesTooLarge, OutOfHostMemory, OutOfDeviceMemory: as Poly.ntt.
+            NotNTTFriendly, TablesTooLarge, OutOfHostMemory, OutOfDeviceMemory: see Poly.ntt.
 
-        Cost: that of Poly.ntt for each part; GPUs work at the same time.
+        Cost: the same as for Poly.ntt on each part. GPUs work at the same time.
 
         >>> import polygpu as pg
         >>> R = pg.Ring(4, 17)
@@ -147,12 +149,12 @@ class Spread(NotAnArray):
         return self.map(Poly.ntt)
 
     def intt(self) -> Spread:
-        """Return the value in coefficients: Poly.intt of each part. This is the inverse of ntt().
+        """Transform each part back to coefficients by Poly.intt, the inverse of ntt().
 
         Raises:
-            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+            OutOfHostMemory, OutOfDeviceMemory: a part of the result does not fit in memory.
 
-        Cost: that of Poly.intt for each part; GPUs work at the same time.
+        Cost: the same as for Poly.intt on each part. GPUs work at the same time.
 
         >>> import polygpu as pg
         >>> a = pg.devices("cpu", "cpu").spread(pg.Ring(4, 17)([[1], [2]]))
@@ -179,16 +181,17 @@ class Spread(NotAnArray):
         return self.map(Poly.neg)
 
     def __eq__(self, other: object) -> bool:
-        """Whether two values have the same ring, batch shape and polynomials, in one bool.
+        """Return whether two values have the same ring, batch shape and polynomials, as one bool.
 
         Args:
-            other: divided as this value is, or copies, in any domain; or an int, to which every polynomial is
-                compared.
+            other: a Spread in any domain that is divided in the same way as this value or has the axis
+                "copies"; or an int, with which every polynomial is compared.
 
         Raises:
-            DeviceError, ParameterError: as of other operators. CoefficientError: an array or list.
+            DeviceError, ParameterError: as in other operators, see Spread.
+            CoefficientError: `other` is an array or a list.
 
-        Cost: that of Poly's == for each part; it waits for the GPUs.
+        Cost: the same as for == of Poly on each part. The call waits for the GPUs.
 
         >>> import polygpu as pg
         >>> a = pg.devices("cpu", "cpu").spread(pg.Ring(4, 17)([[1], [2]]))
@@ -196,7 +199,7 @@ class Spread(NotAnArray):
         (True, False)
         """
         if isinstance(other, Poly):
-            self._operand(other)  # raises: a Poly has to be spread before it is compared
+            self._operand(other)  # raises DeviceError, since a Poly must be spread before it is compared
         if isinstance(other, Spread):
             if other._ring != self._ring or other.shape != self.shape:
                 return False
@@ -210,22 +213,26 @@ class Spread(NotAnArray):
         return self.map(lambda a, b: getattr(a, method)(b), other)
 
     def map(self, f: Callable[..., Poly], *others: Spread | int) -> Spread:
-        """Return the value whose part on each device is f(part, *parts of the others) there.
+        """Apply f on each device to the parts of this value and of `others` on that device.
 
         Args:
-            f: a function of values on one device, which returns a Poly there. If a batch is divided, f keeps
-                the length of its first axis; if limbs are divided, f keeps the ring of its operand.
-            *others: ints, or values that are divided as this one or are copies. f gets their parts.
+            f: a function that takes one Poly for each operand, all on one device, and returns a Poly on this
+                device. If a batch is divided, f must keep the length of its first axis. If limbs are divided,
+                f must keep the ring of its operand.
+            *others: further operands. Each is a Spread that is divided in the same way as this value or has
+                the axis "copies", or an int. On each device, f gets the parts that lie on this device, and
+                ints as they are.
 
-        Returns a value that is divided as its operands are.
+        Returns a value that is divided in the same way as its operands and has the results of f as parts.
 
         Raises:
-            DeviceError: values on other devices, or a Poly among the others.
-            ParameterError: f is not a function, values are divided in another way, or a result of f cannot be
-                a part of one value.
+            DeviceError: a value of `others` is on other devices or is a Poly, or f returns a Poly on another
+                device.
+            ParameterError: f is not a function, a value of `others` is divided in another way, or the results
+                of f cannot be parts of one value.
             RingMismatch: a result of f is not a Poly.
 
-        Cost: one call of f for each device; GPUs work at the same time, and nothing moves between them.
+        Cost: one call of f for each device. GPUs work at the same time, and nothing moves between them.
 
         >>> import polygpu as pg
         >>> two = pg.devices("cpu", "cpu")
@@ -234,7 +241,7 @@ class Spread(NotAnArray):
         Ring(4, 17)
         """
         if not callable(f):
-            raise ParameterError(f"f: {type(f).__name__}, must be a function of the parts")
+            raise ParameterError(f"f must be a function of the parts, not {type(f).__name__}.")
         columns, main = self._paired(*others)
 
         def compute(i: int) -> Poly:
@@ -243,29 +250,39 @@ class Spread(NotAnArray):
                 self._group.names[i],
             )
             if part.device != name:
-                raise ParameterError(f"f: its result is on {part.device}, its operands are on {name}")
+                raise ParameterError(
+                    f"The result of f is on {part.device}, but its operands are on {name}. Return a value on "
+                    "their device."
+                )
             return part
 
         parts = self._group.each(compute)
         if main._axis == "limbs":
             if any(part.ring != own.ring for part, own in zip(parts, main._parts, strict=True)):
-                raise ParameterError("f: its result has other limbs than its operand; divide a batch instead")
+                raise ParameterError(
+                    "The result of f has other limbs than its operand. Use axis='batch' if f changes limbs."
+                )
             return Spread(self._group, main._ring, "limbs", tuple(parts))
         if any(part.ring != parts[0].ring for part in parts):
-            raise ParameterError("f: its results are of several rings; they are parts of one value")
+            raise ParameterError(
+                "The results of f are of several rings, but they must be parts of one value. Return values "
+                "of one ring."
+            )
         if main._axis == "batch" and any(
             part.shape[:1] != own.shape[:1] for part, own in zip(parts, main._parts, strict=True)
         ):
             raise ParameterError(
-                f"f: results of batch shapes {[part.shape for part in parts]} are no parts of a batch that "
-                f"is divided as {[own.shape for own in main._parts]}; the first axis must stay"
+                f"The results of f have batch shapes {[part.shape for part in parts]}, and its operands have "
+                f"{[own.shape for own in main._parts]}. f must keep the length of the first axis."
             )
         return Spread(self._group, parts[0].ring, main._axis, tuple(parts))
 
     def _paired(self, *others: object) -> tuple[list[Sequence[Any]], Spread]:
-        """Return what each device uses of each operand, and the operand whose axis the result has.
+        """Return one sequence for each operand, with an entry for each device, and the main operand.
 
-        This value is the first operand. Of a value a device uses its part, of an int the int itself.
+        This value is the first operand. The entries are the parts of a Spread, or one int repeated for each
+        device. The main operand is the first one whose axis is not "copies"; the result is divided in the
+        same way.
         """
         operands = [self, *map(self._operand, others)]
         values = [x for x in operands if isinstance(x, Spread)]
@@ -280,25 +297,35 @@ class Spread(NotAnArray):
     def _operand(self, other: object) -> Spread | int:
         if isinstance(other, Poly):
             raise DeviceError(
-                "operand: a Poly lies on one device; spread it before: devices.spread(x), or with "
-                "axis='copies' where each device is to have all of it"
+                "The operand is a Poly, which lies on one device. Use devices.spread(x) to spread it first, "
+                "or devices.spread(x, axis='copies') to give each device all of it."
             )
         if isinstance(other, Spread):
             return other
         if isinstance(other, NotAnArray):
-            raise ParameterError("operand: its coefficients are divided, the other's batch or limbs are")
+            raise ParameterError(
+                "The coefficients of the operand are divided, and the other one is spread. Use "
+                "devices.spread for both."
+            )
         return integer(other, "operand")
 
     def _check_with(self, other: Spread) -> None:
-        """Raise if a device's parts of this value and the other cannot be operands of one operation."""
+        """Raise an error if the parts of this value and of `other` cannot be combined device by device."""
         if other._group != self._group:
-            raise DeviceError(f"operand: on {list(other.devices)}, must be on {list(self.devices)}")
+            raise DeviceError(
+                f"The operand is on {list(other.devices)}, but it must be on {list(self.devices)}. Spread "
+                "both on the same devices."
+            )
         if other._axis != self._axis and (self._axis, other._axis) != ("batch", "copies"):
             raise ParameterError(
-                f"operand: divided by {other._axis}, the other by {self._axis}; spread both in one way"
+                f"The operand is divided by {other._axis}, and the other one by {self._axis}. Spread both "
+                "with one axis."
             )
         if self._axis == "limbs" and other._ring != self._ring:
-            raise RingMismatch(f"operands of different rings: {self._ring!r} and {other._ring!r}")
+            raise RingMismatch(
+                f"The operands are of different rings, {self._ring!r} and {other._ring!r}. Bring both into "
+                "one ring before you spread them."
+            )
         if self._axis != "batch":
             return
         if other._axis == "batch":
@@ -309,8 +336,10 @@ class Spread(NotAnArray):
             fits = depth < len(self.shape) or (depth == len(self.shape) and other.shape[0] == 1)
         if not fits:
             raise ParameterError(
-                f"operands of batch shapes {self.shape} and {other.shape}: the first axis is divided; both "
-                "need it alike, copies (axis='copies') fewer axes or 1 there"
+                f"The operands have batch shapes {self.shape} and {other.shape}, and the first axis is "
+                "divided. Two divided batches need the same number of axes and the same first length. An "
+                "operand spread with axis='copies' needs fewer axes than the divided one, or a first axis of "
+                "length 1."
             )
 
     # ---- back on one device ----
@@ -319,13 +348,14 @@ class Spread(NotAnArray):
         """Return the whole value on one device, as a Poly.
 
         Args:
-            device: its name, such as "cpu" or "cuda:0"; by default the current one.
+            device: name of the device, such as "cpu" or "cuda:0". None means the current device.
 
         Raises:
-            DeviceError: there is no such device. BackendUnavailable: a GPU that does not answer.
-            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+            DeviceError: `device` is not the name of a device.
+            BackendUnavailable: the GPU does not answer.
+            OutOfHostMemory, OutOfDeviceMemory: the value does not fit in the memory of the device.
 
-        Cost: a copy of each part to the device, and one that joins them.
+        Cost: a copy of each part to the device, and another copy that joins the parts.
 
         >>> import polygpu as pg
         >>> R = pg.Ring(4, [17, 97])
@@ -342,7 +372,7 @@ class Spread(NotAnArray):
 
 
 def spread(group: Group, x: Poly, axis: Axis | None) -> Spread:
-    """See Devices.spread."""
+    """Divide x among the devices of a group by its batch or its limbs, or copy it; see Devices.spread."""
     checked_poly(x, "x")
     if axis is None:
         axis = "batch" if x.ndim or len(x.ring.moduli) == 1 else "limbs"
@@ -352,8 +382,8 @@ def spread(group: Group, x: Poly, axis: Axis | None) -> Spread:
     elif axis == "batch":
         if not x.ndim:
             raise ParameterError(
-                "axis: 'batch' divides the first batch axis, and x has none; 'limbs' divides moduli, "
-                "devices.divide(x) the coefficients of one polynomial"
+                "axis='batch' divides the first batch axis, and x has none. Use axis='limbs' to divide the "
+                "moduli, or devices.divide(x) to divide the coefficients of one polynomial."
             )
         bounds = [len(x) * i // count for i in range(count + 1)]
         parts = [x[a:b] for a, b in pairwise(bounds)]
@@ -361,12 +391,12 @@ def spread(group: Group, x: Poly, axis: Axis | None) -> Spread:
         limbs = len(x.ring.moduli)
         if limbs < count or x.ring._plan.basis.wide:
             raise ParameterError(
-                f"x: a single polynomial of {limbs} moduli for {count} devices, each must get one of at most "
-                "2**64; spread a batch, or divide its coefficients: devices.divide(x)"
+                f"The ring of x has {limbs} moduli for {count} devices, and each device must get one of at "
+                "most 2**64. Spread a batch, or use devices.divide(x) to divide the coefficients."
             )
         bounds = [limbs * i // count for i in range(count + 1)]
         parts = [x.restrict(x.ring[a:b]) for a, b in pairwise(bounds)]
     else:
-        raise ParameterError(f"axis: {axis!r} must be 'batch', 'limbs' or 'copies'")
+        raise ParameterError(f"axis={axis!r} must be 'batch', 'limbs' or 'copies'.")
     placed = tuple(p._with(group.place(p.data, i)) for i, p in enumerate(parts))
     return Spread(group, x.ring, axis, placed)

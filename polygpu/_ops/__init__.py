@@ -1,1 +1,1 @@
-"""Operations: they check, choose, allocate and make one call of a backend."""
+"""Operations. Each checks its operands, chooses a plan, allocates the result and makes one backend call."""

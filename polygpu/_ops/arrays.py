@@ -1,4 +1,4 @@
-"""Arrays as operands and results: their integers and memory layout, new arrays, and checks of `out`."""
+"""Arrays as operands and results: allocation, memory layout, and conversion of what users pass."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ..errors import CoefficientError, DeviceError, PolyGPUError
 
 
 def empty(compute: Memory, shape: tuple[int, ...], dtype: np.dtype[Any], *, zero: bool = False) -> Array:
-    """Make a new array on a device, of zeros if `zero`. In host memory it begins at a multiple of 64 bytes.
+    """Make a new array on a device, of zeros if `zero`. In host memory its address is a multiple of 64.
 
     Raises:
-        OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+        OutOfHostMemory, OutOfDeviceMemory: the array does not fit.
     """
-    if compute.xp is np or prod(shape) * dtype.itemsize >> 62:  # no card is asked for more
+    if compute.xp is np or prod(shape) * dtype.itemsize >> 62:  # new_array raises for 2^62 bytes
         array = new_array(shape, dtype, zero)
         note_made(array, zero)
         return array
@@ -42,7 +42,7 @@ def fill(compute: Memory, x: Array, value: int) -> None:
 
 
 def overlap(compute: Memory, a: Array, b: Array) -> bool:
-    """Whether two arrays may share memory."""
+    """Return whether two arrays may share memory."""
     if isinstance(a, np.ndarray):
         return np.may_share_memory(a, b)
     if a.flags.c_contiguous and b.flags.c_contiguous:
@@ -56,7 +56,7 @@ def overlap(compute: Memory, a: Array, b: Array) -> bool:
 
 
 def copied(x: Array, dtype: np.dtype[Any] | None = None) -> Array:
-    """Return a copy in C order, aligned, in another dtype of integers if one is given."""
+    """Return an aligned copy in C order; dtype: another integer dtype for the copy."""
     compute = backend_of(x)
     y = empty(compute, x.shape, x.dtype if dtype is None else dtype)
     compute.copy(x, y)
@@ -64,9 +64,9 @@ def copied(x: Array, dtype: np.dtype[Any] | None = None) -> Array:
 
 
 def contiguous(x: Any) -> Array:
-    """Return the array in C order and aligned for its dtype: x itself if it is so, else a copy."""
+    """Return x if it is in C order and aligned for its dtype, else a copy that is."""
     if isinstance(x, np.ndarray):
-        x = np.asarray(x)  # of a subclass, an array of its own
+        x = np.asarray(x)  # a subclass of ndarray becomes a plain ndarray
         usable = x.flags.c_contiguous and x.flags.aligned
     else:
         usable = x.flags.c_contiguous and backend_of(x).address(x) % x.dtype.itemsize == 0
@@ -74,20 +74,21 @@ def contiguous(x: Any) -> Array:
 
 
 def layouts(*operands: Any) -> tuple[tuple[int, ...], ...] | None:
-    """Return the strides of operands if one of them is not dense, else None.
+    """Return the strides of all operands if one of them is not dense, else None.
 
-    Records of calls know operands by their shapes, so the key of a call with other strides must hold them.
+    Records of calls (calls.py) identify the arrays of values by their shapes alone. So if an array is not
+    dense, the key of the call must hold its strides.
     """
     return None if all(x.flags.c_contiguous for x in operands) else tuple(x.strides for x in operands)
 
 
 def in_dtype(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Return the array in another dtype of integers, which holds its values, or x itself if x has it."""
+    """Return x in another integer dtype, which can hold its values; x itself if it already has the dtype."""
     return x if x.dtype == dtype else copied(x, dtype)
 
 
 def joined(arrays: Sequence[Array], axis: int) -> Array:
-    """Return a new array of these arrays, one behind the other along an axis, counted from the left."""
+    """Return a new array that concatenates these arrays along an axis, which is counted from the left."""
     first, start = arrays[0], 0
     before = (slice(None),) * axis
     compute = backend_of(first)
@@ -100,7 +101,7 @@ def joined(arrays: Sequence[Array], axis: int) -> Array:
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Whether an array of the first shape broadcasts to the second, by NumPy's rules."""
+    """Return whether an array of the first shape broadcasts to the second, by NumPy's rules."""
     try:
         return np.broadcast_shapes(shape, to) == to
     except ValueError:
@@ -123,8 +124,8 @@ def spread(x: Array, shape: tuple[int, ...]) -> Array:
 class NotAnArray:
     """Base of values whose residues NumPy must not compute with: ufuncs, functions and conversions raise.
 
-    `array * value` comes to the value's own operator. A subclass says in `_exits` what a user takes instead.
-    The functions in `_forwarded` read an attribute of the value or call its method, and so are right.
+    `array * value` calls the value's own operator. `_exits` of a subclass says what to use instead of NumPy.
+    The functions in `_forwarded` are allowed: they only read an attribute of the value or call its method.
     """
 
     __slots__ = ()
@@ -132,26 +133,24 @@ class NotAnArray:
     _forwarded: ClassVar[tuple[Any, ...]] = (np.shape, np.ndim)
 
     def _exits(self) -> str:
-        """Return a sentence, without its period, that names what to use in place of NumPy's functions."""
+        """Return a sentence, without its period, that names what to use instead of NumPy's functions."""
         raise NotImplementedError
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         if function in self._forwarded:
             return function._implementation(*args, **options)
         name = f"{function.__module__}.{function.__name__}"
-        raise CoefficientError(
-            f"{name} does not compute with a {type(self).__name__}. {self._exits()}."
-        )
+        raise CoefficientError(f"{name} does not compute with a {type(self).__name__}. {self._exits()}.")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
-        """Raise CoefficientError: neither residues nor coefficients are taken without being asked for."""
+        """Raise CoefficientError, since it is not clear whether residues or coefficients are meant."""
         raise CoefficientError(
             f"numpy.asarray does not make an array of a {type(self).__name__}. {self._exits()}."
         )
 
 
 def refuse_array(other: object) -> None:
-    """Raise CoefficientError if an operand is an array or a sequence of numbers; texts and bytes are not."""
+    """Raise CoefficientError if an operand is an array or a sequence, except a str, bytes or bytearray."""
     if isinstance(other, (NotAnArray, np.generic, str, bytes, bytearray)):
         return
     kinds = ("__array__", "__dlpack__", "__cuda_array_interface__")
@@ -164,23 +163,23 @@ def refuse_array(other: object) -> None:
 
 # ---- arrays of other libraries ----
 
-# DLPack's numbers for types of devices. Source: dlpack.h, DLDeviceType
+# DLPack's codes of device types. Source: dlpack.h, DLDeviceType
 _HOST_KINDS = (1, 3, 11)  # pageable memory; pinned by CUDA, by ROCm
 _GPU_KINDS = (2, 13)  # CUDA; CUDA's managed memory
 _OTHER_KINDS = {4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU"}
 
 
 def shared(x: Any, name: str, error: type[PolyGPUError] = CoefficientError) -> Any:
-    """Return the array of another library as one of NumPy or CuPy that shares its memory.
+    """Return an array of another library as an array of NumPy or CuPy that shares its memory.
 
-    It takes arrays with `__dlpack__`, such as those of PyTorch and JAX. All else is returned unchanged. If
-    `__dlpack__` refuses an array in host memory, for instance because DLPack lacks its dtype, the array's
-    `__array__` makes a copy.
+    Arrays of other libraries are those with `__dlpack__`, such as PyTorch's and JAX's. Anything else is
+    returned unchanged. If `__dlpack__` fails for an array in host memory, for instance because DLPack does
+    not have its dtype, the array's `__array__` makes a copy.
 
     Raises:
         DeviceError: the array is on a device that polygpu does not compute on.
-        BackendUnavailable: it is on a GPU that does not answer.
-        error: the library does not share the array.
+        BackendUnavailable: the array is on a GPU that does not answer.
+        error: the library refuses to share the array.
     """
     if isinstance(x, np.ndarray) or not hasattr(type(x), "__dlpack__") or is_device_array(x) or holds_poly(x):
         return x
@@ -222,7 +221,7 @@ def _first_line(error: Exception) -> str:
 
 
 def check_uncut(x: Any, dtype: np.dtype[Any], name: str) -> None:
-    """Raise CoefficientError for an array of JAX that should hold 64-bit residues and was cut to 32 bits."""
+    """Raise CoefficientError for a JAX array of residues whose dtype JAX has cut from 64 to 32 bits."""
     jax: Any = sys.modules.get("jax")
     kind: Any = getattr(jax, "Array", None)
     if kind is None or not isinstance(x, kind) or jax.config.jax_enable_x64:
@@ -251,7 +250,7 @@ _EXACT = "Nothing is rounded or guessed."
 
 
 def array_from(x: Any, name: str) -> str:
-    """Return an expression that makes an array with the method astype of x, an array of any library."""
+    """Return Python text, for advice: it makes of x, any library's array, an array with a method astype."""
     if hasattr(x, "astype"):
         return name
     module = "cupy" if hasattr(x, "__cuda_array_interface__") else "np"
@@ -259,7 +258,7 @@ def array_from(x: Any, name: str) -> str:
 
 
 def _wrong_dtype(name: str, x: Any, dtype: np.dtype[Any], are_coefficients: bool) -> CoefficientError:
-    """Return the error for an array x of another dtype than integers; its advice fits the array's library."""
+    """Return the error for an array x whose dtype is not an integer dtype; its advice fits x's library."""
     array, module = array_from(x, name), "cupy" if hasattr(x, "__cuda_array_interface__") else "np"
     way = f"Use {array}.astype({module}.int64)"
     if dtype.kind in "fc":
@@ -299,7 +298,7 @@ def _no_integer(name: str, x: Any, value: Any, are_coefficients: bool) -> Coeffi
 
 
 def _conversion(value: Any) -> str:
-    """Return an expression that makes an int of a value v; empty if there is none."""
+    """Return Python text, for advice, that makes an int of a value v, or "" if none is known."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return "int.from_bytes(v, 'little')"
     if isinstance(value, (bool, np.bool_, str)) or hasattr(type(value), "__index__"):
@@ -329,8 +328,8 @@ def _way_around(value: Any, name: str) -> str:
 
 
 def check_unmasked(x: object, name: str) -> None:
-    """Raise CoefficientError for an array of NumPy's that declares some entries invalid."""
-    masked = sys.modules.get("numpy.ma")  # None before the first masked array can exist
+    """Raise CoefficientError if x is a masked array of NumPy."""
+    masked = sys.modules.get("numpy.ma")  # None while numpy.ma is not imported: no masked array exists
     if masked and isinstance(x, masked.MaskedArray):
         raise CoefficientError(
             f"{name} is a masked array, and polygpu does not have masked entries. Use {name}.filled(0) or "
@@ -339,10 +338,15 @@ def check_unmasked(x: object, name: str) -> None:
 
 
 def as_integers(x: object, name: str = "x", *, are_coefficients: bool = False) -> Array:
-    """Return x as an array of machine integers, in C order and of its own dtype, or as one of Python ints.
+    """Return x, which holds integers, as an array in C order.
 
-    Python ints become int64 if all of them fit. All else raises CoefficientError, whose advice for floats is
-    `ring.from_floats` if x are coefficients.
+    An array of an integer dtype keeps its dtype. Python ints become int64 if all of them fit, else they stay
+    Python ints in an object array.
+
+    are_coefficients: whether the error for floats recommends `ring.from_floats`.
+
+    Raises:
+        CoefficientError: x holds something that is not an integer.
     """
     if type(x) is list or type(x) is tuple:
         small = _cpu.integers_of_list(x)

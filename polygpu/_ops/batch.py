@@ -1,4 +1,4 @@
-"""Batch axes of arrays (*batch, rows, n): pieces of long work, indexing and joining."""
+"""Batch axes of arrays (*batch, rows, n): long work in pieces, indexing and joining."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ from .arrays import broadcasts, contiguous, copied, empty, joined, overlap, spre
 from .calls import repeated
 from .results import batch_shapes
 
-ROWS = 32  # least rows of a thread in a piece of a long call: at a piece's end threads wait for each other
-_OF_VIEWS = {int, slice, type(None), type(Ellipsis)}  # types of indices that copy nothing
+ROWS = 32  # the least rows per thread in a piece of work, because threads wait for each other at its end
+_OF_VIEWS = {int, slice, type(None), type(Ellipsis)}  # types of indices for which NumPy returns a view
 
 
 # ---- long work ----
 
 
 def in_pieces(what: str, limbs: int, run: Callable[..., Any], out: Array, *operands: Array) -> None:
-    """Call run(*operands, out) on the host, as Work: in pieces of the batch where progress is reported.
+    """Call run(*operands, out) on the host as a Work (reporting.py): in pieces if progress is reported.
 
-    what: the text of the Work, with {} for the number of polynomials. limbs: of the ring. Batch axes of the
-    operands broadcast to those of `out`, as in run(). All arrays are C-contiguous.
+    what: the text of the Work, with {} for the number of polynomials.
+    limbs: the number of limbs of the ring.
+    run: broadcasts the batch axes of the operands to those of `out`.
+
+    All arrays are C-contiguous.
     """
     items = prod(out.shape[:-2])
     whole = [x.shape == out.shape or prod(x.shape[:-2]) == 1 for x in operands]
@@ -36,6 +39,7 @@ def in_pieces(what: str, limbs: int, run: Callable[..., Any], out: Array, *opera
     if all(whole):
         out, *operands = (x.reshape(-1, *x.shape[-2:]) for x in (out, *operands))  # type: ignore[assignment]
     threads = _cpu.num_threads()
+    # The number of rows in a piece (polynomials * limbs) is a multiple of the number of threads.
     unit = lcm(step, threads // gcd(threads, limbs))
     least = 1 if threads == 1 else -(-ROWS * threads // limbs)
     with Work(items, what, counted(items, "polynomial")) as work:
@@ -48,21 +52,24 @@ def in_pieces(what: str, limbs: int, run: Callable[..., Any], out: Array, *opera
 
 
 def checked_axis(axis: object, ndim: int) -> int:
-    """Return the batch axis, counted from the left."""
+    """Return the batch axis as an index from the left, after a check."""
     a = integer(axis, "axis")
     if not -ndim <= a < ndim:
-        raise ParameterError(f"axis={shown(a)} is not one of the {ndim} batch axes. Count them from 0, or from the last with -1.")
+        raise ParameterError(
+            f"axis={shown(a)} is not one of the {ndim} batch axes. Count them from 0, or from the last with "
+            "-1."
+        )
     return a % ndim
 
 
 def _batch_keys(key: Any) -> tuple[Any, ...]:
-    """Return a key of the batch axes as a tuple, which an Ellipsis fills up."""
+    """Return a key of the batch axes as a tuple that has an Ellipsis, for axes that the key does not name."""
     keys = key if isinstance(key, tuple) else (key,)
     return keys if any(k is Ellipsis for k in keys) else (*keys, Ellipsis)
 
 
 def _axes_of(key: Any) -> int:
-    """Return how many axes an entry of a key takes up."""
+    """Return how many batch axes an entry of a key indexes."""
     if key is None or key is Ellipsis:
         return 0
     if isinstance(key, (bool, list)) or hasattr(key, "dtype"):
@@ -72,7 +79,7 @@ def _axes_of(key: Any) -> int:
 
 
 def _gives_view(keys: tuple[Any, ...]) -> bool:
-    """Return whether the entries at these keys are a view."""
+    """Return whether indexing with these keys gives a view."""
     return all(type(key) in _OF_VIEWS or isinstance(key, np.integer) for key in keys)
 
 
@@ -87,14 +94,14 @@ def _items(x: Array) -> Array:
 
 
 def _item_numbers(x: Array, keys: tuple[Any, ...]) -> Array:
-    """Return the numbers of the items at keys of the host, counted over all batch axes."""
+    """Return the flat indices, over all batch axes, of the items at these keys, which are in host memory."""
     batch = x.shape[:-2]
     numbers: Array = np.arange(prod(batch)).reshape(batch)[keys]
     return numbers
 
 
 def _no_such_entry(error: IndexError, keys: tuple[Any, ...], x: Array) -> IndexError:
-    """Return the error for a key of the batch axes; NumPy's own counts the axes of limbs and coefficients."""
+    """Return the error for a wrong key. It replaces NumPy's, which counts limbs and coefficients as axes."""
     batch, used = x.shape[:-2], sum(map(_axes_of, keys))
     reason = str(error)
     if used > len(batch):
@@ -106,7 +113,7 @@ def _no_such_entry(error: IndexError, keys: tuple[Any, ...], x: Array) -> IndexE
 
 
 def index(x: Array, key: Any) -> Array:
-    """Return the entries at a key of the batch axes, by NumPy's rules: a C-contiguous view, else a copy."""
+    """Return the entries at a key of the batch axes, by NumPy's rules: a C-contiguous view, or a copy."""
     keys, compute, rest = _batch_keys(key), backend_of(x), x.shape[-2:]
     try:
         if _gives_view(keys):
@@ -126,11 +133,13 @@ def index(x: Array, key: Any) -> Array:
 def assign(x: Array, key: Any, value: Array) -> None:
     """Write values at a key of the batch axes, by NumPy's rules. The values may share memory with x.
 
-    Where an item is named twice, the last value stays.
+    If the key names an item twice, the last value stays.
     """
     keys, compute, rest = _batch_keys(key), backend_of(x), x.shape[-2:]
     if isinstance(x, np.ndarray) and not x.flags.writeable:
-        raise OutputError("The Poly is read-only, so nothing can be assigned to it. Use its copy(), which can be written.")
+        raise OutputError(
+            "The Poly is read-only, so nothing can be assigned to it. Use its copy(), which can be written."
+        )
     at = (*keys, slice(None), slice(None))
     if overlap(compute, x, value):
         value = copied(value)
@@ -159,6 +168,7 @@ def assign(x: Array, key: Any, value: Array) -> None:
     else:
         values = _items(contiguous(spread(value, (*place, *rest))))
         numbers = numbers.ravel()
+        # np.unique finds the first place of each item. In reversed order that is the last, whose value stays.
         different, last = np.unique(numbers[::-1], return_index=True)
         if len(different) < len(numbers):
             chosen = empty(compute, (len(different), *rest), x.dtype)
@@ -174,34 +184,34 @@ def reshape(x: Array, sizes: Any) -> Array:
         new = np.empty(batch, np.bool_).reshape(sizes).shape
     except (ValueError, TypeError, OverflowError):
         raise ParameterError(
-            f"shape={shown(sizes)} does not fit the batch shape {batch}. Give ints whose product is the number "
-            "of its entries. One of them may be -1."
+            f"shape={shown(sizes)} does not fit the batch shape {batch}. Give ints whose product is the "
+            "number of its entries. One of them may be -1."
         ) from None
     return x.reshape(*new, *x.shape[-2:])
 
 
 def stack(arrays: Sequence[Array], axis: object) -> Array:
-    """Arrays of one batch shape along a new batch axis."""
+    """Return arrays of one batch shape stacked along a new batch axis."""
     at = checked_axis(axis, arrays[0].ndim - 1)
     shape = arrays[0].shape
     for x in arrays:
         if x.shape != shape:
             raise ParameterError(
-                f"polys have the batch shapes {batch_shapes(arrays)}, which must be equal for stack. Reshape or "
-                "index their batch axes."
+                f"polys have the batch shapes {batch_shapes(arrays)}, which must be equal for stack. Reshape "
+                "or index their batch axes."
             )
     return _stacked(at, *arrays)
 
 
 def concatenate(arrays: Sequence[Array], axis: object) -> Array:
-    """Arrays along a batch axis that they have."""
+    """Return arrays joined along a batch axis that they have."""
     at = checked_axis(axis, arrays[0].ndim - 2)
     before, after = arrays[0].shape[:at], arrays[0].shape[at + 1 :]
     for x in arrays:
         if x.shape[:at] != before or x.shape[at + 1 :] != after:
             raise ParameterError(
-                f"polys have the batch shapes {batch_shapes(arrays)}, which must be equal except in axis {at}. "
-                "Reshape or index their batch axes."
+                f"polys have the batch shapes {batch_shapes(arrays)}, which must be equal except in axis "
+                f"{at}. Reshape or index their batch axes."
             )
     return _joined(at, *arrays)
 

@@ -1,8 +1,8 @@
-"""Repeated calls: what a call did is recorded once, and done again for operands of the same shapes.
+"""Repeated calls: what a call did is recorded once, and replayed for operands of the same shapes.
 
-The key of a record holds all that decides what a call does and is no number in memory: the operation, plans,
-domains, shapes and options. The numbers in memory are operands, constants too, such as the residues of an
-int: another constant is another operand, not another record.
+A record is found by a key. The key holds everything that decides what the call does except the contents of
+arrays: the operation, plans, domains, shapes and options. Constants, such as the residues of an int, are
+arrays too. So a call with another constant is replayed from the same record.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ from .arrays import copied, overlap
 _Operation = TypeVar("_Operation", bound=Callable[..., Any])
 _Kind = TypeVar("_Kind")
 
-_calls = Calls()  # of operations on arrays that belong to no ring
-_is_observed: ContextVar[bool] = ContextVar("polygpu_is_observed", default=False)  # whether a call is
-_PLANS: set[type] = set()  # further types of plans, which are equal only to themselves
+_calls = Calls()  # records of operations on arrays that belong to no ring
+# Whether a call is being recorded.
+_is_observed: ContextVar[bool] = ContextVar("polygpu_is_observed", default=False)
+_PLANS: set[type] = set()  # classes registered by is_plan
 _PLAIN = frozenset((int, str, bool, type(None)))  # types of options that a key holds by value
-_ARRAYS: set[type] = {ndarray}  # types of arrays that were operands
+_ARRAYS: set[type] = {ndarray}  # types of arrays that have been operands
 
 
 class _Entry(NamedTuple):
-    """What repeats a call, and what its result is."""
+    """A recorded call: the function that replays it, and what its result is."""
 
     replay: Replay
-    plan: Any  # of the result: None for that of the first value, or the number of an argument
-    domain: Domain | None  # None for a result that is an array
-    watched: list[Any]  # references to plans with which the entry goes
+    plan: Any  # the result's plan; None: that of the first value; an int: that of this argument
+    domain: Domain | None  # the result's domain; None if the result is an array
+    watched: list[Any]  # weak references to plans; the entry is dropped when one of them is gone
 
 
 def is_plan(kind: type[_Kind]) -> type[_Kind]:
-    """Let keys hold objects of a class that are frozen, and equal only to themselves."""
+    """Register a class of plans, so that keys may hold them. Plans are frozen and compared by identity."""
     _PLANS.add(kind)
     return kind
 
@@ -59,9 +60,10 @@ def record(
     operands: Sequence[Array],
     out: Array | None,
 ) -> Array:
-    """Do the work of a call whose record is not there or does not serve; record it if it can be repeated.
+    """Do the work of a call that was not replayed, and record it if it can be repeated.
 
-    The key also tells which operands are one object, and which is `out`.
+    A record that exists, but could not be replayed for these operands, stays as it is. The key must also tell
+    which operands are the same object, and which of them is `out`.
     """
     if key in calls or not _apart(compute, operands):
         return work()
@@ -73,17 +75,17 @@ def record(
 
 
 def device_of(x: Array) -> int | None:
-    """Return the number of the card on which an array lies, or None in host memory: a part of keys."""
+    """Return the index of the GPU on which an array lies, or None in host memory. It is a part of keys."""
     return None if type(x) is np.ndarray else x.data.device_id  # type: ignore[attr-defined]
 
 
 def repeated(operation: _Operation) -> _Operation:
-    """Let an operation replay what its first call with such arguments did.
+    """Wrap an operation so that a call with the same key replays what the first such call did.
 
-    Its arguments are values, arrays, plans, bases, and options: ints, texts, None, and tuples of them; with
-    an option of another type it runs as it is. The plan of the first value keeps the record, else the first
-    basis. A result in the ring of the first value is of that value's class. The memory for the result is
-    given as `out=`.
+    The arguments of the operation are values, arrays, plans, bases, options (ints, strings, bools, None) and
+    tuples of these. With an argument of another type it runs without a record. The record is kept by the ring
+    of the first value, or, without values, by the basis that is the first argument. A result in the ring of
+    the first value has that value's class. The array for the result is passed as `out=`.
     """
 
     @wraps(operation)
@@ -92,7 +94,7 @@ def repeated(operation: _Operation) -> _Operation:
         operands: list[Array] = []
         first: Any = None
         known = True
-        for x in arguments:  # as in _describe(), which takes longer
+        for x in arguments:  # the frequent cases of _describe(), inline because it takes longer
             kind = type(x)
             if kind in _PLAIN:
                 parts.append(kind)
@@ -140,9 +142,9 @@ def _owner(x: Any) -> Basis | None:
 def _entry(
     made: Any, found: Record, arguments: tuple[Any, ...], owner: Any, calls: Calls, key: tuple[Any, ...]
 ) -> _Entry:
-    """Return what is stored of a call that can be repeated.
+    """Return the entry to store for a call that can be repeated.
 
-    It keeps no plan of its arguments alive: the entry goes when one of them does.
+    It does not keep the plans of the arguments alive: the entry is dropped when one of them is gone.
     """
     plan: Any = None
     if isinstance(made, Value) and made._plan is not owner:
@@ -159,9 +161,9 @@ def _drop(calls: Callable[[], Calls | None], key: tuple[Any, ...], _: Any) -> No
 
 
 def _describe(x: Any, parts: list[Any], operands: list[Array]) -> bool:
-    """Append what an argument adds to the key and to the operands; False for one that no key can hold.
+    """Append what an argument adds to the key and to the operands. Return False if no key can hold it.
 
-    An array without axes may stand for a number that decides what the operation does.
+    No key can hold an array without axes: its number may decide what the operation does.
     """
     kind = type(x)
     if kind in _PLAIN:
@@ -192,7 +194,7 @@ def _describe(x: Any, parts: list[Any], operands: list[Array]) -> bool:
 
 
 def _plans_in(arguments: tuple[Any, ...]) -> Iterator[Any]:
-    """Yield the plans that a key names by their identity, which another one may have after them."""
+    """Yield the plans that a key names by their id(), which a later object may have when they are gone."""
     for x in arguments:
         if isinstance(x, Value):
             yield x._plan
@@ -212,13 +214,13 @@ def _observing() -> Iterator[None]:
 
 
 def _apart(compute: Memory, operands: Sequence[Array]) -> bool:
-    """Whether no two operands share memory, but for those that are one object."""
+    """Return whether no two operands share memory, except operands that are the same object."""
     pairs = ((x, y) for i, x in enumerate(operands) for y in operands[:i] if x is not y)
     return not any(x.size and y.size and overlap(compute, x, y) for x, y in pairs)
 
 
 def _moved_apart(x: Any, copies: dict[int, Array]) -> Any:
-    """Return an argument with copies of its arrays, which are the same for the same array."""
+    """Return the argument with its arrays copied. An array that occurs several times is copied once."""
     if isinstance(x, Value):
         return x._with(_moved_apart(x._data, copies))
     if isinstance(x, tuple):
@@ -232,10 +234,10 @@ def _moved_apart(x: Any, copies: dict[int, Array]) -> Any:
 def _observed(
     operation: Callable[..., Any], arguments: tuple[Any, ...], out: Array | None, operands: list[Array]
 ) -> tuple[Any, Record | None]:
-    """Return what an operation returns, and the record where the call can be repeated.
+    """Return the result of an operation, and its record, or None if the call cannot be repeated.
 
-    Of memory that operands share, a record could not tell whose it is: then the call works on copies, if it
-    is not a part of another one that is observed.
+    If operands share memory, a record could not tell to which of them an address belongs. Then the operation
+    works on copies, unless `out` is given or the call is a part of another call that is being recorded.
     """
     if out is None and not _is_observed.get() and not _apart(backend_of(operands[0]), operands):
         copies: dict[int, Array] = {}

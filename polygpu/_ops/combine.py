@@ -16,10 +16,12 @@ from .results import result_array, result_shape
 
 
 def combine(values: Sequence[V], ints: Any, constant: Any, step: int, out: Array | None = None) -> V:
-    """Return sums of multiples of values in one domain, one for each row of integers.
+    """Return linear combinations of values in one domain, one for each row of `ints`.
 
-    ints: (..., number of values). constant: integers that broadcast to the result's batch, added to every
-    step-th entry. Data of the values may have any strides.
+    ints: the factors, of shape (..., number of values).
+    constant: integers that broadcast to the result's batch shape. They are added to every step-th entry.
+
+    The arrays of the values may have any strides.
     """
     basis, arrays = values[0]._plan.basis, [x._data for x in values]
     compute = backend_for(basis, arrays[0])
@@ -28,8 +30,8 @@ def combine(values: Sequence[V], ints: Any, constant: Any, step: int, out: Array
         raise ParameterError("ints is a single integer. Give a list of integers, one for each of polys.")
     if integers.shape[-1] != len(values):
         raise ParameterError(
-            f"ints has shape {integers.shape}, which does not end in {len(values)}, the number of polys. Give "
-            "one integer for each of them along the last axis."
+            f"ints has shape {integers.shape}, which does not end in {len(values)}, the number of polys. "
+            "Give one integer for each of them along the last axis."
         )
     batch = (*integers.shape[:-1], *result_shape(*arrays)[:-2])
     residues = None

@@ -1,7 +1,8 @@
 """Sums of products over batch axes: matmul, dot and einsum of elements.
 
-Evaluated elements multiply point by point. So such a sum is a product of small matrices for each point of
-each limb. Rings without a complete transform multiply polynomials and add the products up.
+Evaluated elements multiply point by point. So for them a sum of products is a product of small matrices at
+each point of each limb. In rings without a complete transform, polynomials are multiplied and the products
+added.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from .results import result_array, result_shape
 from .transform import intt, to_domain
 from .verify import check_matrices_of_points
 
-# The label of a batch axis: a letter, or, for axes that broadcast, the place from the right: -1, -2, ...
+# The label of a batch axis: a letter, or -1, -2, ... for axes that broadcast, counted from the right.
 Label = str | int
 
-_CHUNK_BYTES = 1 << 26  # of products of polynomials that are held at a time, until they are added up
+_CHUNK_BYTES = 1 << 26  # bytes of products of polynomials that are made before they are added
 
 
 # An axis that neither the result nor another operand has is summed before the operand is transformed.
@@ -38,20 +39,20 @@ _CHUNK_BYTES = 1 << 26  # of products of polynomials that are held at a time, un
 
 @repeated
 def matmul(a: V, b: V, *, out: Array | None = None) -> V:
-    """Return the product of two matrices of elements, by NumPy's rules; evaluated if an operand is."""
+    """Return the product of two matrices of elements by NumPy's rules. It is evaluated if an operand is."""
     return _contract((a, b), *matmul_labels(a._batch, b._batch), out)
 
 
 def matmul_labels(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[list[list[Label]], list[Label]]:
-    """Return the labels of both operands' axes, and the result's, for a product of these batch shapes."""
+    """Return the labels of each operand's axes, and of the result's, for `matmul` of these batch shapes."""
     for name, batch in (("a", a), ("b", b)):
         if not batch:
             raise ParameterError(f"{name} is a single polynomial, which is not a matrix. Use a * b.")
     k = b[-2] if len(b) > 1 else b[-1]
     if a[-1] != k:
         raise ParameterError(
-            f"a has batch shape {a} and b has batch shape {b}. The last axis of a, {a[-1]}, must be as long as "
-            f"the {'second last' if len(b) > 1 else 'only'} axis of b, {k}. Reshape or index one of them."
+            f"a has batch shape {a} and b has batch shape {b}. The last axis of a, {a[-1]}, must be as long "
+            f"as the {'second last' if len(b) > 1 else 'only'} axis of b, {k}. Reshape or index one of them."
         )
     batches: list[list[Label]] = [list(range(2 - len(batch), 0)) for batch in (a, b)]
     rows: list[Label] = ["m"] if len(a) > 1 else []
@@ -62,13 +63,15 @@ def matmul_labels(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[list[list[Lab
 
 @repeated
 def dot(a: V, b: V, axis: object, strides: Layouts = None, *, out: Array | None = None) -> V:
-    """Return the sum of a[i] * b[i] over an axis of the broadcast batch shape; domains as in matmul.
+    """Return the sum of a * b over an axis of their broadcast batch shape. It is evaluated if an operand is.
 
-    strides: layouts(a, b), for the record alone.
+    strides: layouts(a, b). It only serves to identify the repeated call.
     """
     ndim = len(result_shape(a._data, b._data)) - 2
     if not ndim:
-        raise ParameterError("a and b are single polynomials, so dot has no batch axis to sum over. Use a * b.")
+        raise ParameterError(
+            "a and b are single polynomials, so dot has no batch axis to sum over. Use a * b."
+        )
     summed = checked_axis(axis, ndim) - ndim
     output: list[Label] = [label for label in range(-ndim, 0) if label != summed]
     labels: list[list[Label]] = [list(range(-len(x._batch), 0)) for x in (a, b)]
@@ -76,7 +79,7 @@ def dot(a: V, b: V, axis: object, strides: Layouts = None, *, out: Array | None 
 
 
 def einsum(subscripts: object, values: Sequence[V], out: Array | None = None) -> V:
-    """Return sums of products over labelled batch axes, by NumPy's rules; domains as in matmul."""
+    """Return the einsum of values over batch axes by NumPy's rules. It is evaluated if an operand is."""
     strides = layouts(*(x._data for x in values))
     return _einsum(*values, subscripts, strides, out=out)  # type: ignore[no-any-return]
 
@@ -91,9 +94,11 @@ def _einsum(*values_and_subscripts: Any, out: Array | None = None) -> Any:
 
 
 def parsed_subscripts(subscripts: object, ndims: Sequence[int]) -> tuple[list[list[Label]], list[Label]]:
-    """Return the labels of each operand's axes, and the result's."""
+    """Return the labels of each operand's axes, and those of the result's axes."""
     if not isinstance(subscripts, str):
-        raise ParameterError(f"subscripts={subscripts!r} must be a str, such as 'ij,jk->ik'.")
+        raise ParameterError(
+            f"subscripts must be a str such as 'ij,jk->ik', not {type(subscripts).__name__}."
+        )
     inputs, arrow, result = subscripts.replace(" ", "").partition("->")
     terms = inputs.split(",")
     for term in [*terms, result]:
@@ -135,14 +140,14 @@ def _labels(term: str, ndim: int, operand: int) -> list[Label]:
     letters = len(term.replace("...", ""))
     if letters > ndim or (letters < ndim and "..." not in term):
         raise ParameterError(
-            f"In subscripts, {term!r} has {letters} labels, and operand {operand} has {ndim} batch axes. Give "
-            "one label for each axis. Coefficients and limbs are not batch axes."
+            f"In subscripts, {term!r} has {letters} labels, and operand {operand} has {ndim} batch axes. "
+            "Give one label for each axis. Coefficients and limbs are not batch axes."
         )
     return _split(term, ndim - letters)
 
 
 def _split(term: str, axes: int) -> list[Label]:
-    """Return the labels of a term: its letters, and numbers for the `axes` axes of '...'."""
+    """Return the labels of a term: its letters, and -1, -2, ... for '...', which stands for `axes` axes."""
     before, dots, after = term.partition("...")
     return [*before, *range(-axes if dots else 0, 0), *after]
 
@@ -151,7 +156,7 @@ def _split(term: str, axes: int) -> list[Label]:
 
 
 class _Term:
-    """An operand or a result: batch axes with their labels, then rows and points."""
+    """An operand or a result: an array of labelled batch axes, rows and points, and the labels."""
 
     __slots__ = ("data", "labels")
 
@@ -176,7 +181,7 @@ def _contract(
     output: list[Label],
     out: Array | None,
 ) -> V:
-    """Return the sum of the products over all labels that the result lacks."""
+    """Return the products of the values, summed over all labels that `output` does not have."""
     ring, arrays = values[0]._plan, [x._data for x in values]
     sizes = label_sizes([x._batch for x in values], labels)
     compute = backend_of(arrays[0])
@@ -190,14 +195,14 @@ def _contract(
         _prepare(ring, terms[i], needed, x._domain, domain)
     taken = out is not None and any(overlap(compute, term.data, data) for term in terms)
     target = empty(compute, data.shape, data.dtype) if taken else data
-    # No term has axes of length 1.
+    # Axes of length 1 were removed from the terms, so their labels are left out of the result's as well.
     kept = [x for x in output if any(x in term.labels for term in terms)]
     final = _Term(target.reshape(*(sizes[x] for x in kept), *data.shape[-2:]), kept)
     total = terms[0]
     for i, term in enumerate(terms[1:], 1):
         later = {x for other in terms[i + 1 :] for x in other.labels}
         result = final if i == len(terms) - 1 else _between(compute, total, term, {*output, *later})
-        if domain == "eval" and ring.leaf_size == 1 and not ring.basis.wide:  # others have no matmul_points
+        if domain == "eval" and ring.leaf_size == 1 and not ring.basis.wide:  # matmul_points needs this
             _multiply_points(ring, compute, total, term, result)
         else:
             _add_products(ring, domain, total, term, result)
@@ -212,7 +217,7 @@ def _contract(
 
 
 def label_sizes(batches: Sequence[tuple[int, ...]], labels: list[list[Label]]) -> dict[Label, int]:
-    """Return the length of each label for operands of these batch shapes; axes of length 1 broadcast."""
+    """Return the length of each label's axes for operands of these batch shapes; length 1 broadcasts."""
     sizes: dict[Label, int] = {}
     for i, (batch, names) in enumerate(zip(batches, labels, strict=True)):
         for label, size in zip(names, batch, strict=True):
@@ -231,14 +236,15 @@ def label_sizes(batches: Sequence[tuple[int, ...]], labels: list[list[Label]]) -
                     f"axis {label!r}" if isinstance(label, str) else f"axis {label} of those that broadcast"
                 )
                 raise ParameterError(
-                    f"Operand {i} has batch shape {batch}, with length {size} in {name}, and an operand before "
-                    f"it has length {known}. These lengths must be equal or 1. Index or reshape an operand."
+                    f"Operand {i} has batch shape {batch}, with length {size} in {name}, and an operand "
+                    f"before it has length {known}. These lengths must be equal or 1. Index or reshape an "
+                    "operand."
                 )
     return sizes
 
 
 def _squeezed(compute: Memory, data: Array, labels: list[Label]) -> _Term:
-    """Return the operand with the diagonal of labels that repeat, without axes of length 1; a view."""
+    """Return a view of the operand: the diagonal of axes with the same label, without axes of length 1."""
     names, xp = list(labels), compute.xp
     for label in labels:
         while names.count(label) > 1:
@@ -253,7 +259,7 @@ def _squeezed(compute: Memory, data: Array, labels: list[Label]) -> _Term:
 
 
 def _prepare(ring: RingPlan, term: _Term, needed: set[Label], source: Domain, target: Domain) -> None:
-    """Sum over the axes whose labels are not needed, then bring the sum into the domain."""
+    """Sum a term over the axes whose labels are not needed, then bring it to the domain `target`."""
     own = tuple(i for i, x in enumerate(term.labels) if x not in needed)
     if own:
         term.data = sum_over(ring.basis, term.data, own)
@@ -263,22 +269,24 @@ def _prepare(ring: RingPlan, term: _Term, needed: set[Label], source: Domain, ta
 
 
 def _between(compute: Memory, left: _Term, right: _Term, needed: set[Label]) -> _Term:
-    """Memory for the product of two terms, with the axes that the result or later terms need."""
+    """Return memory for the product of two terms, with the axes that the result or later terms need."""
     sizes = left.sizes | right.sizes
     labels = [x for x in sizes if x in needed]
     shape = (*(sizes[x] for x in labels), *left.data.shape[-2:])
     return _Term(empty(compute, shape, left.data.dtype), labels)
 
 
+# The labels of the axes that are merged into the batch axis, the rows and the columns of matrices.
 Groups = tuple[list[Label], list[Label], list[Label]]
 
 
 def _multiply_points(ring: RingPlan, compute: Backend, left: _Term, right: _Term, out: _Term) -> None:
-    """One batch of matrix products for each point.
+    """Multiply two terms as one batch of matrices at each point.
 
-    Axes that only one operand has are rows or columns. Several such axes are merged into one. Where memory
-    does not allow that, all but the last join the batch, and the other operand is repeated along them by
-    strides of 0. Where that does not help either, arrays that do not fit are copied.
+    Axes that only the left operand has become rows, axes that only the right operand has become columns.
+    Several row axes, or several column axes, are merged into one if their strides allow it. If not, all but
+    the last join the batch, and the other operand is repeated along them by strides of 0. If that does not
+    help either, arrays are copied.
     """
     sizes = left.sizes | right.sizes
     summed = [x for x in left.labels if x not in out.labels]
@@ -306,7 +314,7 @@ def _multiply_points(ring: RingPlan, compute: Backend, left: _Term, right: _Term
 
 
 def _view(compute: Memory, term: _Term, groups: Groups, sizes: dict[Label, int]) -> Array:
-    """Return the term's axes in the groups' order, repeated along axes that the term lacks."""
+    """Return a view with the axes in the order of the groups. It repeats along axes that the term lacks."""
     order = [x for group in groups for x in group]
     view = term.axes(order)
     shape = (*(sizes[x] for x in order), *view.shape[-2:])
@@ -314,7 +322,7 @@ def _view(compute: Memory, term: _Term, groups: Groups, sizes: dict[Label, int])
 
 
 def _merges(view: Array, groups: Groups) -> bool:
-    """Whether the axes of each group can become one axis without a copy."""
+    """Return whether the axes of each group can become one axis without a copy."""
     at = 0
     for group in groups:
         for i in range(at, at + len(group) - 1):
@@ -325,12 +333,12 @@ def _merges(view: Array, groups: Groups) -> bool:
 
 
 def _reshaped(view: Array, fits: bool, shape: tuple[int, ...]) -> Array:
-    """Return a view with the axes of groups merged, of a copy if memory does not allow that."""
+    """Return the array with the axes of each group merged: a view if it `fits`, else a copy."""
     return (view if fits else contiguous(view)).reshape(shape)
 
 
 def _add_products(ring: RingPlan, domain: Domain, left: _Term, right: _Term, out: _Term) -> None:
-    """Sum products of polynomials into the result, some at a time."""
+    """Multiply the polynomials of two terms and sum the products into `out`, about _CHUNK_BYTES at a time."""
     summed = [x for x in left.labels if x not in out.labels]
     count = prod(left.sizes[x] for x in summed)
     compute = backend_of(out.data)

@@ -1,4 +1,6 @@
-"""The steps of a transform that several memories share (_core/plans/four_step.py), each on a part of values.
+"""The steps of a transform of values that lie in several memories (_core/plans/four_step.py).
+
+Each step works on a part of the values.
 
 A part is an array (*batch, limbs, height, count) of neighbouring columns, where count is a power of two, or
 an array (*batch, limbs, count, width) of neighbouring rows. Its last two axes are dense. A step writes into
@@ -21,7 +23,7 @@ Transform = Callable[[NttPlan, Array, Array], Any]
 
 
 def forward_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None = None) -> None:
-    """Transform columns, from number `first` on, and multiply by twiddles: forward_rows takes the result."""
+    """Transform columns first, first + 1, ... and multiply by twiddles. forward_rows is the next step."""
     target = x if out is None else out
     transform_columns(plan, x, target, backend_of(x).ntt)
     compute = backend_of(x)
@@ -29,7 +31,7 @@ def forward_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None 
 
 
 def inverse_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None = None) -> None:
-    """Undo forward_columns: multiply the result of inverse_rows by twiddles, and transform columns back."""
+    """Undo forward_columns: multiply columns, made by inverse_rows, by twiddles and transform them back."""
     target = x if out is None else out
     compute = backend_of(x)
     twist(plan, x, 0, twiddles(plan, compute, -first), twiddles(plan, compute, -1), target)
@@ -37,12 +39,12 @@ def inverse_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None 
 
 
 def forward_rows(plan: FourStepPlan, x: Array, out: Array | None = None) -> None:
-    """Transform rows, after forward_columns, to the evaluation domain in the order of the ring."""
+    """Transform rows, made by forward_columns, to the evaluation domain in the order of the ring."""
     transform_rows(plan, x, x if out is None else out, backend_of(x).ntt)
 
 
 def inverse_rows(plan: FourStepPlan, x: Array, out: Array | None = None) -> None:
-    """Transform evaluated rows back: inverse_columns takes the result."""
+    """Transform evaluated rows back. inverse_columns is the next step."""
     transform_rows(plan, x, x if out is None else out, backend_of(x).intt)
 
 
@@ -51,7 +53,8 @@ def transform_columns(
 ) -> None:
     """Transform each column alone by a backend's ntt or intt, without twiddles.
 
-    is_open: the first levels of the whole transform; transform_below does the others.
+    is_open: instead do the first levels of butterflies of the whole transform, and leave the other levels to
+    transform_below. The columns are then called open.
     """
     count = x.shape[-1]
     for limb, part, target in _limbs(x, out):
@@ -67,10 +70,11 @@ def transform_rows(plan: FourStepPlan, x: Array, out: Array, transform: Transfor
 def transform_columns_apart(
     plan: FourStepPlan, x: Array, buffer: Array, out: list[Array], transform: Transform
 ) -> None:
-    """Transform open columns of x. The rows of the result go to the arrays of `out`, as many to each.
+    """Transform open columns of x (see `transform_columns`), and divide the result's rows evenly among `out`.
 
-    An array of `out` is a part of the buffer, or lies elsewhere and may have rows that lie apart. The buffer
-    has x's shape and may be x. Needs a backend that prefers_tables, and 2^levels_above >= len(out).
+    Each array in `out` is a part of `buffer`, or lies elsewhere and may have gaps between its rows. `buffer`
+    has x's shape and may be x. The backend must prefer tables (`prefers_tables`), and
+    2^plan.levels_above must be at least len(out).
     """
     count, rows = x.shape[-1], x.shape[-2] // len(out)
     for limb, part, target in _limbs(x, buffer):
@@ -84,17 +88,17 @@ def transform_columns_apart(
 
 
 def transform_below(plan: FourStepPlan, x: Array, first: int, out: Array, transform: Transform) -> None:
-    """Transform rows, from number `first` on, between open columns and the evaluation domain; no twiddles.
+    """Transform rows first, first + 1, ... from open columns to the evaluation domain, or back; no twiddles.
 
-    x: (*batch, limbs, count, width), count a power of two that divides `first`. Needs a backend that
-    prefers_tables.
+    x: (*batch, limbs, count, width), where count is a power of two that divides `first`. The backend must
+    prefer tables (`prefers_tables`).
     """
     for limb, part, target in _limbs(x, out):
         transform(plan.rows_below(limb, first, part.shape[0]), part.reshape(1, -1), target.reshape(1, -1))
 
 
 def twiddles(plan: FourStepPlan, compute: Backend, power: int) -> list[Array]:
-    """Return the twiddles of all rows to a power: for each limb an array (height, 1, 1)."""
+    """Return the twiddles of all rows, raised to `power`: for each limb an array (height, 1, 1)."""
     found = []
     for limb in range(len(plan.basis.moduli)):
         high, low = map(compute.constant, plan.row_twiddles(limb, power))
@@ -106,10 +110,11 @@ def twiddles(plan: FourStepPlan, compute: Backend, power: int) -> list[Array]:
 def twist(
     plan: FourStepPlan, x: Array, row: int, starts: list[Array], steps: list[Array], out: Array
 ) -> None:
-    """Multiply entry (r, j) by start step^j, where start and step are those of row `row` + r.
+    """Multiply entry (r, j) by start * step^j, where start and step are those of row `row` + r.
 
-    x: (*batch, limbs, rows, count), any part of the matrix; entries of the last axis are neighbours. out: of
-    x's shape, perhaps x itself; or with the columns in runs, (*batch, limbs, rows, runs, count / runs).
+    x: (*batch, limbs, rows, count), any part of the matrix; the last axis is dense.
+    out: an array of x's shape, which may be x; or one whose columns are split into runs,
+    (*batch, limbs, rows, runs, count / runs).
     """
     compute, rows = backend_of(x), slice(row, row + x.shape[-2])
     for limb, part, target in _limbs(x, out):
@@ -118,7 +123,7 @@ def twist(
 
 
 def _limbs(x: Array, out: Array) -> Iterator[tuple[int, Array, Array]]:
-    """For each limb of each polynomial: the limb's number, its entries in x and in out."""
+    """Yield for each limb of each polynomial the index of the limb, its entries in x and those in `out`."""
     if x.size:
         for at in np.ndindex(x.shape[:-2]):
             yield at[-1], x[at], out[at]

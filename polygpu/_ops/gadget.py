@@ -1,4 +1,4 @@
-"""Gadgets: digits of a value to a base, and products with ciphertexts that hide multiples of weights."""
+"""Gadget decomposition: digits of a value to a base, and products of the digits with GGSW ciphertexts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ Precision = Literal["exact", "double"]
 
 
 class Matrices(NamedTuple):
-    """GGSW ciphertexts of batch shape (..., k, levels, k); prepared: see prepare()."""
+    """GGSW ciphertexts; with domain "prepared" the data were made by prepare().
+
+    shape: the batch shape (..., k, levels, k), where k is the number of components of a ciphertext.
+    """
 
     data: Array
     domain: Domain | Literal["prepared"]
@@ -48,7 +51,10 @@ class Matrices(NamedTuple):
 def gadget_of(
     ring: RingPlan, bits: object, levels: object, components: int = 0, precision: Precision = "exact"
 ) -> Gadget:
-    """Return the plan of digits modulo a ring's one modulus; with components > 0, of products too."""
+    """Return the plan for splitting values into digits; the ring has one modulus.
+
+    With components > 0 the plan can also multiply ciphertexts of this many components by matrices.
+    """
     _check_words(ring)
     b, count = _checked_digits(ring.basis.moduli[0], bits, levels)
     if not components:
@@ -61,21 +67,21 @@ def gadget_of(
 
 
 class RnsGadget:
-    """Digits of values of several limbs, and products of these digits with matrices."""
+    """The base class of plans for digits in rings of several limbs. External products use matmul."""
 
     by_polynomials = True
-    ring: RingPlan  # of the ciphertexts
-    T: RingPlan  # of digits and matrices
-    levels: int
+    ring: RingPlan  # the ring of the ciphertexts
+    T: RingPlan  # the ring of the digits and matrices
+    levels: int  # the number of digits
 
     def digits_of(self, c: Value) -> Value:
-        """Return the digits, (*batch, levels), modulo T, evaluated where T has a complete transform."""
+        """Return the digits modulo T, (*batch, levels), evaluated if T has a complete transform."""
         raise NotImplementedError
 
 
 @is_plan
 class ComposedGadget(RnsGadget):
-    """Digits to a base B = 2^bits of the whole value modulo Q, the product of the moduli.
+    """Digits to a base B = 2^bits of the integers modulo Q that the limbs represent together.
 
     The digits of x are those of y = floor((2 x B^levels + Q) / (2 Q)) modulo B^levels.
     """
@@ -83,8 +89,8 @@ class ComposedGadget(RnsGadget):
     def __init__(self, ring: RingPlan, bits: int, levels: int) -> None:
         self.ring = self.T = ring
         self.levels, limbs = levels, tuple(range(ring.rows))
-        # y 2^64 / B^levels modulo 2^64, whose digits are those of y. Multiples of Q, which a fast conversion
-        # leaves in x, become multiples of 2^64.
+        # Computes y * 2^64 / B^levels modulo 2^64, whose leading digits are those of y. A fast conversion may
+        # add a multiple of Q to x. This adds a multiple of 2^64 to the result, which is 0 modulo 2^64.
         self.rounding = Conversion(
             Residues(ring.moduli, limbs, ring.rows),
             Residues((1 << 64,), (0,), 1),
@@ -97,7 +103,7 @@ class ComposedGadget(RnsGadget):
         self.gadget = _plan(basis_of((1 << 64,)), None, bits, levels)
 
     def digits_of(self, c: Value) -> Value:
-        """Return the digits, (*batch, levels), evaluated where the ring has a complete transform."""
+        """Return the digits, (*batch, levels), evaluated if the ring has a complete transform."""
         made = Value(self.ring, self.in_coefficients(c), "coef")
         return ntt(made, made._data) if self.ring.leaf_size == 1 else made
 
@@ -117,9 +123,10 @@ class ComposedGadget(RnsGadget):
 
 @is_plan
 class LimbGadget(RnsGadget):
-    """Digits that are groups of limbs.
+    """Digits that are groups of limbs, as in key switching.
 
-    Matrices hide multiples of P g_j modulo T, the moduli of Q and P. Sums are divided by P.
+    The matrices encrypt multiples of P * g_j (see `rns.gadget`) modulo T, the ring with the moduli of Q and
+    of P. Sums of products are divided by P.
     """
 
     def __init__(self, switch: KeySwitch) -> None:
@@ -131,41 +138,44 @@ class LimbGadget(RnsGadget):
         return ntt(made, made._data)
 
     def divided(self, total: Value, out: Array | None) -> Value:
-        """Return a sum modulo T divided by P and rounded, in its domain; the sum is overwritten."""
+        """Return a sum modulo T divided by P and rounded, in the sum's domain. Overwrite the sum."""
         return divided(total, self.ring, "nearest", self.switch.conversion, out=out, scratch=total._domain)
 
 
 def _limb_gadget(way: KeySwitch, levels: int, name: str) -> LimbGadget:
-    """Return the plan of digits that are groups of limbs; name: of the matrices, which have `levels`."""
+    """Return the LimbGadget of a key switch.
+
+    levels: the number of levels of the matrices. name: what errors call the matrices.
+    """
     count = len(way.parts)
     if levels != count:
         raise ParameterError(
-            f"{name}: {levels} levels, must be {count}, one for each digit of {way.size} of the "
-            f"{way.ring.rows} limbs; {name}[..., :, :{count}, :] drops the others"
+            f"{name} has {levels} levels and must have {count}, one for each digit of {way.size} of the "
+            f"{way.ring.rows} limbs. If it has more, {name}[..., :, :{count}, :] keeps the right ones."
         )
     return kept_plan(way.ring, ("limb gadget", way), lambda: LimbGadget(way))
 
 
 def _composed_gadget(ring: RingPlan, bits: object, levels: object) -> ComposedGadget:
-    """Return the plan of digits of the whole value."""
+    """Return the ComposedGadget for these parameters, which the ring keeps."""
     b, count = _checked_composed(ring, bits, levels)
     return kept_plan(ring, ("composed gadget", b, count), lambda: ComposedGadget(ring, b, count))
 
 
 def _checked_composed(ring: RingPlan, bits: object, levels: object) -> tuple[int, int]:
-    """Return bits and levels of digits in a ring of any number of limbs."""
+    """Check bits and levels for a ring with any number of limbs, and return them as ints."""
     _check_words(ring)
     b, count = _checked_digits(ring.modulus, bits, levels)
     if len(ring.moduli) > 1 and b * count > 64:
         raise ParameterError(
-            f"bits, levels: {b} * {count} is above 64, the most that digits have together in a ring of "
-            "several moduli; take fewer levels, or limbs_per_digit and special"
+            f"bits={b} times levels={count} must be at most 64 in a ring of several moduli. Use fewer "
+            "levels, or give limbs_per_digit and special instead."
         )
     return b, count
 
 
 def digits_plan(basis: Basis, bits: object, levels: object) -> Gadget:
-    """Return the plan of digits modulo one q of at most 2^64."""
+    """Return the plan for splitting integers modulo one q, at most 2^64, into digits."""
     return _plan(basis, None, *_checked_digits(basis.moduli[0], bits, levels))
 
 
@@ -173,8 +183,8 @@ def _checked_digits(q: int, bits: object, levels: object) -> tuple[int, int]:
     b, count = integer(bits, "bits"), integer(levels, "levels")
     if b < 1 or count < 1 or b * count >= q.bit_length():
         raise ParameterError(
-            f"bits, levels: {shown(b)} and {shown(count)} must be at least 1, and 2**(bits * levels) at most "
-            f"q = {q}"
+            f"bits={shown(b)} and levels={shown(count)} must be at least 1, and 2**(bits * levels) must be "
+            f"at most q={q}."
         )
     return b, count
 
@@ -191,7 +201,7 @@ def _plan(
 
 
 def gadget(ring: RingPlan, bits: object, levels: object) -> tuple[int, ...]:
-    """Return g_i, the integer nearest to q / B^i, halves up."""
+    """Return the integer nearest to Q / B^i for i = 1 ... levels; halves are rounded up."""
     b, count = _checked_composed(ring, bits, levels)
     powers = [1 << b * (i + 1) for i in range(count)]
     return tuple((2 * ring.modulus + p) // (2 * p) for p in powers)
@@ -200,13 +210,14 @@ def gadget(ring: RingPlan, bits: object, levels: object) -> tuple[int, ...]:
 def _check_words(ring: RingPlan) -> None:
     if ring.basis.wide:
         raise ParameterError(
-            f"{ring!r}: digits need moduli of at most 2**64; several may have a larger product"
+            f"The modulus of {ring!r} is above 2**64, and digits need moduli of at most 2**64. Use a ring of "
+            "several moduli, whose product may be larger."
         )
 
 
 @repeated
 def decompose(x: V, bits: object, levels: object, *, out: Array | None = None) -> V:
-    """Return the digits, (*batch, levels), in coefficients."""
+    """Return the digits of x, (*batch, levels), in coefficients."""
     if len(x._plan.moduli) > 1:
         return x._with(_composed_gadget(x._plan, bits, levels).in_coefficients(x, out), "coef")
     plan, x = gadget_of(x._plan, bits, levels), intt(x)
@@ -216,27 +227,29 @@ def decompose(x: V, bits: object, levels: object, *, out: Array | None = None) -
     return x._with(data)
 
 
-_AXES = "", "count, ", "groups, 2**g, "  # of a batch of matrices
+_AXES = "", "count, ", "groups, 2**g, "  # names of the axes before (k, levels, k); the index is their number
 
 
 def _checked_product(matrices: Matrices, c: Value, way: object, count: int) -> Gadget | RnsGadget:
-    """Return the plan of products of ciphertexts with matrices.
+    """Return the plan for products of ciphertexts with matrices, after checks of both.
 
-    way: bits of a digit, or the KeySwitch of digits that are groups of limbs.
-    count: batch axes of the matrices. With 2 they are keys of groups, which are combined in coefficients.
+    way: the number of bits of a digit, or a KeySwitch, whose digits are groups of limbs.
+    count: the number of axes of `matrices` before (k, levels, k). If it is 2, the matrices are keys for
+    groups of bits. These are combined in coefficients, so they need not be evaluated.
     """
     k = c._batch[-1] if c._batch else 0
     shape, name = matrices.shape[count:], "bsk" if count else "ggsw"
     if len(shape) != 3 or shape[0] != shape[2] or shape[2] != k or k < 1:
         raise ParameterError(
-            f"{name}: batch shape {matrices.shape}, of ciphertexts {c._batch}; the first must be "
-            f"({_AXES[count]}k, levels, k), and the last axis of the second k, the components, at least one"
-            + (". Keys of several bits are for blind_rotate" if len(shape) > 3 and not count else "")
+            f"{name} has batch shape {matrices.shape}, and the ciphertexts have {c._batch}. {name} must have "
+            f"({_AXES[count]}k, levels, k), where k >= 1 is the length of the last axis of the ciphertexts, "
+            "their components."
+            + (" Use blind_rotate for keys of several bits." if len(shape) > 3 and not count else "")
         )
     plan = _product_plan(c._plan, way, shape[1], k, name, matrices.precision)
     is_complete = plan.T.leaf_size == 1 if isinstance(plan, RnsGadget) else plan.transform is not None
     if count < 2 and is_complete and matrices.domain != "eval":
-        raise ParameterError(f"{name}: in coefficients; keep it evaluated, as {name}.ntt()")
+        raise ParameterError(f"{name} is in coefficients and must be evaluated. Use {name}.ntt().")
     return plan
 
 
@@ -245,7 +258,9 @@ def _product_plan(
 ) -> Gadget | RnsGadget:
     if isinstance(way, KeySwitch) or len(ring.moduli) > 1:
         if precision != "exact":
-            raise ParameterError(f"precision: 'double' is for rings modulo 2**32 or 2**64, {ring!r} is none")
+            raise ParameterError(
+                f"precision='double' needs a ring modulo 2**32 or 2**64, not {ring!r}. Use precision='exact'."
+            )
         return (
             _limb_gadget(way, levels, name)
             if isinstance(way, KeySwitch)
@@ -255,17 +270,18 @@ def _product_plan(
 
 
 def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array | None, ProductError]:
-    """Return matrices (..., k, levels, k) as products by FFT take them, or None for other products.
+    """Return matrices (..., k, levels, k) in the form that products by FFT read, and the error of a product.
 
-    With it comes the error of a product.
+    The form is None if products do not use an FFT. Keys for groups of bits stay in coefficients, in which
+    they are combined. The error is 0 for exact products.
     """
     if precision not in ("exact", "double"):
-        raise ParameterError(f"precision: {shown(precision)} must be 'exact' or 'double'")
+        raise ParameterError(f"precision={shown(precision)} must be 'exact' or 'double'.")
     batch = matrices._batch
     if len(batch) not in (3, 4, 5) or not batch[-3] == batch[-1] > 0:
         raise ParameterError(
-            f"ggsw: batch shape {batch}, must be (k, levels, k), (count, k, levels, k), "
-            "(count, 2, k, levels, k) or (groups, 2**g, k, levels, k)"
+            f"ggsw has batch shape {batch}, and must have (k, levels, k), (count, k, levels, k), "
+            "(count, 2, k, levels, k) or (groups, 2**g, k, levels, k), with k at least 1."
         )
     plan = _product_plan(matrices._plan, bits, batch[-2], batch[-3], "ggsw", precision)
     if isinstance(plan, RnsGadget):
@@ -280,18 +296,18 @@ def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array 
 
 
 def _group_of(batch: tuple[int, ...], name: str = "bsk") -> int:
-    """Return the bits of a group of a key (groups, 2**g, k, levels, k); 1 for a key of a ternary secret."""
+    """Return g for a key for groups of g bits, (groups, 2**g, k, levels, k); 1 for a ternary secret's."""
     sets = batch[1]
     if sets < 2 or sets & (sets - 1):
         raise ParameterError(
-            f"{name}: batch shape {batch}; the second axis must have two matrices for an entry of a ternary "
-            "secret, or 2**g for a group of g bits, as multi_bit_key makes them"
+            f"{name} has batch shape {batch}. Its second axis must have 2 matrices for an entry of a ternary "
+            "secret, or 2**g for a group of g bits. Use multi_bit_key to make them for groups."
         )
     return sets.bit_length() - 1
 
 
 def is_grouped(batch: tuple[int, ...]) -> bool:
-    """Whether matrices of this batch shape are a key of groups of bits."""
+    """Return whether matrices of this batch shape are a key for groups of bits."""
     return len(batch) == 5 and batch[1] > 2
 
 
@@ -309,7 +325,7 @@ def _prepared(plan: Gadget, matrices: Value) -> Array:
 
 
 def _factors(ring: RingPlan, plan: Gadget, matrices: Matrices) -> Array:
-    """Return matrices as the backend's products take them."""
+    """Return the array of matrices that the backend's products read: transformed if they use an FFT."""
     if matrices.domain == "prepared" or plan.product is None:
         return matrices.data
     return _prepared(plan, Value(ring, matrices.data, matrices.domain))
@@ -317,13 +333,13 @@ def _factors(ring: RingPlan, plan: Gadget, matrices: Matrices) -> Array:
 
 @repeated
 def external_product(ggsw: Matrices, c: V, way: object, *, out: Array | None = None) -> V:
-    """Return the sum over components and levels of digit_l(c_i) ggsw[i, l], in c's domain."""
+    """Return the sum over components i and levels l of digit_l(c_i) * ggsw[i, l], in c's domain."""
     plan = _checked_product(ggsw, c, way, 0)
     compute = backend_of(c._data)
     check_apart(out, ggsw.data)
     if plan.by_polynomials:
         if out is not None:
-            result_array(compute, c._data.shape, out, c._data)  # refused before anything is computed
+            result_array(compute, c._data.shape, out, c._data)  # refuse a wrong `out` before computing
         return _matrix_product(ggsw, c, plan, out)
     assert isinstance(plan, Gadget)
     data = result_array(compute, c._data.shape, out, c._data)
@@ -333,7 +349,7 @@ def external_product(ggsw: Matrices, c: V, way: object, *, out: Array | None = N
 
 
 def _matrix_product(ggsw: Matrices, c: V, plan: Gadget | RnsGadget, out: Array | None = None) -> V:
-    """Return the external product by products of polynomials: digits times rows."""
+    """Return the external product, computed by matmul from the digits of c and the rows of the matrix."""
     k, levels = c._batch[-1], plan.levels
     made = plan.digits_of(c) if isinstance(plan, RnsGadget) else decompose(c, plan.bits, levels)
     T, shape = made._plan, made._data.shape[-2:]
@@ -349,7 +365,7 @@ def _matrix_product(ggsw: Matrices, c: V, plan: Gadget | RnsGadget, out: Array |
 
 @repeated
 def cmux(ggsw: Matrices, c0: V, c1: V, way: object, *, out: None = None) -> V:
-    """Return c0 + ggsw x (c1 - c0), of operands in one domain."""
+    """Return c0 plus the external product of ggsw and c1 - c0. c0 and c1 are in the same domain."""
     basis = c0._plan.basis
     result_shape(c0._data, c1._data)
     difference = c0._with(pointwise(basis, "sub", c1._data, c0._data))
@@ -358,7 +374,12 @@ def cmux(ggsw: Matrices, c0: V, c1: V, way: object, *, out: None = None) -> V:
 
 
 def blind_rotate(c: V, ggsws: Matrices, exponents: object, way: object, out: Array | None = None) -> V:
-    """Return c X^(e_0 + sum e_i s_i) in coefficients, by a cmux for each i, or one product for each group."""
+    """Return c * X^(e_0 + sum e_i s_i) in coefficients.
+
+    It takes one cmux for each entry s_i of the secret, or one external product for each group of entries.
+
+    ggsws: the key that encrypts the s_i. exponents: the e_i, (*batch, 1 + count).
+    """
     c._plan.check_binomial("blind_rotate: acc")
     has_sets = len(ggsws.shape) == 5
     group = _group_of(ggsws.shape) if has_sets else 1
@@ -385,7 +406,7 @@ def blind_rotate(c: V, ggsws: Matrices, exponents: object, way: object, out: Arr
 
 @repeated
 def _rotated(c: V, ggsws: Matrices, powers: Array, way: object, *, out: Array | None = None) -> V:
-    """Return c X^(e_0 + sum e_i s_i); powers: the e_i, (*batch, 1 + count), on the device."""
+    """Return c * X^(e_0 + sum e_i s_i). powers: the e_i, (*batch, 1 + count), on c's device."""
     ring, plan, compute = c._plan, _checked_product(ggsws, c, way, 1), backend_of(c._data)
     check_apart(out, c._data, ggsws.data)
     data = result_array(compute, c._data.shape, out, c._data)
@@ -404,7 +425,10 @@ def _rotated(c: V, ggsws: Matrices, powers: Array, way: object, *, out: Array | 
 
 
 def _rotated_in_steps(c: V, ggsws: Matrices, powers: Array, way: object, *, out: Array | None = None) -> V:
-    """Return what _rotated does, by products of polynomials: step by step, so that memory is that of one."""
+    """Return what `_rotated` returns, computed by products of polynomials.
+
+    Each step is a separate call, so that only one step's temporary arrays are in memory.
+    """
     check_apart(out, c._data, ggsws.data)
     data = result_array(backend_of(c._data), c._data.shape, out, c._data)
     total = mul_monomial(intt(c), powers[..., :1], data)
@@ -416,7 +440,7 @@ def _rotated_in_steps(c: V, ggsws: Matrices, powers: Array, way: object, *, out:
 
 @repeated
 def _turned(c: V, ggsw: Matrices, power: Array, way: object, *, out: Array | None = None) -> V:
-    """Return c + ggsw x (X^power c - c), in coefficients."""
+    """Return c plus the external product of ggsw and X^power * c - c, in coefficients."""
     plan, basis = _checked_product(ggsw, c, way, 0), c._plan.basis
     moved = mul_monomial(c, power)
     pointwise(basis, "sub", moved._data, c._data, moved._data)
@@ -425,7 +449,7 @@ def _turned(c: V, ggsw: Matrices, power: Array, way: object, *, out: Array | Non
 
 
 def _rotated_by_groups(c: V, keys: Matrices, powers: Array, way: object, out: Array | None) -> V:
-    """Return c X^(e_0 + sum e_i s_i) for keys of groups in coefficients; powers: as in _rotated."""
+    """Return c * X^(e_0 + sum e_i s_i) for keys of groups, given in coefficients. powers: see `_rotated`."""
     ring, plan, compute = c._plan, _checked_product(keys, c, way, 2), backend_of(c._data)
     check_apart(out, c._data, keys.data)
     data = result_array(compute, c._data.shape, out, c._data)
@@ -439,8 +463,10 @@ def _rotated_by_groups(c: V, keys: Matrices, powers: Array, way: object, out: Ar
         return x._with(data)
     total, group = mul_monomial(x, powers[..., :1], data), _group_of(keys.shape)
     for j, of_group in enumerate(keys.data):
+        # The matrix of the group is the sum of X^e times of_group[k] over all sets k of its bits, where e is
+        # the sum of the e_i in the set. Bit i of k tells whether the set has the group's bit i.
         some = powers[..., 1 + j * group : 1 + (j + 1) * group, None, None, None]
-        sums = [some[..., 0, :, :, :] * 0]  # of the exponents of each set
+        sums = [some[..., 0, :, :, :] * 0]  # of the e_i in each set k; here of the empty set
         for i in range(some.shape[-4]):
             sums += [e + some[..., i, :, :, :] for e in sums]
         terms = (mul_monomial(Value(T, m, "coef"), e) for m, e in zip(of_group, sums, strict=False))
@@ -453,7 +479,7 @@ def _rotated_by_groups(c: V, keys: Matrices, powers: Array, way: object, out: Ar
 
 
 def _of_both_signs(ring: RingPlan, powers: Array) -> Array:
-    """Return exponents (*batch, 1 + 2 count): e_0, then e_i and -e_i for each i."""
+    """Return exponents for a ternary secret, (*batch, 1 + 2 count): e_0, then e_i and -e_i for each i."""
     home = backend_of(powers)
     with home.device_scope():
         pairs = home.xp.stack([powers[..., 1:], -powers[..., 1:] % ring.quotient.order], axis=-1)
@@ -465,20 +491,21 @@ def _of_both_signs(ring: RingPlan, powers: Array) -> Array:
 def _checked_exponents(
     ring: RingPlan, exponents: object, batch: tuple[int, ...], counts: tuple[int, int], near: Backend
 ) -> Array:
-    """Return the exponents as exponents_of gives them, broadcast to (*batch, 1 + count).
+    """Return the exponents, as int64 (see `exponents_of`), broadcast to (*batch, 1 + count).
 
-    counts: the least count, and the largest.
+    counts: the least and the largest count that are allowed.
     """
     powers = exponents_of(ring, exponents, "exponents", near)
     count = powers.shape[-1] - 1 if powers.shape else -1
     if not counts[0] <= count <= counts[1]:
         most = "" if counts[0] == counts[1] else f" to {counts[1] + 1}"
         raise ParameterError(
-            f"exponents: shape {powers.shape}; the last axis must have {counts[0] + 1}{most} entries: e_0, "
-            "then one for each bit that the key hides"
+            f"exponents has shape {powers.shape}. Its last axis must have {counts[0] + 1}{most} entries: "
+            "e_0, then one for each bit that the key hides."
         )
     if not broadcasts(powers.shape[:-1], batch):
         raise ParameterError(
-            f"exponents: batch shape {powers.shape[:-1]} does not broadcast to the ciphertexts' {batch}"
+            f"exponents has batch shape {powers.shape[:-1]}, which does not broadcast to {batch}, the batch "
+            "shape of the ciphertexts. Reshape or index exponents."
         )
     return contiguous(spread(powers, (*batch, count + 1)))

@@ -1,4 +1,4 @@
-"""Integers to residues and back: elements from ints and from residues, norms."""
+"""Conversion between integers, real numbers and residues, and norms of elements."""
 
 from __future__ import annotations
 
@@ -36,22 +36,25 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 _WORD = np.dtype(np.uint64)
-_LONG = 1 << 18  # residues; making Python ints of this many is long work: about 10 ms
-_LONG_IN = 1 << 16  # residues; to make this number of Python ints is long work, at least about 5 ms
-_PIECE = 1 << 14  # Python ints that are made at a time, at least
+_LONG = 1 << 18  # this many residues take about 10 ms to convert to Python ints: a Work (reporting.py)
+_LONG_IN = 1 << 16  # this many residues take at least 5 ms to compute from Python ints: a Work
+_PIECE = 1 << 14  # the least number of Python ints between two reports of progress
 
 # ---- in ----
 
 
 def from_integers(basis: Basis, n: int, x: Any, compute: Memory) -> Array:
-    """Residues (*batch, rows, n) of integers (*batch, at most n), on a device; a GPU's array stays there."""
+    """Return residues (*batch, rows, n) of integers (*batch, at most n), on the device `compute`.
+
+    If the integers are on a GPU, the residues are on that GPU instead.
+    """
     integers = as_integers(x, are_coefficients=True)
     if integers.ndim == 0:
         integers = integers.reshape(1)
     if integers.shape[-1] > n:
         raise ParameterError(
-            f"x: {integers.shape[-1]} coefficients, at most n = {n} fit; "
-            "reduce it mod the ring's polynomial first, or reshape it to (*batch, n)"
+            f"x has {integers.shape[-1]} coefficients, and at most n={n} fit. Reduce x modulo the ring's "
+            "polynomial first, or reshape it to (*batch, n)."
         )
     shape = (*integers.shape[:-1], basis.rows, n)
     if integers.dtype == object:
@@ -63,7 +66,9 @@ def from_integers(basis: Basis, n: int, x: Any, compute: Memory) -> Array:
             data = empty(host(), shape, basis.dtype)
             backend_for(basis, data).reduce_integers(basis, integers, data)
             return compute.from_host(data)
-        integers = compute.from_host(integers)  # the GPU reduces them; residues of several limbs are larger
+        integers = compute.from_host(
+            integers
+        )  # copied before they are reduced, as residues of several limbs are larger
     data = empty(backend_of(integers), shape, basis.dtype)
     backend_for(basis, data).reduce_integers(basis, integers, data)
     return data
@@ -98,22 +103,22 @@ def residues_of_ints(basis: Basis, x: Array, out: Array) -> None:
 # ---- real numbers in ----
 
 _DOUBLE = np.dtype(np.float64)
-_BITS = 53  # of a double's mantissa
-_BLOCK = 1 << 12  # doubles whose products stay in a cache
-_USUAL = 900  # exponents of factors whose products with doubles are computed in pairs of doubles
-_NEAR = 2.0**-30  # fractions so near to a half are decided exactly
+_BITS = 53  # bits of a double's mantissa
+_BLOCK = 1 << 12  # how many doubles are multiplied at a time, so that they stay in a cache
+_USUAL = 900  # factors from 2^-900 to 2^900 are multiplied as pairs of doubles
+_NEAR = 2.0**-30  # a fraction nearer to 1/2 than this is rounded by exact arithmetic
 _STEP = 10  # a mantissa times 2^0 ... 2^9 is an int64, so a table holds only powers of 2^10
 
 
 def from_floats(basis: Basis, n: int, x: Any, scale: Any, compute: Memory) -> Array:
     """Return residues (*batch, rows, n) of the integers nearest to x times scale, halves to even.
 
-    Products are exact before they are rounded. The result of a GPU's array lies on that GPU.
+    Products are exact before they are rounded. If x is on a GPU, the result is on that GPU.
     """
     factor = exact_number(scale)
     if factor is None:
         raise ParameterError(
-            f"scale: {shown(scale)} of type {type(scale).__name__} is not an int, a finite float or a "
+            f"scale={shown(scale)} of type {type(scale).__name__} is not an int, a finite float or a "
             "Fraction. Convert it to one of these."
         )
     numbers = _real_numbers(x)
@@ -154,15 +159,16 @@ def _real_numbers(x: Any) -> Array:
     """Return x as an array of doubles, of machine integers, or of Python ints and floats."""
     if holds_poly(x):
         raise CoefficientError(
-            "x: a Poly holds integers already. Use it as it is, or convert its to_float64()."
+            "x holds a Poly, whose coefficients are integers already. Use the Poly as it is, or convert its "
+            "to_float64()."
         )
     check_unmasked(x, "x")
     x = shared(x, "x")
     if isinstance(x, (bytes, bytearray, memoryview)):
-        raise _not_real(type(x).__name__)
+        raise _not_real(f"x is of type {type(x).__name__}")
     if not is_device_array(x):
         if hasattr(x, "__cuda_array_interface__"):
-            return as_integers(x)  # raises: CuPy's arrays are the only ones on a GPU
+            return as_integers(x)  # raises, because only CuPy's arrays may lie on a GPU
         try:  # lists through Python objects: np.asarray would round large ints beside a float
             x = np.asarray(x) if hasattr(x, "__array__") else np.array(x, dtype=object)
         except ValueError:
@@ -173,7 +179,7 @@ def _real_numbers(x: Any) -> Array:
         with backend_of(x).device_scope():
             return backend_of(x).xp.ascontiguousarray(x, dtype=_DOUBLE).reshape(x.shape)  # type: ignore[no-any-return]
     if x.dtype.kind != "O":
-        raise _not_real(f"dtype {x.dtype}")
+        raise _not_real(f"x has dtype {x.dtype}")
     objects: Array = x
     kinds = set(map(type, objects.flat))
     wrong = {kind for kind in kinds if not _is_float(kind) and not _is_int(kind)}
@@ -181,7 +187,7 @@ def _real_numbers(x: Any) -> Array:
         if isinstance(value, (list, tuple)):
             raise _ragged()
         if type(value) in wrong:
-            raise _not_real(f"{shown(value)} of type {type(value).__name__}")
+            raise _not_real(f"The entry {shown(value)} of x is of type {type(value).__name__}")
     if all(map(_is_float, kinds)):
         return objects.astype(_DOUBLE, order="C")
     if all(map(_is_int, kinds)):
@@ -202,13 +208,13 @@ def _is_int(kind: type) -> bool:
 
 
 def _ragged() -> CoefficientError:
-    return CoefficientError("x: ragged nested lists; pad them with zeros to one length")
+    return CoefficientError("x is a ragged nested list. Pad its lists with zeros to one length.")
 
 
 def _not_real(what: str) -> CoefficientError:
     return CoefficientError(
-        f"x: {what} is not a float of at most 64 bits or an int. Convert it first; from_slots of polygpu.fft "
-        "makes real coefficients of complex slots."
+        f"{what}, and values must be floats of at most 64 bits or ints. Convert them first. from_slots of "
+        "polygpu.fft makes real coefficients of complex slots."
     )
 
 
@@ -217,24 +223,24 @@ def _check_finite(numbers: Array) -> None:
     with np.errstate(invalid="ignore", over="ignore"):
         if numbers.dtype == _DOUBLE and math.isfinite(numbers.max(initial=0) - numbers.min(initial=0)):
             return
-        finite = numbers - numbers == 0  # of Python ints too, which isfinite does not take
+        finite = numbers - numbers == 0  # works for Python ints too, unlike np.isfinite
     if not finite.all():
         at = tuple(int(i) for i in np.argwhere(~finite.astype(bool))[0])
         raise CoefficientError(
-            f"x: {float(numbers[at])} at {at} is not finite and has no nearest integer. Look for an overflow "
-            "or a division by zero where x was computed."
+            f"x has {float(numbers[at])} at {at}, which is not finite and has no nearest integer. Look for "
+            "an overflow or a division by zero where x was computed."
         )
 
 
 def _nearest_by_power(x: Array, sign: int, exponent: int) -> Array | None:
-    """Return the int64 nearest to doubles times 2^e or -2^e, or None unless all are finite and fit."""
+    """Return doubles times sign * 2^exponent, rounded to int64, or None unless all are finite and fit."""
     compute = backend_of(x)
     with compute.device_scope(), np.errstate(over="ignore"):
         if not x.size:
             return x.astype(np.int64)
         if not -1074 <= exponent <= 1023:
             return None
-        # The product is exact, or so small that it rounds to zero all the same, or too large.
+        # The product is exact; or it is inexact, but so small that it rounds to 0; or it is too large.
         product = x * (sign * 2.0**exponent)
         if not float(abs(product).max()) < 2.0**63:
             return None
@@ -245,7 +251,8 @@ def _times_power(basis: Basis, n: int, x: Array, exponent: int) -> Array:
     """Return residues of the integers nearest to doubles (*batch, at most n) times a power of two."""
     fractions, exponents = np.frexp(x)
     exponents = exponents.astype(np.int64) + exponent
-    # A product below 2^53 is rounded. From there on it is a mantissa of 53 bits times a power of two.
+    # A product below 2^53 is rounded to an integer, the mantissa here. A larger product is an integer, and is
+    # a mantissa of 53 bits times a power of two, 2^(_STEP * steps + rest).
     mantissas = np.rint(np.ldexp(fractions, np.clip(exponents, -_BITS, _BITS).astype(np.intc))).astype(
         np.int64
     )
@@ -268,15 +275,15 @@ def _times_power(basis: Basis, n: int, x: Array, exponent: int) -> Array:
 def _nearest_by_pairs(x: Array, factor: Fraction) -> Array | None:
     """Return the int64 nearest to finite doubles times a factor, or None unless they are sure to fit.
 
-    A product is the sum of two doubles, exact if the factor is a double. Of other factors the two leading
-    doubles are taken: the product is then off by less than 2^-40, and the few that are so near to a half that
-    this matters are computed by Fractions.
+    A product is the sum of two doubles, which is exact if the factor is a double. Any other factor is
+    replaced by the sum of its two leading doubles. Then the product is off by less than 2^-40, and the few
+    products that are so near to a half that this matters are computed in Python ints.
     """
     largest = exact_number(float(max(x.max(initial=0), -x.min(initial=0))))
     assert largest is not None
     size, bits = abs(factor), factor.numerator.bit_length() - factor.denominator.bit_length()
-    # The largest double below 2^63 is 2^63 - 2^10. Factors of the usual range neither overflow nor lose bits
-    # of products from 1/4 on.
+    # The largest double below 2^63 is 2^63 - 2^10. Factors within the bounds of _USUAL do not overflow, and
+    # their products of at least 1/4 lose no bits.
     if largest * size >= (1 << 63) - (1 << 10) or (size and abs(bits) > _USUAL):
         return None
     high = float(factor)
@@ -291,7 +298,10 @@ def _nearest_by_pairs(x: Array, factor: Fraction) -> Array | None:
 
 
 def _round_pairs(x: Array, high: float, low: float, exact: bool, out: Array) -> Array:
-    """Write the int64 nearest to x (high + low); return where that may be wrong if this is not `exact`."""
+    """Write the int64s nearest to x * (high + low) to `out`. Return the indices of those that may be wrong.
+
+    exact: whether high + low equals the factor that `_nearest_by_pairs` was given. Then there are none.
+    """
     product, error = _two_product(x, high)
     if low:
         error += x * low
@@ -304,8 +314,9 @@ def _round_pairs(x: Array, high: float, low: float, exact: bool, out: Array) -> 
     near = np.flatnonzero(abs(rest) > 0.5 - _NEAR)
     if not exact or not len(near):
         return near
-    # Of an exact pair the sign of the sum is right, and it is zero only at a tie. A tie is right already:
-    # either the product is a double, or the double nearest to it is even.
+    # Here product + error is exact. So the sum below, the distance from the half, has the right sign, and it
+    # is 0 only at a tie. A tie is right already: either the product is a double, or the double nearest to it
+    # is even.
     half = np.copysign(0.5, rest[near])
     is_beyond = np.sign(product[near] - more[near] - half + error[near]) == np.sign(half)
     out[near] += (2 * half * is_beyond).astype(np.int64)
@@ -313,7 +324,7 @@ def _round_pairs(x: Array, high: float, low: float, exact: bool, out: Array) -> 
 
 
 def _two_product(x: Array, y: float) -> tuple[Array, Array]:
-    """Return the doubles nearest to x y, and the differences to x y, which are doubles as well.
+    """Return the doubles nearest to x * y, and their distances from x * y, which are doubles as well.
 
     Source: Dekker 1971, "A floating-point technique for extending the available precision". x is cut after 26
     bits, so that its second part has 27; the second part of y has 26. All products of parts fit 53 bits.
@@ -333,7 +344,7 @@ def _two_product(x: Array, y: float) -> tuple[Array, Array]:
 
 
 def _nearest(values: Iterable[float], factor: Fraction) -> list[int]:
-    """Return the integers nearest to the products, halves to even."""
+    """Return the integers nearest to values times factor, halves to even, computed in Python ints."""
     top, bottom, found = factor.numerator, factor.denominator, []
     for value in values:
         numerator, denominator = value.as_integer_ratio()
@@ -344,7 +355,7 @@ def _nearest(values: Iterable[float], factor: Fraction) -> list[int]:
 
 
 def constant(basis: Basis, n: int, x: int, step: int, compute: Memory) -> Array:
-    """Return residues (rows, n) of an int at every step-th entry: n in coefficients, else the leaf size."""
+    """Return the int x as an element, (rows, n); step: n for coefficients, else the leaf size."""
     return of_residues(basis, residues_on(compute, basis, x), n, step, ())
 
 
@@ -352,7 +363,7 @@ def constant(basis: Basis, n: int, x: int, step: int, compute: Memory) -> Array:
 def of_residues(
     basis: Basis, residues: Array, n: int, step: int, batch: tuple[int, ...], *, out: None = None
 ) -> Array:
-    """Return residues (rows, 1) at every step-th entry of each item of a batch."""
+    """Return an array (*batch, rows, n) with the residues (rows, 1) at every step-th entry, 0 elsewhere."""
     compute = backend_of(residues)
     data = empty(compute, (*batch, basis.rows, n), basis.dtype, zero=True)
     compute.copy(residues, data[..., ::step])
@@ -360,7 +371,10 @@ def of_residues(
 
 
 def monomial(basis: Basis, n: int, x: int, terms: Iterable[tuple[int, int]], compute: Memory) -> Array:
-    """Return residues (rows, n) of x times a sum of terms: the exponent, below n, and the sign of each."""
+    """Return residues (rows, n) of x times the sum of sign * X^exponent over terms (exponent, sign).
+
+    The exponents are below n.
+    """
     data = empty(compute, (basis.rows, n), basis.dtype, zero=True)
     for exponent, sign in terms:
         compute.copy(compute.constant(basis.residues(sign * x)), data[:, exponent : exponent + 1])
@@ -370,25 +384,26 @@ def monomial(basis: Basis, n: int, x: int, terms: Iterable[tuple[int, int]], com
 def scalars(basis: Basis, x: Any, batch: tuple[int, ...], compute: Memory, name: str) -> Array:
     """Return residues (*shape of x, rows, 1) of integers, one for each batch element.
 
-    x broadcasts to the batch. `compute` is the device of the value that they are for.
+    x broadcasts to the batch. compute: the device of the value with which the residues will be combined.
     """
     integers = as_integers(x, name)
     if not broadcasts(integers.shape, batch):
         raise ParameterError(
-            f"{name}: shape {integers.shape} does not broadcast to the batch shape {batch}; give one integer "
-            "for each batch element, or index the batch with None first"
+            f"{name} has shape {integers.shape}, which does not broadcast to the batch shape {batch}. Give "
+            "one integer for each batch element, or index the batch with None first."
         )
     if is_device_array(integers) and backend_of(integers).name != compute.name:
         raise DeviceError(
-            f"{name}: on {backend_of(integers).name}, the value is on {compute.name}; copy one to the other"
+            f"{name} is on {backend_of(integers).name} and the value is on {compute.name}. Copy one of them "
+            "to the other's device."
         )
     return constants(basis, integers, compute)
 
 
 def constants(basis: Basis, integers: Array, compute: Memory) -> Array:
-    """Return residues (*shape, rows, 1) of integers, for operands on a device.
+    """Return residues (*shape, rows, 1) of integers, for operands on the device `compute`.
 
-    Those of a few integers of the host are kept on the device, by value.
+    If that is a GPU, residues of integers in host memory are kept there, and found by the integers' values.
     """
     if compute.xp is np or not isinstance(integers, np.ndarray):
         return from_integers(basis, 1, integers[..., None], compute)
@@ -403,10 +418,13 @@ def constants(basis: Basis, integers: Array, compute: Memory) -> Array:
 
 
 def factors_of_limbs(basis: Basis, x: Any, compute: Memory) -> Array:
-    """Residues (rows, 1) of one integer for each limb."""
+    """Return residues (rows, 1) of one integer for each limb."""
     values = [integer(v, "limbs") for v in sequence(x)]
     if len(values) != len(basis.moduli):
-        raise ParameterError(f"limbs: {len(values)} factors for {len(basis.moduli)} moduli; give one a limb")
+        raise ParameterError(
+            f"limbs has {len(values)} factors, and the ring has {len(basis.moduli)} moduli. Give one factor "
+            "for each limb."
+        )
     return compute.constant(basis.residues(values))
 
 
@@ -422,13 +440,16 @@ def residues_on(compute: Memory, basis: Basis, x: int) -> Array:
 
 
 def ones(ring: RingPlan, domain: Domain, batch: tuple[int, ...], compute: Memory) -> Array:
-    """Return residues of a batch of the ring's one, in coefficients or evaluated."""
+    """Return the residues of a batch whose elements are all 1, in coefficients or evaluated."""
     one = residues_on(compute, ring.basis, 1)
     return of_residues(ring.basis, one, ring.n, ring.constant_step(domain), batch)
 
 
 def from_residues(basis: Basis, n: int, data: Any, copy: bool | None, check: bool | None) -> Array:
-    """Residues as an element holds them: the array given where it can; see Ring.from_residues."""
+    """Return `data` as an array that an element can hold: itself if it can be, else a copy.
+
+    See Ring.from_residues.
+    """
     check_unmasked(data, "data")
     check_uncut(data, basis.dtype, "data")
     data = shared(data, "data")
@@ -436,16 +457,18 @@ def from_residues(basis: Basis, n: int, data: Any, copy: bool | None, check: boo
     array = as_integers(data, "data") if not is_array or data.dtype == object else data
     if array.ndim < 2 or array.shape[-2:] != (basis.rows, n):
         raise ParameterError(
-            f"data: shape {array.shape} must end in (rows, n) = ({basis.rows}, {n}); "
-            "ring(x) takes integers (*batch, n)"
+            f"data has shape {array.shape}, which must end in (rows, n) = ({basis.rows}, {n}). Use ring(x) "
+            "for integers of shape (*batch, n)."
         )
     if array.dtype.kind not in "iuO":
-        raise CoefficientError(f"data: dtype {array.dtype} must be an integer dtype, best {basis.dtype}")
-    flaw = _flaw(basis, data) if is_array else f"{type(data).__name__}, no array"
+        raise CoefficientError(
+            f"data has dtype {array.dtype}, which is not an integer dtype. Convert it to {basis.dtype}."
+        )
+    flaw = _flaw(basis, data) if is_array else f"is of type {type(data).__name__}, not an array"
     if flaw and copy is False:
         raise ParameterError(
-            f"data: {flaw}; with copy=False, as in Poly(ring, data, domain), it must be a C-contiguous, "
-            f"aligned array of {basis.dtype}: ring.from_residues(data, domain) copies where it must"
+            f"data {flaw}. With copy=False, as in Poly(ring, data, domain), it must be a C-contiguous, "
+            f"aligned array of {basis.dtype}. Use ring.from_residues(data, domain), which copies if it must."
         )
     if check or array.dtype != basis.dtype or debugging():
         _check_canonical(basis, array)
@@ -455,18 +478,18 @@ def from_residues(basis: Basis, n: int, data: Any, copy: bool | None, check: boo
 
 
 def _flaw(basis: Basis, array: Array) -> str | None:
-    """Return why an element cannot hold the array as it is, or None if it can."""
+    """Return why an element cannot hold the array as it is, as the end of a sentence, or None if it can."""
     if isinstance(array, np.ndarray) and type(array) is not np.ndarray:
-        return f"{type(array).__name__}, a subclass of ndarray"
+        return f"is of type {type(array).__name__}, a subclass of ndarray"
     if array.dtype != basis.dtype:
-        return f"dtype {array.dtype}" + ("" if array.dtype.isnative else " in the other byte order")
+        return f"has dtype {array.dtype}" + ("" if array.dtype.isnative else " in the other byte order")
     if not array.flags.c_contiguous:
-        return f"not C-contiguous (strides {array.strides})"
-    return "not aligned" if backend_of(array).address(array) % basis.dtype.itemsize else None
+        return f"is not C-contiguous (strides {array.strides})"
+    return "is not aligned" if backend_of(array).address(array) % basis.dtype.itemsize else None
 
 
 def _check_canonical(basis: Basis, array: Array) -> None:
-    """Raise NotCanonical for the first residue outside [0, q); words of a wide modulus make one residue."""
+    """Raise NotCanonical for the first residue outside [0, q); modulo a wide q it has several words."""
     values = backend_of(array).to_host(array)
     if basis.wide:
         words = values.astype(object)
@@ -482,8 +505,8 @@ def _check_canonical(basis: Basis, array: Array) -> None:
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise NotCanonical(
-            f"data: {values[at]} at {at} is not a residue mod {shown(basis.moduli[at[-2]])}; "
-            "ring(x) takes any integers"
+            f"data has {values[at]} at {at}, which is not a residue modulo {shown(basis.moduli[at[-2]])}. "
+            "Use ring(x) for any integers."
         )
 
 
@@ -491,16 +514,16 @@ def _check_canonical(basis: Basis, array: Array) -> None:
 
 
 def to_residue_ints(basis: Basis, data: Array) -> np.ndarray[Any, np.dtype[np.object_]]:
-    """Residues as Python ints (*batch, limbs, n); of one modulus above 2^64 (*batch, n), not their words."""
+    """Return residues as Python ints: (*batch, limbs, n), or (*batch, n) for one modulus above 2^64."""
     residues = backend_of(data).to_host(data)
     return words_to_ints(residues) if basis.wide else residues.astype(object)
 
 
 def to_bigints(basis: Basis, data: Array, centered: bool) -> np.ndarray[Any, np.dtype[np.object_]]:
-    """Coefficients as Python ints (*batch, n)."""
+    """Return coefficients as Python ints (*batch, n)."""
     if data.size < _LONG or reporting() is None:
         return _to_bigints(basis, data, centered)
-    # A piece is some polynomials of several, or some coefficients of a single one.
+    # A piece is several polynomials, or a part of the coefficients if there is only one.
     items, n = prod(data.shape[:-2]), data.shape[-1]
     check_array(8 * items * n)
     x, out = data.reshape(items, *data.shape[-2:]), np.empty((items, n), object)
@@ -518,7 +541,7 @@ def to_bigints(basis: Basis, data: Array, centered: bool) -> np.ndarray[Any, np.
 def _to_bigints(
     basis: Basis, data: Array, centered: bool, out: np.ndarray[Any, np.dtype[np.object_]] | None = None
 ) -> np.ndarray[Any, np.dtype[np.object_]]:
-    """As to_bigints, without reports of progress; out is C-contiguous."""
+    """Return what to_bigints returns, without reports of progress; out: C-contiguous, or None."""
     shape = (*data.shape[:-2], data.shape[-1], words_of(composition_of(basis).modulus))
     if len(basis.moduli) == 1 and not centered:
         values = to_residue_ints(basis, data).reshape(shape[:-1])
@@ -533,7 +556,7 @@ def _to_bigints(
 
 
 def tolist(basis: Basis, data: Array) -> list[Any]:
-    """Coefficients as nested lists (*batch, n) of Python ints in [0, Q)."""
+    """Return coefficients as nested lists (*batch, n) of Python ints in [0, Q)."""
     if len(basis.moduli) > 1 or basis.wide:
         values = to_bigints(basis, data, centered=False)
     else:
@@ -551,8 +574,8 @@ def to_int64(basis: Basis, data: Array, centered: bool) -> Array:
         column: Any = (*at[:-1], slice(None), slice(at[-1], at[-1] + 1))
         value = to_bigints(basis, contiguous(data[column]), centered).item()
         raise ParameterError(
-            f"to_int64: {shown(value)} at {at} is outside [-2**63, 2**63); to_bigints() gives ints of any "
-            "size, to_float64() rounded ones"
+            f"The coefficient {shown(value)} at {at} is outside [-2**63, 2**63), the range of to_int64. Use "
+            "to_bigints() for ints of any size, or to_float64() for rounded ones."
         )
     return values
 
@@ -567,13 +590,13 @@ def to_float64(basis: Basis, data: Array, centered: bool, *, out: None = None) -
 
 
 def norm(basis: Basis, data: Array, p: float) -> Any:
-    """Norms of centred coefficients of each batch element: exact ints for p = 1 and inf, floats for p = 2."""
+    """Return the norm of each batch element's centred coefficients: an int if p is 1 or inf, a float if 2."""
     if p not in (1, 2, math.inf):
-        raise ParameterError(f"p: {shown(p)} must be 1, 2 or inf")
+        raise ParameterError(f"p={shown(p)} must be 1, 2 or inf.")
     batch, compute = data.shape[:-2], backend_for(basis, data)
     words = empty(compute, (*batch, norm_words(composition_of(basis).modulus, data.shape[-1], p)), _WORD)
     compute.norm(basis, data, p, words)
-    # The words are unsigned. With a zero word more they are in two's complement too.
+    # The words are unsigned. signed_ints takes two's complement, so a zero word is put on top.
     host_words = compute.to_host(words)
     padded = np.concatenate([host_words, np.zeros((*batch, 1), _WORD)], axis=-1)
     value = signed_ints(padded)
@@ -583,10 +606,12 @@ def norm(basis: Basis, data: Array, p: float) -> Any:
 
 
 def _square_root(x: int) -> float:
-    """Return the double nearest to the root of an int of any size, halves to even."""
-    shift = max(0, 112 - x.bit_length() + 1) & ~1  # the root has 56 bits or more
+    """Return the double nearest to the square root of an int of any size, halves to even."""
+    shift = max(0, 112 - x.bit_length() + 1) & ~1  # so that the root has at least 56 bits
     root = math.isqrt(x << shift)
-    try:  # the last bit says whether anything lies below the root, so that float() rounds once and right
+    try:  # the last bit tells whether the root was cut, so that float() rounds once and correctly
         return math.ldexp(float(2 * root + (root * root != x << shift)), -shift // 2 - 1)
     except OverflowError:
-        raise ParameterError("norm: larger than any float; p = 1 and p = inf give exact ints") from None
+        raise ParameterError(
+            "The norm with p=2 is larger than any float. Use p=1 or p=inf, which give exact ints."
+        ) from None

@@ -1,4 +1,4 @@
-"""Multiplicative inverses: pointwise, or limb by limb by the extended Euclid, lifted to powers of primes."""
+"""Multiplicative inverses: point by point, or by the extended Euclidean algorithm and Hensel lifting."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .multiply import multiply
 from .pointwise import pointwise
 from .transform import intt, ntt, to_domain
 
-_LONG = 1 << 24  # items times (n words)^2; from there the extended Euclid is long work: about 10 ms
+_LONG = 1 << 24  # polynomials * (n * words)^2 for which the extended Euclid takes about 10 ms: a Work
 
 
-# An inverse of each element that has one, and anything for the others; which ones have one (bools in host
-# memory); and why the first of the others has none.
+# The inverses, with arbitrary values for elements that have none; for each element whether it has one (bools
+# in host memory); and a function that says why the first element without an inverse has none.
 Inverses = tuple[V, "np.ndarray[Any, np.dtype[np.bool_]]", Callable[[], str]]
 
 
@@ -43,12 +43,14 @@ def inverse(x: V) -> V:
     """
     y, ok, why = _inverses(x)
     if not ok.all():
-        raise NotInvertible(f"inverse: {why()}")
+        raise NotInvertible(
+            f"The value has no inverse: {why()}. Use try_inverse to find the elements that have one."
+        )
     return y
 
 
 def try_inverse(x: V) -> tuple[V, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Return the inverses in x's domain, zero where there is none, and which elements have one.
+    """Return the inverses in x's domain, 0 for elements without one, and bools that tell which have one.
 
     Raises:
         NotInvertible: a modulus is not a power of a prime.
@@ -77,7 +79,7 @@ def _of_values(x: V) -> Inverses[V]:
     with compute.device_scope():
         zero: Any = ~data.reshape(*x._batch, len(ring.moduli), ring.basis.words, ring.n).any(axis=-2)
         ok = np.asarray(~compute.to_host(zero.any(axis=(-2, -1))))
-        if not ok.all():  # 1 in the place of 0, so that there is an inverse everywhere
+        if not ok.all():  # replace 0 by 1, which has an inverse
             filled = xp.zeros_like(data).reshape(*x._batch, len(ring.moduli), ring.basis.words, ring.n)
             filled[..., 0, :] = zero
             x = x._with(data | filled.reshape(data.shape))
@@ -85,15 +87,15 @@ def _of_values(x: V) -> Inverses[V]:
         def why() -> str:
             *batch, limb, k = (int(i) for i in xp.argwhere(zero)[0])
             at = f" of limb {limb}" if len(ring.moduli) > 1 else ""
-            return f"the value is 0 at evaluation index {k}{at}, q = {shown(ring.moduli[limb])}" + (
-                f", batch element {tuple(batch)}" if batch else ""
+            return f"it is 0 modulo {shown(ring.moduli[limb])} at evaluation index {k}{at}" + (
+                f" in batch element {tuple(batch)}" if batch else ""
             )
 
     return (_wide_reciprocals if ring.basis.wide else _reciprocals)(x), ok, why
 
 
 def _reciprocals(x: V) -> V:
-    """Return x^(q-2) of evaluated values, each limb with its own exponent."""
+    """Return x^(q-2), the inverse of evaluated x; each limb has its own exponent."""
     ring, compute = x._plan, backend_of(x._data)
     with compute.device_scope():
         exponents = [q - 2 for q in ring.moduli]
@@ -107,13 +109,13 @@ def _reciprocals(x: V) -> V:
 
 
 def _wide_reciprocals(x: V) -> V:
-    """Return 1 / x modulo one wide prime, by three products a value and one inverse of all together."""
+    """Return 1 / x modulo one wide prime, by three products for each residue and one inverse in total."""
     compute = backend_of(x._data)
     return x._with(compute.from_host(_together(x._plan.basis, compute.to_host(x._data))))
 
 
 def _together(basis: Basis, x: Array) -> Array:
-    """Return 1 / x in host memory: of u and v by the inverse of u v, which is found in the same way.
+    """Return 1 / x in host memory: 1 / u and 1 / v follow from 1 / (u * v), which is found in this way too.
 
     Source: Montgomery 1987, "Speeding the Pollard and elliptic curve methods of factorization", 10.3.1.
     """
@@ -127,7 +129,7 @@ def _together(basis: Basis, x: Array) -> Array:
     values = words_to_ints(x)
     flat = values.ravel().tolist()
     products = list(accumulate(flat, lambda product, value: product * value % q, initial=1))
-    rest = pow(products[-1], -1, q)  # of the inverses of all values up to the next one
+    rest = pow(products[-1], -1, q)  # in each step below: the inverse of flat[0] * ... * flat[i]
     for i in range(len(flat) - 1, -1, -1):
         flat[i], rest = products[i] * rest % q, rest * flat[i] % q
     values.reshape(-1)[:] = flat
@@ -135,7 +137,7 @@ def _together(basis: Basis, x: Array) -> Array:
 
 
 def _of_limbs(x: V) -> Inverses[V]:
-    """Return the inverses in the ring of each limb; some of these rings may have a complete transform."""
+    """Compute the inverses limb by limb, since the rings of some limbs may have a complete transform."""
     ring, compute = x._plan, backend_of(x._data)
     data, reasons = empty(compute, x._data.shape, x._data.dtype), list[tuple[int, Callable[[], str]]]()
     ok = np.ones(x._batch, np.bool_)
@@ -146,13 +148,13 @@ def _of_limbs(x: V) -> Inverses[V]:
         try:
             y, found, why = _inverses(Value(limb, row, "coef"))
         except NotInvertible as error:
-            raise NotInvertible(f"limb {i}: {error}") from None
+            raise NotInvertible(f"{error} It is the modulus of limb {i}.") from None
         if not found.all():
             reasons.append((i, why))
             ok &= found
         with compute.device_scope():
             data[..., i : i + 1, :] = y._data
-    return x._with(data), ok, lambda: f"limb {reasons[0][0]}: {reasons[0][1]()}"
+    return x._with(data), ok, lambda: f"{reasons[0][1]()} in limb {reasons[0][0]}"
 
 
 def _of_coefficients(x: V) -> Inverses[V]:
@@ -161,7 +163,8 @@ def _of_coefficients(x: V) -> Inverses[V]:
     power = prime_power(q)
     if power is None:
         raise NotInvertible(
-            f"inverse: {shown(q)} is neither prime nor a power of a prime; give its coprime factors as moduli"
+            f"The modulus {shown(q)} is neither prime nor a power of a prime, so inverses cannot be "
+            "computed. Use a ring whose moduli are its coprime factors."
         )
     p, exponent = power
     field = basis_of((p,))
@@ -173,25 +176,24 @@ def _of_coefficients(x: V) -> Inverses[V]:
     def why() -> str:
         i = int(np.argmax(degrees != 0))
         at = tuple(int(k) for k in np.unravel_index(i, x._batch)) if x._batch else ()
-        return (
-            f"the polynomial shares a factor of degree {degrees[i]} with "
-            f"{ring.quotient} mod {shown(p)}" + (f" (batch element {at})" if at else "")
+        return f"it shares a factor of degree {degrees[i]} with {ring.quotient} modulo {shown(p)}" + (
+            f" in batch element {at}" if at else ""
         )
 
-    found[~ok] = 0  # the core leaves it unspecified
+    found[~ok] = 0  # for these invert() leaves arbitrary values
     data = found
     if exponent > 1:
         data = empty(host(), x._data.shape, basis.dtype, zero=True)
         data[..., : field.rows, :] = found
     y = x._with(compute.from_host(data))
     two = from_integers(basis, ring.n, 2, compute)
-    for _ in range((exponent - 1).bit_length()):  # Newton: right mod p^k becomes right mod p^2k
+    for _ in range((exponent - 1).bit_length()):  # Newton: an inverse mod p^k gives one mod p^2k
         y = multiply(y, x._with(pointwise(basis, "sub", two, multiply(x, y)._data)))
     return y, ok, why
 
 
 def _invert(field: Basis, x: Array, quotient: Quotient, out: Array) -> Array:
-    """HostBackend.invert(), as Work where it is long."""
+    """Call HostBackend.invert(), as a Work if it takes long. Return its degrees: 0 if there is an inverse."""
     items, n = prod(x.shape[:-2]), x.shape[-1]
     degrees = np.zeros(items, np.int64)
     rows, target = (y.reshape(items, *y.shape[-2:]) for y in (x, out))
@@ -203,7 +205,7 @@ def _invert(field: Basis, x: Array, quotient: Quotient, out: Array) -> Array:
 
 
 def _modulo_prime(basis: Basis, field: Basis, x: Array) -> Array:
-    """Residues modulo p of residues modulo p^k, in host memory."""
+    """Return residues modulo p^k reduced modulo p, in host memory."""
     if basis is field:
         return x
     p = field.moduli[0]

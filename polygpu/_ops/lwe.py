@@ -1,4 +1,4 @@
-"""LWE vectors, the body first: from ciphertexts, their digits, switches of key and of modulus."""
+"""LWE vectors, body first: extraction from ciphertexts, digits, key switching and modulus switching."""
 
 from __future__ import annotations
 
@@ -21,18 +21,27 @@ from .transform import intt
 
 @repeated
 def extract(c: Value, index: object, *, out: None = None) -> Array:
-    """Return the LWE vectors of one coefficient of the phase: (*batch, 1 + (k - 1) n), the body first.
+    """Return LWE vectors whose phase is coefficient `index` of the phase of c.
 
-    Coefficient i of a s is the sum over j of a_(i - j) s_j. For j > i that is a_(n + i - j) X^n, X^n = ±1.
+    c has batch shape (*batch, k). The vectors have shape (*batch, 1 + (k - 1) n), the body first.
+
+    Coefficient i of the product a*s is the sum over j of a_(i - j) s_j. If j > i, a_(i - j) stands for
+    a_(n + i - j) times X^n, which is 1 or -1.
     """
     ring, i = c._plan, integer(index, "i")
     if not 0 <= i < ring.n:
-        raise ParameterError(f"i: {shown(i)} must be in [0, {ring.n}), the number of a coefficient")
+        raise ParameterError(f"i={shown(i)} must be in [0, {ring.n}), the number of a coefficient.")
     ring.check_binomial("extract: c")
     if len(ring.moduli) != 1 or ring.basis.wide:
-        raise ParameterError(f"{ring!r}: LWE vectors are of one modulus of at most 2**64")
+        raise ParameterError(
+            f"c is in {ring!r}, and LWE vectors need one modulus of at most 2**64. Bring c to such a ring "
+            "first."
+        )
     if not c._batch or c._batch[-1] < 2:
-        raise ParameterError(f"c: batch shape {c._batch}; the last axis must be that of a ciphertext")
+        raise ParameterError(
+            f"The batch shape of c is {c._batch}. Its last axis must have at least 2 entries, the components "
+            "of a ciphertext."
+        )
     x, compute = intt(c)._data, backend_of(c._data)
     batch, k, n = c._batch[:-1], c._batch[-1] - 1, ring.n
     wrapped = x if ring.quotient.wrap == 1 else neg(ring.basis, x)
@@ -59,7 +68,10 @@ def _signed_digits(compute: Backend, gadget: Gadget, words: Array) -> Array:
 
 
 def _words(basis: Basis, x: object, name: str) -> Array:
-    """Return integers as canonical residues of the basis' dtype, C-contiguous; residues themselves."""
+    """Return integers as residues in [0, q), a C-contiguous array in the dtype of the basis.
+
+    Integers that already have this dtype are not reduced if q is 2^32 or 2^64.
+    """
     integers = as_integers(x, name)
     if integers.dtype == basis.dtype and basis.moduli[0] == 1 << 8 * basis.dtype.itemsize:
         return contiguous(integers)
@@ -70,32 +82,33 @@ def _words(basis: Basis, x: object, name: str) -> Array:
 def _modulus(q: object) -> Basis:
     modulus = integer(q, "q")
     if not 2 <= modulus <= 1 << 64:
-        raise ParameterError(f"q: {shown(modulus)} must be from 2 to 2**64")
+        raise ParameterError(f"q={shown(modulus)} must be from 2 to 2**64.")
     return basis_of((modulus,))
 
 
 def switch(x: object, key: object, q: object, bits: object, levels: object, out: Array | None) -> Array:
-    """Return (x_0, 0, ..., 0) plus the digits of the masks times the rows of a key."""
+    """Return x under another key: (x_0, 0, ..., 0) plus the digits of the masks times the rows of `key`."""
     basis = _modulus(q)
     gadget = digits_plan(basis, bits, levels)
     vectors, rows = _words(basis, x, "x"), _words(basis, key, "key")
     compute = backend_of(vectors)
     if backend_of(rows).name != compute.name:
         raise DeviceError(
-            f"key: on {backend_of(rows).name}, and x is on {compute.name}; copy one to the other's device"
+            f"key is on {backend_of(rows).name} and x is on {compute.name}. Copy one of them to the other's "
+            "device."
         )
     m = vectors.shape[-1] - 1 if vectors.ndim else 0
     if vectors.ndim < 1 or m < 1 or rows.ndim != 2 or len(rows) != m * gadget.levels:
         raise ParameterError(
-            f"x, key: shapes {vectors.shape} and {rows.shape}; they must be (*batch, m + 1) and "
-            f"(m * {gadget.levels}, n + 1)"
+            f"x has shape {vectors.shape} and key has shape {rows.shape}. They must have (*batch, m + 1) and "
+            f"(m * {gadget.levels}, n + 1), with m at least 1."
         )
     shape = (*vectors.shape[:-1], rows.shape[1])
     data = result(compute, shape, basis.dtype, out, vectors, rows)
     check_apart(out, rows)
     items = vectors.reshape(-1, m + 1)
     target, count = data.reshape(len(items), rows.shape[1]), len(items)
-    if data.size:
+    if data.size:  # the bodies are copied if the product overwrites x
         bodies = contiguous(items[:, 0]) if data is not vectors else items[:, 0].copy()
         digits = _digits(compute, gadget, items[:, 1:]).reshape(1, count, m * gadget.levels)
         compute.matmul(basis, digits, rows[None], target[None])
@@ -104,7 +117,7 @@ def switch(x: object, key: object, q: object, bits: object, levels: object, out:
 
 
 def _digits(compute: Backend, gadget: Gadget, masks: Array) -> Array:
-    """Return digits (rows, n, levels): signed integers where they multiply faster so, else residues."""
+    """Return digits (rows, n, levels): int8 or int16 if products are faster with these, else residues."""
     rows, n = masks.shape
     if gadget.bits <= 16 and compute.prefers_bytes(gadget.basis, rows):
         small = empty(compute, (rows, n, gadget.levels), np.dtype(np.int8 if gadget.bits <= 8 else np.int16))
@@ -118,32 +131,32 @@ def _digits(compute: Backend, gadget: Gadget, masks: Array) -> Array:
 
 
 def _add_bodies(compute: Backend, basis: Basis, sums: Array, bodies: Array) -> None:
-    """Add to the first entry of each sum."""
+    """Add bodies[i] to the first entry of row i of `sums`, modulo q."""
     q, word = basis.moduli[0], basis.dtype.type
     with compute.device_scope():
         total = sums[:, 0] + bodies
-        if q < 1 << 8 * basis.dtype.itemsize:  # a sum wraps, or is at least q
+        if q < 1 << 8 * basis.dtype.itemsize:  # otherwise q is 2^32 or 2^64, and words wrap modulo q
             wraps = (total < sums[:, 0]) | (total >= word(q))
             total = compute.xp.where(wraps, total - word(q), total)
         sums[:, 0] = total
 
 
 def modulus_switch(x: object, q: object, to: object, centered_mean: object) -> Array:
-    """Return the multiples of q / to nearest to residues, int64 in [0, to)."""
+    """Return x * to / q, rounded to the nearest integer modulo `to`, as int64 in [0, to)."""
     basis, target = _modulus(q), integer(to, "to")
     modulus = basis.moduli[0]
     if target < 2 or target & target - 1 or target > min(modulus, 1 << 32):
-        raise ParameterError(f"to: {shown(target)} must be a power of two of at most q and 2**32")
+        raise ParameterError(f"to={shown(target)} must be a power of two from 2 to 2**32, and at most q.")
     if not isinstance(centered_mean, bool):
-        raise ParameterError(f"centered_mean: {shown(centered_mean)} must be True or False")
+        raise ParameterError(f"centered_mean={shown(centered_mean)} must be True or False.")
     vectors, bits = _words(basis, x, "x"), target.bit_length() - 1
     if centered_mean and vectors.ndim < 1:
-        raise ParameterError("x: a number, must be vectors (*batch, n + 1) with centered_mean")
+        raise ParameterError("x is a single number. With centered_mean=True, give vectors (*batch, n + 1).")
     compute = backend_of(vectors)
     nearest = _multiples(compute, basis, vectors, bits)
     with compute.device_scope():
         if centered_mean and vectors.size:
-            # Parts of q / to / 2^more, in which the errors of the masks are added up.
+            # The rounding errors of the masks are added up in units of (q / to) / 2^more.
             more = min(20, (modulus.bit_length() - 1) - bits)
             fine = _multiples(compute, basis, vectors, bits + more)
             mask = compute.xp.int64((1 << bits + more) - 1)
@@ -155,7 +168,7 @@ def modulus_switch(x: object, q: object, to: object, centered_mean: object) -> A
 
 
 def _multiples(compute: Backend, basis: Basis, x: Array, bits: int) -> Array:
-    """Return floor((2 x 2^bits + q) / (2 q)) modulo 2^bits, as int64."""
+    """Return x * 2^bits / q, rounded as floor((2 * x * 2^bits + q) / (2 * q)), modulo 2^bits, as int64."""
     digits = _signed_digits(compute, digits_plan(basis, bits, 1), x)[..., 0]
     with compute.device_scope():
         multiples: Array = digits & compute.xp.int64((1 << bits) - 1)

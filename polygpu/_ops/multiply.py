@@ -24,15 +24,15 @@ from .results import result_array, result_shape
 from .transform import intt, ntt
 from .verify import check_again, check_product
 
-_LEAST = LONG >> 6  # residues of a result; a product of fewer is never computed with LONG residues
+_LEAST = LONG >> 6  # a product whose result has fewer residues than this is never long work
 
 
 def multiply(a: V, b: V, product: Product = "auto", out: Array | None = None) -> V:
-    """Return a b of values in one domain, in that domain; batch axes broadcast.
+    """Return a*b of values in one domain, in that domain. Batch axes broadcast.
 
     Raises:
-        DomainError: evaluated operands, and product="fft".
-        PrecisionError, ParameterError, TablesTooLarge: as `plan_of_product`.
+        DomainError: the operands are evaluated and product is "fft".
+        PrecisionError, ParameterError, TablesTooLarge: see `plan_of_product`.
     """
     if verifying():
         return _verified(a, b, product, out)
@@ -54,11 +54,14 @@ def multiply(a: V, b: V, product: Product = "auto", out: Array | None = None) ->
 
 
 def _product(a: V, b: V, product: Product, out: Array | None) -> Array:
-    """Return the residues of a product that no record repeats."""
+    """Return the residues of a product, computed without a record."""
     ring, domain, x, y = a._plan, a._domain, a._data, b._data
     compute = backend_for(ring.basis, x)
     if domain == "eval" and product == "fft":
-        raise DomainError("product: 'fft' multiplies coefficients; use intt() first, or leave it out")
+        raise DomainError(
+            "product='fft' multiplies coefficients, and an operand is evaluated. Use intt() first, or omit "
+            "product."
+        )
     data = result_array(compute, result_shape(x, y), out, x, y)
     if domain == "eval":
         compute.multiply_eval(ring.transform, x, y, data)
@@ -83,7 +86,7 @@ def _product(a: V, b: V, product: Product, out: Array | None) -> Array:
 
 
 def _size_of_work(plan: Plan, data: Array) -> int:
-    """Return the number of residues that a product is computed with."""
+    """Return the work of a product, as a number of residues that transforms process (compare LONG)."""
     rows: int = prod(data.shape[:-2]) * len(plan.basis.moduli)
     if isinstance(plan, AuxiliaryPlan):
         return rows * plan.transform.degree * len(plan.transform.tables)
@@ -93,10 +96,10 @@ def _size_of_work(plan: Plan, data: Array) -> int:
 
 
 def _verified(a: V, b: V, product: Product, out: Array | None) -> V:
-    """Return the product, after its check."""
+    """Return the product after checking it; see verify.py."""
     compute = backend_of(a._data)
     with unverified():
-        if out is not None:  # the operands are read again
+        if out is not None:  # the check reads the operands after out is written
             a, b = (x._with(copied(x._data)) if overlap(compute, x._data, out) else x for x in (a, b))
         c = multiply(a, b, product, out)
         if not c._data.size:
@@ -111,7 +114,7 @@ def _verified(a: V, b: V, product: Product, out: Array | None) -> V:
 def multiply_limbs(a: V, b: V, product: Product = "auto", out: Array | None = None) -> V:
     """Return multiply(a, b, product, out) of values whose data may have any strides.
 
-    Products entry by entry read them as they are, other products copies.
+    Pointwise products read the data as they are. Other products read copies.
     """
     strides = layouts(a._data, b._data)
     if strides is not None and product != "fft" and _by_entries(a):
@@ -120,7 +123,7 @@ def multiply_limbs(a: V, b: V, product: Product = "auto", out: Array | None = No
 
 
 def _by_entries(a: Value) -> bool:
-    """Return whether a product with this value is one of residues, entry by entry."""
+    """Return whether products with this value are pointwise products of residues."""
     return a._domain == "eval" and a._plan.leaf_size == 1 and not verifying()
 
 
@@ -131,7 +134,7 @@ def _dense(x: V) -> V:
 
 @repeated
 def fma(a: V, b: V | Array, c: V | Array, strides: Layouts = None, *, out: Array | None = None) -> V:
-    """Return a b + c of values in one domain; in one pass if products are entry by entry.
+    """Return a*b + c of values in one domain, in one pass if products are pointwise.
 
     b and c may be the residues (rows, 1) of an int. strides: layouts(a, b, c).
     """
@@ -151,7 +154,7 @@ def fma(a: V, b: V | Array, c: V | Array, strides: Layouts = None, *, out: Array
     if by_entries:
         return a._with(multiply_add(basis, *arrays, out, strides))
     if out is not None:
-        result_array(backend_for(basis, a._data), result_shape(*arrays), out, *arrays)  # refused before work
+        result_array(backend_for(basis, a._data), result_shape(*arrays), out, *arrays)  # checks `out` first
     return a._with(pointwise(basis, "add", multiply(a, value(y))._data, z._data, out))
 
 
@@ -159,7 +162,7 @@ def fma(a: V, b: V | Array, c: V | Array, strides: Layouts = None, *, out: Array
 def power(x: V, exponent: int, *, out: None = None) -> V:
     """Return x^exponent in x's domain, exponent >= 0, by squaring.
 
-    The powers in between are evaluated if sums of products are (`way_of_sums`).
+    Intermediate powers stay evaluated if `way_of_sums` chooses the transform for this ring.
     """
     if exponent == 0:
         return x._with(ones(x._plan, x._domain, x._batch, backend_of(x._data)))
@@ -179,14 +182,15 @@ def power(x: V, exponent: int, *, out: None = None) -> V:
 
 
 def _multiply_by_matrix(many: Value, one: Value, out: Array) -> None:
-    """Multiply rows of coefficients by the Toeplitz matrix whose row k is X^k times one."""
+    """Multiply rows of coefficients by the Toeplitz matrix whose row k is X^k * one."""
     ring, x, y = many._plan, many._data, one._data
     compute, n, below = backend_of(x), ring.n, y
     if ring.quotient.wrap == -1:
         below = empty(compute, y.shape, y.dtype)
         compute.pointwise(ring.basis, "neg", y, None, None, below)
-    # Coefficient j of X^k b is entry n + j - k of the row (X^n b, b). Where the row comes again, entry
-    # n + j + k (2n - 1) is the same.
+    # Let b be `one`. Coefficient j of X^k b is entry n + j - k of the row (X^n b, b) of 2n entries. In n
+    # copies of this row, one after another, it is also entry n + j + k (2n - 1). So row k of the matrix
+    # consists of n entries, the first of which is entry n + k (2n - 1).
     rows = spread(joined([below.reshape(n), y.reshape(n)], 0), (n, 2 * n)).reshape(-1)
     matrix = contiguous(rows[n:].reshape(n, 2 * n - 1)[:, :n])
     compute.matmul(ring.basis, x.reshape(1, -1, n), matrix.reshape(1, n, n), out.reshape(1, -1, n))

@@ -1,7 +1,7 @@
-"""Packing and expansion: many ciphertexts of constants in one, and back, by automorphisms.
+"""Packing many ciphertexts of constants into one, and expansion of one into many, by automorphisms.
 
-Inside, ciphertexts are evaluated and stand along the first axis, (count, items, 2, rows, n): halves of them
-are then neighbours in memory.
+Inside, ciphertexts are evaluated, of shape (count, items, 2, rows, n), where `items` is the product of the
+batch axes. As `count` is the first axis, each half of the ciphertexts is contiguous.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .transform import intt, ntt
 
 @is_plan
 class Steps:
-    """Automorphisms X -> X^g, one a step, with their key switches and the monomials of some steps."""
+    """Steps of packing or expansion. Each has an automorphism X -> X^g and a KeySwitch, some a monomial."""
 
     def __init__(
         self, ring: RingPlan, switches: tuple[KeySwitch, ...], gs: tuple[int, ...], shifts: tuple[int, ...]
     ) -> None:
-        """shifts: exponents of X, for as many of the first steps as there are."""
+        """Plan a step for each g of `gs`; shifts: exponents of X for the first len(shifts) steps."""
         self.switches, self.moves = switches, multipliers(ring.quotient, gs, True)
         self.shifts = np.array(shifts, np.int64)
 
@@ -40,16 +40,17 @@ class Steps:
 def steps_of(
     ring: RingPlan, switches: tuple[KeySwitch, ...], gs: tuple[int, ...], shifts: tuple[int, ...]
 ) -> Steps:
-    """Return the Steps of these arguments, which the ring keeps."""
+    """Return the Steps for these arguments. The ring keeps them."""
     key = "steps", switches, gs, shifts
     return kept_plan(ring, key, lambda: Steps(ring, switches, gs, shifts))
 
 
 @repeated
 def pack(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V:
-    """Return one ciphertext, (*batch, 2), of those along an axis, (*batch, count, 2), in c's domain.
+    """Pack the ciphertexts c, (*batch, count, 2), into one, (*batch, 2), in c's domain.
 
-    Step j merges halves by X^(shift j) and an automorphism. The steps without a shift are those of a trace.
+    A step with a shift s merges each x of the first half with a y of the second: it computes
+    x + X^s y + z(X^g), where z = x - X^s y. A step without a shift computes x + x(X^g), a part of a trace.
     """
     if not keys:  # there is one ciphertext; its ring may have no transform
         return c._with(copied(c._data[..., 0, :, :, :]))
@@ -75,9 +76,9 @@ def pack(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V:
 
 @repeated
 def expand(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V:
-    """Return 2^steps ciphertexts, (*batch, count, 2), of those of c, (*batch, 2), in c's domain.
+    """Expand the ciphertext c, (*batch, 2), into 2^steps ciphertexts, (*batch, 2^steps, 2), in c's domain.
 
-    Step j makes x + x(X^g) and X^(shift j) (x - x(X^g)) of each ciphertext x.
+    The step with shift s replaces each ciphertext x by x + x(X^g) and X^s (x - x(X^g)).
     """
     if not keys:
         return c._with(copied(c._data[..., None, :, :, :]))
@@ -100,7 +101,10 @@ def expand(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V
 
 
 def _by_number(c: Value, axes: int) -> Array:
-    """Return evaluated ciphertexts (count, items, 2, rows, n); axes: of one item, with that of components."""
+    """Return the ciphertexts evaluated, (count, items, 2, rows, n).
+
+    axes: 2 if c is (*batch, count, 2); 1 if c is (*batch, 2), and then count is 1.
+    """
     data = ntt(c)._data
     batch, rest = c._batch[:-axes], data.shape[-2:]
     count = 1 if axes == 1 else c._batch[-2]
@@ -108,7 +112,7 @@ def _by_number(c: Value, axes: int) -> Array:
 
 
 def _monomials(c: Value, plan: Steps) -> tuple[Array, Array]:
-    """Return X to the power of each shift, and its negative, evaluated."""
+    """Return X^s for each shift s, and -X^s for each, evaluated."""
     compute = backend_of(c._data)
     one = c._with(ones(c._plan, "coef", (), compute), "coef")
     powers = mul_monomial(one, compute.constant(plan.shifts))
@@ -117,7 +121,7 @@ def _monomials(c: Value, plan: Steps) -> tuple[Array, Array]:
 
 
 def _pieces(x: Array) -> Iterator[slice]:
-    """Slices of the first axis whose temporary arrays are small enough for a cache."""
+    """Yield slices of the first axis, so short that the temporary arrays for one slice fit a cache."""
     most = backend_of(x).divided_bytes >> 3
     size = max(1, most * len(x) // max(1, x.nbytes))
     for start in range(0, len(x), size):
@@ -127,13 +131,17 @@ def _pieces(x: Array) -> Iterator[slice]:
 def _add_rotated(
     c: Value, y: Array, x: Array, plan: Steps, step: int, keys: tuple[Value, ...], out: Array
 ) -> None:
-    """Write y plus the rotation of x under a step's key. All are evaluated ciphertexts (*batch, 2)."""
+    """Write to `out` y plus x(X^g), after x(X^g) is switched back to the secret with the key of the step.
+
+    All are evaluated ciphertexts, (*batch, 2).
+    """
     basis, compute = c._plan.basis, backend_of(x)
     moved = empty(compute, x.shape, x.dtype)
     move = compute.constant(plan.moves)[step, ...]
     compute.automorphism(basis, c._plan.quotient, x, move, True, moved)
     mask = c._with(copied(moved[..., 1, :, :]), "eval")
     body = pointwise(basis, "add", index(moved, (..., 0)), index(y, (..., 0)))
+    # `moved` becomes what is added to the switched mask: y, plus the body of x(X^g) in component 0.
     compute.copy(y, moved)
     compute.copy(body, moved[..., 0, :, :])
     key_switch(mask, keys[step], plan.switches[step], moved, out=out)
@@ -141,10 +149,10 @@ def _add_rotated(
 
 @repeated
 def embed(x: Value, ring: RingPlan, *, out: None = None) -> Value:
-    """Return ciphertexts of a ring whose phases have those of LWE vectors at X^0.
+    """Return ciphertexts in `ring`. The constant coefficient of each phase is the phase of an LWE vector.
 
-    x: vectors as coefficients of a ring of their length, modulo q or modulo the moduli of `ring`. In the
-    first case entries are multiplied by Q / q and rounded.
+    x: the LWE vectors, as made by `vectors`, modulo the moduli of `ring` or others. Others, of product q, are
+    replaced by those of `ring`: entries are multiplied by Q / q and rounded.
     """
     ring.check_binomial("embed: ring")
     home, n, compute = x._plan, ring.n, backend_of(x._data)
@@ -152,7 +160,8 @@ def embed(x: Value, ring: RingPlan, *, out: None = None) -> Value:
     count = max(1, -(-m // n))
     data = empty(compute, (*x._batch, 1 + count, home.rows, n), home.dtype, zero=True)
     compute.copy(x._data[..., :1], data[..., 0, :, :1])
-    # The coefficient at X^0 of a s is a_0 s_0 plus the wrapped a_(n - i) s_i: so entry i goes to X^(n - i).
+    # The constant coefficient of the product a*s is a_0 s_0 plus the sum of the wrapped terms a_(n - i) s_i
+    # for i > 0. So entry i of the vector becomes coefficient n - i of a, negated below if X^n = -1.
     for k in range(count):
         first, last = 1 + k * n, min(1 + (k + 1) * n, 1 + m)
         if last > first:
@@ -170,6 +179,6 @@ def embed(x: Value, ring: RingPlan, *, out: None = None) -> Value:
 
 
 def vectors(x: Array, moduli: tuple[int, ...]) -> Value:
-    """Return integers (*batch, m + 1) modulo these moduli as coefficients of a ring of degree m + 1."""
+    """Return LWE vectors (*batch, m + 1) modulo these moduli as coefficients of a ring of degree m + 1."""
     ring = ring_plan(x.shape[-1], moduli)
     return Value(ring, from_integers(ring.basis, ring.n, x, backend()), "coef")

@@ -1,4 +1,4 @@
-"""Automorphisms and products with powers of X: coefficients or evaluated residues in another order."""
+"""Automorphisms, products with powers of X, and slots."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .transform import intt, ntt
 
 
 def automorphism(x: V, g: object, out: Array | None = None) -> V:
-    """Return a(X^g) in a's domain, for g coprime to the order of X: one g, or an array of them."""
+    """Return x(X^g) in x's domain; g: an integer coprime to the order of X, or an array of them."""
     ring, evaluated, home = x._plan, x._domain == "eval", backend_of(x._data)
     one = type(g) is int or _is_one(g)
     if one:
@@ -38,8 +38,8 @@ def automorphism(x: V, g: object, out: Array | None = None) -> V:
         shape = numbers.shape
         batch = _result_batch(x._data, shape, "g")
         moves = multipliers(ring.quotient, tuple(numbers.ravel().tolist()), evaluated)
-    if evaluated and ring.transform.leaf_size > 1:  # leaves also change inside
-        if out is not None:  # refused now
+    if evaluated and ring.transform.leaf_size > 1:  # residues within a leaf change too
+        if out is not None:  # refuse a wrong `out` before computing
             result_array(home, (*_result_batch(x._data, shape, "g"), *x._data.shape[-2:]), out, x._data)
         return ntt(automorphism(intt(x), g), out)
     if one:
@@ -49,13 +49,17 @@ def automorphism(x: V, g: object, out: Array | None = None) -> V:
 
 @lru_cache(maxsize=1024)
 def multipliers(quotient: Quotient, gs: tuple[int, ...], evaluated: bool) -> Array:
-    """Return the number by which X -> X^g moves entries, for each g, which is coprime to the order of X."""
+    """Return for each g the multiplier (see `multiplier_of`) by which X -> X^g permutes entries.
+
+    Raises:
+        ParameterError: a g is not coprime to the order of X.
+    """
     acting, order = quotient if evaluated else quotient.cover, quotient.order
     for g in gs:
         if gcd(g, order) != 1:
             raise ParameterError(
-                f"g: {shown(g)} has a common factor with {order}; X -> X^g is an automorphism for g coprime "
-                "to it"
+                f"g={shown(g)} has a common factor with {order}. X -> X^g is an automorphism only if g is "
+                f"coprime to {order}."
             )
     array = np.array([multiplier_of(acting, g, evaluated) for g in gs], np.int64)
     array.setflags(write=False)
@@ -64,14 +68,14 @@ def multipliers(quotient: Quotient, gs: tuple[int, ...], evaluated: bool) -> Arr
 
 @lru_cache(maxsize=1024)
 def _number(x: int) -> Array:
-    """Return the number as an array of one, which serves all items."""
+    """Return the number as an array of one entry, which stands for all batch elements."""
     array = np.array([x], np.int64)
     array.setflags(write=False)
     return array
 
 
 def mul_monomial(x: V, k: object, out: Array | None = None) -> V:
-    """Return X^k a in a's domain: one k, or an array of them."""
+    """Return X^k * x in x's domain; k: an integer or an array of integers."""
     ring, home = x._plan, backend_of(x._data)
     if type(k) is int or _is_one(k):
         number = k if type(k) is int else _integer(k, "k")
@@ -88,16 +92,17 @@ def mul_monomial(x: V, k: object, out: Array | None = None) -> V:
 
 @repeated
 def _times_monomials(x: V, exponents: Array, batch: tuple[int, ...], *, out: Array | None = None) -> V:
-    """Return evaluated items times X to these exponents, which are in a batch shape."""
+    """Return evaluated x times X^e for each exponent e; batch: the shape of the exponents, () for one."""
     one = x._with(ones(x._plan, "coef", (), backend_of(x._data)), "coef")
     monomials = _reordered(one, exponents.reshape(batch or (1,)), batch, False, out=None)
     return multiply(x, ntt(monomials, monomials._data), out=out)
 
 
 def exponents_of(ring: RingPlan, numbers: object, name: str, near: Memory) -> Array:
-    """Return exponents of X as int64, modulo the order of X: on `near` if given there, else on the host.
+    """Return exponents of X as int64, reduced modulo the order of X.
 
-    On a card they stay as they are if the order is a power of two, since kernels reduce them.
+    Exponents given on the device `near` stay there; others are copied to the host. On a GPU they are not
+    reduced if the order is a power of two, because kernels reduce them.
     """
     given = as_integers(numbers, name)
     if backend_of(given) is not near:
@@ -117,7 +122,7 @@ def exponents_of(ring: RingPlan, numbers: object, name: str, near: Memory) -> Ar
 
 @repeated
 def to_slots(x: Value, *, out: None = None) -> Array:
-    """Return residues (*batch, n): values at the powers psi^(5^j), then at psi^(-5^j)."""
+    """Return the slots as residues (*batch, n): the values at psi^(5^j) for j < n/2, then at psi^(-5^j)."""
     _check_slots(x._plan)
     data, compute, n = ntt(x)._data, backend_of(x._data), x._plan.n
     slots = empty(compute, (*x._batch, n), data.dtype)
@@ -130,7 +135,9 @@ def from_slots(ring: RingPlan, values: object, compute: Memory) -> Value:
     _check_slots(ring)
     given = as_integers(values, "values")
     if given.shape[-1:] != (ring.n,):
-        raise ParameterError(f"values: shape {given.shape}; the last axis must be n = {ring.n}, the slots")
+        raise ParameterError(
+            f"values has shape {given.shape}. Its last axis must have n={ring.n} entries, the slots."
+        )
     slots = from_integers(ring.basis, ring.n, given, compute)
     home = backend_of(slots)
     evaluated = empty(home, slots.shape, slots.dtype)
@@ -139,12 +146,12 @@ def from_slots(ring: RingPlan, values: object, compute: Memory) -> Value:
 
 
 def _check_slots(ring: RingPlan) -> None:
-    """Raise NotNTTFriendly for a ring without slots."""
+    """Raise NotNTTFriendly if the ring has no slots."""
     one = len(ring.moduli) == 1 and not ring.basis.wide and ring.n > 1 and ring.quotient.kind == "negacyclic"
     if not one or ring.leaf_size != 1:
         raise NotNTTFriendly(
-            f"{ring!r}: slots are values at the roots of X^n + 1, n > 1, modulo one prime q = 1 mod 2n below "
-            "2**64; ntt_primes gives such primes"
+            f"The ring is {ring!r}, which has no slots. Use a ring with kind='negacyclic', n >= 2 a power of "
+            "two, and one prime q below 2**64 that is 1 modulo 2n. ntt_primes finds such primes."
         )
 
 
@@ -152,24 +159,24 @@ def _check_slots(ring: RingPlan) -> None:
 
 
 def _is_one(x: object) -> bool:
-    """Return whether x is treated as one number, not as a sequence, array with axes or array of a GPU."""
+    """Return whether x is one number, and not a sequence, an array with axes or an array of a GPU."""
     several = isinstance(x, Sequence) and not isinstance(x, (str, bytes, bytearray))
     return not several and not getattr(x, "shape", ()) and not is_device_array(x)
 
 
 def _integer(x: Any, name: str) -> int:
-    """Return the number as an int; it may be an array without axes."""
+    """Return x as an int; x may be an array without axes."""
     return integer(x.item() if isinstance(x, np.ndarray) else x, name)
 
 
 def _numbers(x: object, name: str) -> Array:
-    """Integers on the host."""
+    """Return x as an array of integers in host memory."""
     given = as_integers(x, name)
     return backend_of(given).to_host(given)
 
 
 def _result_batch(x: Array, numbers: tuple[int, ...], name: str) -> tuple[int, ...]:
-    """Return the batch shape of the result of numbers of this shape for the items of x."""
+    """Return the batch shape of x broadcast with `numbers`, the shape of the numbers for its elements."""
     batch: tuple[int, ...] = x.shape[:-2]
     if not numbers:
         return batch
@@ -177,12 +184,13 @@ def _result_batch(x: Array, numbers: tuple[int, ...], name: str) -> tuple[int, .
         return np.broadcast_shapes(batch, numbers)
     except ValueError:
         raise ParameterError(
-            f"{name}: shape {numbers} does not broadcast with {batch}, that of the batch"
+            f"{name} has shape {numbers}, which does not broadcast with the batch shape {batch}. Give one "
+            "integer for each batch element, or index the batch with None first."
         ) from None
 
 
 def _in_turn(x: Value, numbers: Array, batch: tuple[int, ...]) -> Array:
-    """Return numbers for the items of x, on its device; their axes are the last ones of the batch."""
+    """Return numbers on x's device, broadcast to the last axes of `batch`. Drop leading axes of length 1."""
     while numbers.ndim and len(numbers) == 1:
         numbers = numbers.reshape(numbers.shape[1:])
     last = batch[len(batch) - numbers.ndim :]
@@ -191,12 +199,12 @@ def _in_turn(x: Value, numbers: Array, batch: tuple[int, ...]) -> Array:
         with home.device_scope():
             numbers = home.xp.ascontiguousarray(home.xp.broadcast_to(numbers, last))
     if not numbers.ndim:
-        numbers = numbers.reshape(1)  # which serves all items
+        numbers = numbers.reshape(1)  # one number, which stands for all batch elements
     return backend_of(x._data).constant(numbers) if isinstance(numbers, np.ndarray) else numbers
 
 
 def _items(compute: Memory, x: Array, batch: tuple[int, ...], out: Array | None) -> Array:
-    """x broadcast to a batch shape, in memory that it does not share with `out`."""
+    """Return x broadcast to a batch shape: x itself, or a copy if the shape differs or x overlaps `out`."""
     if x.shape[:-2] == batch and (out is None or not overlap(compute, x, out)):
         return x
     items = empty(compute, (*batch, *x.shape[-2:]), x.dtype)
@@ -205,7 +213,7 @@ def _items(compute: Memory, x: Array, batch: tuple[int, ...], out: Array | None)
 
 
 def _acting(x: Value) -> Quotient:
-    """Return the quotient that orders the entries of x: of coefficients a binomial, whose X moves them."""
+    """Return the quotient modulo which automorphisms and X permute x's entries (a binomial if "coef")."""
     return x._plan.quotient if x._domain == "eval" else x._plan.quotient.cover
 
 
@@ -213,7 +221,11 @@ def _acting(x: Value) -> Quotient:
 def _reordered(
     x: V, numbers: Array, batch: tuple[int, ...] | None, by_automorphisms: bool, *, out: Array | None
 ) -> V:
-    """Return the items, moved by automorphisms or multiplied by monomials, in a batch shape, else in x's."""
+    """Apply automorphisms to the elements of x, or multiply them by powers of X.
+
+    numbers: the multipliers of the automorphisms, or the exponents. batch: the batch shape of the result;
+    None for that of x.
+    """
     basis, quotient = x._plan.basis, _acting(x)
     if numbers.shape == (1,):
         numbers = numbers.reshape(())

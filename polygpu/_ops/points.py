@@ -1,4 +1,4 @@
-"""Values of polynomials at points, and powers of numbers, by few calls of a backend for any degree."""
+"""Values of polynomials at points, and powers of numbers, with few backend calls even for large degrees."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .calls import repeated
 from .integers import from_integers, residues_on, to_bigints
 from .pointwise import multiply_add, pointwise
 
-_CHUNK = 1 << 22  # numbers that are held at a time; it limits how many points are taken together
+_CHUNK = 1 << 22  # residues in memory at a time; it limits how many points are evaluated together
 
 
 def checked_points(x: Any) -> Array:
-    """Integers of any size in host memory, an array of any shape."""
+    """Return x, integers of any size, as an array of its shape in host memory."""
     if holds_poly(x):
-        raise ParameterError("x: a Poly; values are taken at integers")
+        raise ParameterError("x must hold integers, not a Poly. Give the integers at which to evaluate.")
     if is_device_array(x):
         x = backend_of(x).to_host(x)
     if isinstance(x, np.ndarray) and x.dtype.kind in "iu":
@@ -33,10 +33,10 @@ def checked_points(x: Any) -> Array:
 
 @repeated
 def powers(basis: Basis, x: Array, count: int, *, out: None = None) -> Array:
-    """x^0 ... x^(count - 1) of numbers (*batch, rows, 1), on the last axis. Cost: 2 count products."""
+    """Return x^0 ... x^(count - 1) of residues (*batch, rows, 1) on the last axis. Cost: 2 count products."""
     compute = backend_for(basis, x)
     found, step = empty(compute, x.shape, x.dtype, zero=True), x
-    fill(compute, found[..., :: basis.words, :], 1)  # lowest words; moduli are at least 2
+    fill(compute, found[..., :: basis.words, :], 1)  # 1 has only a lowest word; moduli are at least 2
     while found.shape[-1] < count:
         found = joined([found, pointwise(basis, "mul", found, step)], found.ndim - 1)
         step = pointwise(basis, "mul", step, step)
@@ -44,7 +44,7 @@ def powers(basis: Basis, x: Array, count: int, *, out: None = None) -> Array:
 
 
 def scale_by_powers(basis: Basis, x: Array, factor: int) -> Array:
-    """Coefficients of a(factor X), of (*batch, rows, n). Cost: two products a coefficient."""
+    """Return the coefficients of x(factor X), (*batch, rows, n). Cost: two products for each coefficient."""
     compute = backend_of(x)
     step = residues_on(backend_for(basis, x), basis, factor)
     if basis.wide:
@@ -54,7 +54,7 @@ def scale_by_powers(basis: Basis, x: Array, factor: int) -> Array:
 
 @repeated
 def _scaled(basis: Basis, x: Array, first: Array, step: Array, *, out: None = None) -> Array:
-    """Entry j of each row times first step^j."""
+    """Return x with entry j of each row multiplied by first * step^j."""
     compute = backend_of(x)
     data = empty(compute, x.shape, x.dtype)
     compute.scale_by_powers(basis, x, first, step, data)
@@ -62,7 +62,7 @@ def _scaled(basis: Basis, x: Array, first: Array, step: Array, *, out: None = No
 
 
 def padded(x: Array, n: int) -> Array:
-    """Coefficients (*batch, rows, n): those of x, then zeros. It is x itself if no zeros are needed."""
+    """Return coefficients (*batch, rows, n): those of x, then zeros; x itself if it has n coefficients."""
     return x if n == x.shape[-1] else _padded(x, n)
 
 
@@ -75,9 +75,10 @@ def _padded(x: Array, n: int, *, out: None = None) -> Array:
 
 
 def truncated(x: Array, n: int) -> tuple[Array, tuple[int, ...] | None]:
-    """Return the first n coefficients, and the first item with others that are not 0, or None.
+    """Return the first n coefficients, and where the others are not all 0.
 
-    It waits for the GPU.
+    The second is the index of the first item with a nonzero coefficient after these n, or None. The call
+    waits for the GPU.
     """
     compute = backend_of(x)
     with compute.device_scope():
@@ -88,7 +89,7 @@ def truncated(x: Array, n: int) -> tuple[Array, tuple[int, ...] | None]:
 
 
 def evaluate(basis: Basis, data: Array, x: Any) -> Any:
-    """Values of coefficients (*batch, rows, n) at integers x: ints (*batch, *x.shape), or one int."""
+    """Return values of polynomials (*batch, rows, n) at integers x: ints (*batch, *x.shape), or one int."""
     points, compute = checked_points(x), backend_of(data)
     batch, (rows, n) = data.shape[:-2], data.shape[-2:]
     items, total = prod(batch), points.size
@@ -109,17 +110,17 @@ def evaluate(basis: Basis, data: Array, x: Any) -> Any:
 
 
 def _parts(basis: Basis) -> list[tuple[slice, Basis]]:
-    """Each modulus alone, and its rows."""
+    """Return, for each modulus, its rows and the basis of this modulus alone."""
     if len(basis.moduli) == 1:
         return [(slice(0, basis.rows), basis)]
     return [(slice(i, i + 1), basis_of((q,))) for i, q in enumerate(basis.moduli)]
 
 
 def _by_matrices(basis: Basis, x: Array, points: Array) -> Array:
-    """Values (items, 1, points): x as rows of about sqrt(n) coefficients, times powers of each point.
+    """Return values (items, 1, points), by two products of matrices.
 
-    a(r) = sum over i, j of r^(i m) a_(i m + j) r^j: giant steps by a product of matrices, then baby steps.
-    Source: Paterson & Stockmeyer 1973, for scalars.
+    x(r) is the sum over i and j of r^(i m) x_(i m + j) r^j, where m is about sqrt(n). The first product sums
+    over i (giant steps), the second over j (baby steps). Source: Paterson & Stockmeyer 1973, for scalars.
     """
     compute, items, n, count = backend_of(x), len(x), x.shape[-1], len(points)
     width = 1 << (n.bit_length() // 2)  # m
@@ -137,7 +138,11 @@ def _by_matrices(basis: Basis, x: Array, points: Array) -> Array:
 
 
 def _by_halves(basis: Basis, x: Array, points: Array) -> Array:
-    """Values (items, rows, points) for any modulus: lower half plus r^(n/2) times the upper, and so on."""
+    """Return values (items, rows, points) for any modulus.
+
+    The lower half of the coefficients plus r^(n/2) times the upper half has the same value at r. This is
+    repeated until one coefficient is left.
+    """
     compute, (items, rows, n) = backend_of(x), x.shape
     steps = [points]
     while 1 << len(steps) < n:

@@ -16,7 +16,7 @@ from .calls import device_of, record, repeated
 from .integers import factors_of_limbs, residues_on, scalars
 from .results import result_array, result_shape
 
-# What `layouts` (arrays.py) says of the operands of a call.
+# The result of `layouts` (arrays.py): the strides of a call's operands, or None if all are dense.
 Layouts = tuple[tuple[int, ...], ...] | None
 
 
@@ -41,7 +41,7 @@ def pointwise(
 
 
 def neg(basis: Basis, x: Array, out: Array | None = None) -> Array:
-    """-x."""
+    """Return -x."""
     key = "neg", None if type(x) is ndarray else device_of(x), x is out, x.shape
     if (replay := basis.calls.get(key)) and (data := replay((x,), out)) is not None:
         return data  # type: ignore[no-any-return]
@@ -58,7 +58,7 @@ def neg(basis: Basis, x: Array, out: Array | None = None) -> Array:
 def multiply_add(
     basis: Basis, a: Array, b: Array, c: Array, out: Array | None = None, strides: Layouts = None
 ) -> Array:
-    """Compute a * b + c, residue by residue; b may be one number a row, and batch axes broadcast.
+    """Compute a * b + c, residue by residue; b may have one residue per row, and batch axes broadcast.
 
     strides: layouts(a, b, c).
     """
@@ -80,14 +80,17 @@ def multiply_add(
 
 
 def scale(basis: Basis, x: Array, factor: int, out: Array | None = None, strides: Layouts = None) -> Array:
-    """x times an int. strides: layouts(x)."""
+    """Return x times an int. strides: layouts(x)."""
     return pointwise(basis, "mul", x, residues_on(backend_for(basis, x), basis, factor), out, strides)
 
 
 def scale_by(basis: Basis, x: Array, ints: Any, limbs: Any, out: Array | None = None) -> Array:
-    """x times one integer for each batch element, or for each limb."""
+    """Return x times one integer for each batch element (`ints`), or for each limb (`limbs`)."""
     if (ints is None) == (limbs is None):
-        raise ParameterError("scale_by: give integers for the batch, or limbs=, one for each modulus")
+        raise ParameterError(
+            "scale_by needs either ints, one for each batch element, or limbs, one for each modulus. Give "
+            "exactly one of them."
+        )
     compute = backend_of(x)
     if limbs is None:
         factors = scalars(basis, ints, x.shape[:-2], compute, "ints")
@@ -99,9 +102,9 @@ def scale_by(basis: Basis, x: Array, ints: Any, limbs: Any, out: Array | None = 
 def add_constant(
     basis: Basis, x: Array, constant: int, step: int, out: Array | None = None, strides: Layouts = None
 ) -> Array:
-    """x plus an int in every step-th entry; step: n in coefficients, else the leaf size.
+    """Return x plus a constant, which is added to every step-th entry.
 
-    strides: layouts(x).
+    step: n if x is in coefficients, else the leaf size. strides: layouts(x).
     """
     compute = backend_for(basis, x)
     scalar = residues_on(compute, basis, constant)
@@ -112,10 +115,10 @@ def add_constant(
 
 @repeated
 def _added(basis: Basis, x: Array, scalar: Array, step: int, *, out: Array | None = None) -> Array:
-    """x plus residues (rows, 1) in every step-th entry."""
+    """Return x with the residues `scalar`, (rows, 1), added to every step-th entry."""
     compute = backend_for(basis, x)
     data = result_array(compute, x.shape, out, x)
-    entries = copied(x[..., ::step])  # contiguous would not copy a single entry
+    entries = copied(x[..., ::step])  # contiguous() does not copy a single entry
     compute.pointwise(basis, "add", entries, scalar, None, entries)
     if data is not x:
         compute.copy(x, data)
@@ -124,13 +127,13 @@ def _added(basis: Basis, x: Array, scalar: Array, step: int, *, out: Array | Non
 
 
 def add_to_first(basis: Basis, x: Array, ints: Any, step: int) -> Array:
-    """Return x (*batch, k, rows, n) plus integers in component 0; step: as in `add_constant`."""
+    """Return x, (*batch, k, rows, n), plus constants in component 0; step: see `add_constant`."""
     return _added_to_first(basis, x, scalars(basis, ints, x.shape[:-3], backend_of(x), "x"), step)
 
 
 @repeated
 def _added_to_first(basis: Basis, x: Array, constants: Array, step: int, *, out: None = None) -> Array:
-    """Return x plus residues (*shape, rows, 1) in every step-th entry of component 0."""
+    """Return x with residues (*shape, rows, 1) added to every step-th entry of component 0."""
     compute, data = backend_for(basis, x), copied(x)
     entries = copied(x[..., 0, :, ::step])
     compute.pointwise(basis, "add", entries, constants, None, entries)
@@ -141,9 +144,9 @@ def _added_to_first(basis: Basis, x: Array, constants: Array, step: int, *, out:
 def folded(
     basis: Basis, x: Array, n: int, runs: list[tuple[int, int, int, int]], out: Array | None = None
 ) -> Array:
-    """Return the first n coefficients, with runs of the others added to them as in Quotient.folding.
+    """Return the first n coefficients, with runs of the others added to them or subtracted from them.
 
-    Without runs it is x itself.
+    runs: made by Quotient.folding. If the list is empty, the result is x itself.
     """
     if not runs:
         return x
@@ -165,7 +168,7 @@ def sum_over(
 ) -> Array:
     """Return the sum over batch axes, by default all.
 
-    Over no axis it is a copy of x, over an empty axis 0.
+    If `axis` is (), it is a copy of x. The sum over an axis of length 0 is 0.
     """
     compute, total, ndim = backend_for(basis, x), x, x.ndim - 2
     axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
@@ -180,7 +183,7 @@ def sum_over(
 
 
 def _sum_first(compute: Arithmetic, basis: Basis, x: Array) -> Array:
-    """Return the sum over the first axis, by halves: about log2 len(x) calls. Of one entry it is a view."""
+    """Return the sum over the first axis by halves, in about log2 len(x) calls; a view if len(x) is 1."""
     if not len(x):
         return empty(compute, x.shape[1:], x.dtype, zero=True)
     x = contiguous(x)
@@ -196,7 +199,7 @@ def _sum_first(compute: Arithmetic, basis: Basis, x: Array) -> Array:
 
 
 def equal(a: Array, b: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Whether elements in one domain are equal: a bool for each batch element, in host memory."""
+    """Return whether elements in one domain are equal: a bool for each batch element, in host memory."""
     result_shape(a, b)
     compute = backend_of(a)
     with compute.device_scope():

@@ -12,18 +12,19 @@ from .arrays import check_unmasked, empty, overlap
 
 
 def result_shape(first: Array, *others: Array) -> tuple[int, ...]:
-    """Return the shape of a result: the batch shapes of the operands together, rows and coefficients."""
+    """Return the shape of a result: the broadcast batch shape of the operands, rows and coefficients."""
     shape: tuple[int, ...] = first.shape
     for x in others:
         if x.shape != shape:
             break
-    else:  # np.broadcast_shapes takes as long as a short product
+    else:  # without np.broadcast_shapes, which takes as long as a short product
         return shape
     try:
         return np.broadcast_shapes(shape, *(x.shape for x in others))
     except ValueError:
         raise ParameterError(
-            f"batch shapes {batch_shapes([first, *others])} do not broadcast; reshape or index the batch axes"
+            f"The batch shapes {batch_shapes([first, *others])} do not broadcast. Reshape or index the batch "
+            "axes."
         ) from None
 
 
@@ -33,13 +34,19 @@ def batch_shapes(arrays: Any) -> str:
 
 
 def result_array(compute: Memory, shape: tuple[int, ...], out: Array | None, *operands: Array) -> Array:
-    """Return the array to write residues of this shape into: a new one, or `out`, which may be an operand."""
+    """Return the array for residues of this shape: a new array, or `out`, which may be an operand."""
     if out is None:
         return empty(compute, shape, operands[0].dtype)
     if out.shape != shape:
-        raise OutputError(f"out: batch shape {out.shape[:-2]}, the result has {shape[:-2]}")
+        raise OutputError(
+            f"out has batch shape {out.shape[:-2]} and the result has {shape[:-2]}. Give an out of the "
+            "result's batch shape."
+        )
     if not same_device(out, operands[0]):
-        raise OutputError(f"out: on {backend_of(out).name}, the operands are on {compute.name}")
+        raise OutputError(
+            f"out is on {backend_of(out).name} and the operands are on {compute.name}. Give an out on their "
+            "device."
+        )
     _check_writable(compute, out, *operands)
     return out
 
@@ -47,18 +54,26 @@ def result_array(compute: Memory, shape: tuple[int, ...], out: Array | None, *op
 def result(
     compute: Memory, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any, *operands: Array
 ) -> Array:
-    """Return the array for a result that is not a value: a new one, or `out`, which may be an operand."""
+    """Return the array for a result other than an element: a new array, or `out`, which may be an operand."""
     if out is None:
         return empty(compute, shape, dtype)
     if not isinstance(out, np.ndarray) and not is_device_array(out):
-        raise OutputError(f"out: {type(out).__name__}, must be an array of {dtype}")
+        raise OutputError(f"out must be an array of {dtype}, not {type(out).__name__}.")
     check_unmasked(out, "out")
     if backend_of(out).name != compute.name:
-        raise DeviceError(f"out: on {backend_of(out).name}, the operands are on {compute.name}")
+        raise DeviceError(
+            f"out is on {backend_of(out).name} and the operands are on {compute.name}. Give an out on their "
+            "device."
+        )
     if out.shape != shape or out.dtype != dtype:
-        raise OutputError(f"out: {out.dtype} {out.shape}, the result is {dtype} {shape}")
+        raise OutputError(
+            f"out is an array of {out.dtype} {out.shape}, and the result is one of {dtype} {shape}. Give an "
+            "out of this dtype and shape."
+        )
     if not out.flags.c_contiguous or compute.address(out) % out.dtype.itemsize:
-        raise OutputError("out: must be C-contiguous and aligned; leave it out and copy the result")
+        raise OutputError(
+            "out must be C-contiguous and aligned. Give such an array, or omit out and copy the result."
+        )
     _check_writable(compute, out, *operands)
     return out  # type: ignore[no-any-return]
 
@@ -66,15 +81,17 @@ def result(
 def _check_writable(compute: Memory, out: Array, *operands: Array) -> None:
     """Raise OutputError if `out` is read-only, or overlaps an operand without being that operand."""
     if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise OutputError("out: is read-only; give one that can be written")
+        raise OutputError("out is read-only. Give an array that can be written.")
     for x in operands:
         if x is out or not overlap(compute, x, out):
             continue
         if compute.address(x) != compute.address(out) or x.shape != out.shape or not x.flags.c_contiguous:
-            raise OutputError("out: overlaps an operand in part; give the operand itself or other memory")
+            raise OutputError("out overlaps an operand in part. Give the operand itself or other memory.")
 
 
 def check_apart(out: Array | None, *operands: Array) -> None:
-    """Raise OutputError if an `out` shares memory with what is read while it is written."""
+    """Raise OutputError if `out` shares memory with one of these operands, which are read until the end."""
     if out is not None and any(overlap(backend_of(out), x, out) for x in operands):
-        raise OutputError("out: is in the memory of an operand that is read until the end; give other memory")
+        raise OutputError(
+            "out is in the memory of an operand that is read until the end. Give other memory, or omit out."
+        )

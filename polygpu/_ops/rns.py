@@ -1,6 +1,7 @@
-"""Between bases of moduli: chosen and joined limbs, conversions, rounded divisions, digits.
+"""Operations between bases of moduli: selecting and joining limbs, conversion, rounded division, digits.
 
-A function that takes a value to a ring S is called a verb. Its caller has checked S by check_target().
+The functions that take a value to another ring S, such as `convert`, are called verbs below. Their callers
+have checked S by check_target().
 """
 
 from __future__ import annotations
@@ -37,51 +38,58 @@ _KEPT = 256  # plans that a ring keeps
 
 
 def check_target(ring: RingPlan, target: RingPlan, name: str) -> None:
-    """Raise unless the target has the same degree and kind, and the same roots of moduli that both have."""
+    """Raise an error unless verbs can take values of `ring` to `target`.
+
+    Raises:
+        RingMismatch: the rings differ in degree or kind.
+        BadRoot: the rings have a modulus in common, but their transforms use different roots modulo it.
+    """
     if target.quotient is not ring.quotient and target.quotient != ring.quotient:
         raise RingMismatch(
-            f"{name}: {target!r} differs from {ring!r} in degree or kind; "
-            f"Ring({ring.n}, moduli, kind={ring.quotient.kind!r}) fits"
+            f"{name} is {target!r}, which differs from {ring!r} in degree or kind. Use "
+            f"Ring({ring.n}, moduli, kind={ring.quotient.kind!r})."
         )
     if _same_leaves(ring, target) and (ring.root != target.root or not isinstance(ring.root, str)):
         roots = dict(zip(ring.moduli, ring.roots or (), strict=True))
         for q, root in zip(target.moduli, target.roots or (), strict=True):
             if roots.get(q, root) != root:
                 raise BadRoot(
-                    f"{name}: root {shown(root)} mod {shown(q)}, {ring!r} has {shown(roots[q])}; evaluated "
-                    "values would change their order: ring[...] and ring.join make rings with the same roots"
+                    f"{name} has root {shown(root)} modulo {shown(q)}, and {ring!r} has {shown(roots[q])}. "
+                    "Evaluated values would change their order. Use ring[...] and ring.join, which make "
+                    "rings with the same roots."
                 )
 
 
 def check_words(ring: RingPlan, verb: str) -> None:
-    """Raise ParameterError for a modulus above 2^64, which only `convert` takes."""
+    """Raise ParameterError if the ring has a modulus above 2^64, which only `convert` accepts."""
     if ring.basis.wide:
         raise ParameterError(
-            f"{verb}: q = {shown(ring.moduli[0])} is above 2**64; only convert() takes such a modulus"
+            f"{verb} does not accept q={shown(ring.moduli[0])}, which is above 2**64. Only convert() "
+            "accepts such a modulus."
         )
 
 
 def checked_option(value: object, name: str, options: Any) -> Any:
-    """Return the value if it is one of the words of a Literal, else raise ParameterError."""
+    """Return `value` if it is one of the words of the Literal `options`; otherwise raise ParameterError."""
     if not isinstance(value, str) or value not in get_args(options):
         raise ParameterError(
-            f"{name}: {shown(value)} must be one of {', '.join(map(repr, get_args(options)))}"
+            f"{name}={shown(value)} must be one of {', '.join(map(repr, get_args(options)))}."
         )
     return value
 
 
 def _same_leaves(ring: RingPlan, other: RingPlan) -> bool:
-    """Whether evaluated residues of a limb that both rings have are the same in both."""
+    """Return whether both rings evaluate to the same residues in each limb that they share."""
     return ring.leaf_size is not None and ring.leaf_size == other.leaf_size
 
 
 def _places(ring: RingPlan, moduli: Iterable[int], verb: str, way_out: str) -> tuple[int, ...]:
-    """Return the numbers of the ring's limbs with these moduli."""
+    """Return the indices of the ring's limbs that have these moduli."""
     at = {q: i for i, q in enumerate(ring.moduli)}
     places = tuple(at.get(q, -1) for q in moduli)
     if -1 in places:
         missing = list(moduli)[places.index(-1)]
-        raise RingMismatch(f"{verb}: {shown(missing)} is no modulus of {ring!r}; {way_out}")
+        raise RingMismatch(f"{verb} cannot find {shown(missing)} among the moduli of {ring!r}. {way_out}.")
     return places
 
 
@@ -89,9 +97,10 @@ def _places(ring: RingPlan, moduli: Iterable[int], verb: str, way_out: str) -> t
 
 
 def copy_rows(x: Array, from_rows: Iterable[int], out: Array, to_rows: Iterable[int]) -> None:
-    """Copy rows of x into rows of out. Their dtypes may differ, if both hold the residues."""
+    """Copy rows of x into rows of `out`. The dtypes may differ if both can hold the residues."""
     pairs = list(zip(from_rows, to_rows, strict=True))
     compute = backend_of(out)
+    # Rows that are neighbours both in x and in `out` are copied by one call.
     for _, run in groupby(enumerate(pairs), key=lambda p: (p[1][0] - p[0], p[1][1] - p[0])):
         members = [pair for _, pair in run]
         (source, target), count = members[0], len(members)
@@ -99,7 +108,10 @@ def copy_rows(x: Array, from_rows: Iterable[int], out: Array, to_rows: Iterable[
 
 
 def _evaluate_rows(ring: RingPlan, data: Array, limbs: tuple[int, ...], places: Iterable[int]) -> None:
-    """Transform rows at rising places in place; the i-th of them is modulo the ring's limb limbs[i]."""
+    """Transform rows of `data` in place.
+
+    places: the indices of the rows, ascending. Row places[i] is modulo the ring's limb limbs[i].
+    """
     compute, done = backend_of(data), 0
     for first, count in runs_of(places):
         compute.ntt(part_of(ring.transform, limbs[done : done + count]), data, data, first)
@@ -109,9 +121,12 @@ def _evaluate_rows(ring: RingPlan, data: Array, limbs: tuple[int, ...], places: 
 def coefficients_of(
     x: Value, limbs: tuple[int, ...] | None = None, scratch: bool = False
 ) -> tuple[Array, Residues]:
-    """Return some limbs, all by default, in coefficients, and where they lie: in x, or in a transformed copy.
+    """Return an array that holds some limbs of x in coefficients, and the rows in which these limbs lie.
 
-    scratch: x may be overwritten; limbs that are neighbours are then transformed in place.
+    The array is that of x, or a transformed copy of the limbs.
+
+    limbs: the indices of the limbs; by default all.
+    scratch: x may be overwritten. If the limbs are neighbours, they are then transformed in place.
     """
     ring, data = x._plan, x._data
     if limbs is None:
@@ -134,18 +149,21 @@ def coefficients_of(
 
 
 def _transform(ring: RingPlan, limbs: tuple[int, ...], domain: Domain) -> NttPlan | None:
-    """Return the transform of some limbs if their values are wanted evaluated, else None."""
+    """Return the transform of some limbs if `domain` is "eval", else None."""
     return part_of(ring.transform, limbs) if domain == "eval" else None
 
 
 def kept_plan(ring: RingPlan, key: tuple[Any, ...], build: Callable[[], Kept]) -> Kept:
-    """Return the plan, such as a conversion, that the ring keeps under this key; build it on first use."""
+    """Return the plan, such as a Conversion, that the ring keeps under `key`. It is built on first use."""
     plan: Kept | None = ring.plans.get(key)
     return keep(ring.plans, key, build(), _KEPT) if plan is None else plan
 
 
 class _Result:
-    """The array of a result modulo S: `out`, or new memory if there is none or it overlaps x."""
+    """The array of a result modulo S: `out`, or a new array if `out` is None or overlaps x.
+
+    axes: lengths of batch axes that the result has in addition to those of x.
+    """
 
     def __init__(self, S: RingPlan, x: Value, out: Array | None, *axes: int) -> None:
         self.compute: Backend = backend_of(x._data)
@@ -157,21 +175,21 @@ class _Result:
         self.out = checked
 
     def finish(self, domain: Domain) -> Value:
-        """Return the value in the array, or in `out`."""
+        """Return the result as a value. If `out` was given and overlaps x, copy the result to it first."""
         if self.out is not None and self.out is not self.data:
             self.compute.copy(self.data, self.out)
         return Value(self.plan, self.data if self.out is None else self.out, domain)
 
 
 def _in_domain(x: V, domain: Domain) -> V:
-    """Return coefficients in the domain if their ring has it, transformed in place, else as they are."""
+    """Transform coefficients in place if `domain` is "eval" and their ring has a transform; return them."""
     return ntt(x, x._data) if domain == "eval" and x._plan.has_eval else x
 
 
 def _through_coefficients(
     verb: Callable[..., Value], x: Value, S: RingPlan, *options: Any, out: Array | None
 ) -> Value:
-    """Return what a verb gives for a value whose evaluated residues are of no use in S."""
+    """Apply a verb to x in coefficients, because S evaluates the same limbs to other residues."""
     return _in_domain(verb(intt(x), S, *options, out=out), "eval")
 
 
@@ -180,26 +198,27 @@ def _through_coefficients(
 
 @repeated
 def restrict(x: Value, S: RingPlan, *, out: Array | None = None) -> Value:
-    """Return the value modulo the moduli of S, which are among the ring's."""
+    """Return x modulo S, whose moduli are among those of x's ring."""
     ring = x._plan
-    places = _places(ring, S.moduli, "restrict", "convert() gives the value modulo other moduli")
+    places = _places(ring, S.moduli, "restrict", "Use convert() for other moduli")
     if x._domain == "eval" and not _same_leaves(ring, S):
         return _through_coefficients(restrict, x, S, out=out)
     result = _Result(S, x, out)
-    if S.basis.wide:
+    if S.basis.wide:  # its one modulus has several rows, one for each word of a residue
         places = tuple(range(S.rows))
     copy_rows(x._data, places, result.data, range(len(places)))
     return result.finish(x._domain)
 
 
 def limbs_of(x: Value, S: RingPlan) -> tuple[Array, Domain]:
-    """Return data and domain of the value modulo the moduli of S, for operations that only read it.
+    """Return the residues of x modulo S, and their domain, for operations that only read them.
 
-    The data are rows of x if these are neighbours, in the order and dtype of S. Then there may be gaps
-    between items. Otherwise they are a copy.
+    If the limbs of S are neighbours in x, in the order and dtype of S, the result is a view of these rows. It
+    may have gaps between batch elements. Otherwise the result is a copy.
 
     Raises:
-        RingMismatch, BadRoot: as check_target; a modulus of S is not one of the ring's.
+        RingMismatch: the rings differ in degree or kind, or x's ring does not have all moduli of S.
+        BadRoot: see check_target.
     """
     ring, domain = x._plan, x._domain
     if ring is S:
@@ -218,13 +237,13 @@ _ALL = slice(None)
 
 
 def _neighbours(ring: RingPlan, S: RingPlan) -> dict[Domain, slice | None]:
-    """Return the ring's rows that are those of S in each domain, or None if they are not neighbours."""
+    """Return for each domain the slice of the ring's rows that are the limbs of S, or None if no slice is."""
     check_target(ring, S, "ring")
     missing = [q for q in S.moduli if q not in ring.moduli]
     if missing:
         raise RingMismatch(
-            f"ring: {shown(missing[0])} is not a modulus of {ring!r}. Choose a ring of moduli that every "
-            "operand has, or extend the operand with mod_up(ring)."
+            f"ring has the modulus {shown(missing[0])}, which {ring!r} does not have. Choose a ring of "
+            "moduli that every operand has, or extend the operand with mod_up(ring)."
         )
     first, count = ring.moduli.index(S.moduli[0]), len(S.moduli)
     rows = None
@@ -235,7 +254,7 @@ def _neighbours(ring: RingPlan, S: RingPlan) -> dict[Domain, slice | None]:
 
 @repeated
 def join(a: Value, b: Value, *, out: None = None) -> Value:
-    """Return the value whose residues both operands hold."""
+    """Return the value, modulo the moduli of both operands, whose residues are those of a and of b."""
     for x in (a, b):
         check_words(x._plan, "join")
     joined = a._plan.join(b._plan)
@@ -256,7 +275,7 @@ def join(a: Value, b: Value, *, out: None = None) -> Value:
 
 @repeated
 def convert(x: Value, S: RingPlan, conversion: Precision = "exact", *, out: Array | None = None) -> Value:
-    """Return the centred value modulo the moduli of S."""
+    """Return the centred value of x modulo the moduli of S."""
     ring, domain = x._plan, x._domain
     exact = checked_option(conversion, "conversion", Precision) == "exact"
     if ring.basis.wide or S.basis.wide:
@@ -282,7 +301,7 @@ def convert(x: Value, S: RingPlan, conversion: Precision = "exact", *, out: Arra
 
 
 def _convert_wide(x: Value, S: RingPlan, out: Array | None) -> Value:
-    """Convert by Python ints, as a modulus of one ring is above 2^64; always exact."""
+    """Convert through Python ints, because one ring has a modulus above 2^64. The result is exact."""
     compute = backend_of(x._data)
     values = to_bigints(x._plan.basis, intt(x)._data, True)
     result = _Result(S, x, out)
@@ -291,20 +310,22 @@ def _convert_wide(x: Value, S: RingPlan, out: Array | None) -> Value:
 
 
 def mod_up(x: Value, S: RingPlan, conversion: Precision = "exact", *, out: Array | None = None) -> Value:
-    """Return the centred value modulo S, which has all of the ring's moduli."""
+    """Return the centred value of x modulo S, which has all moduli of x's ring."""
     for r in (x._plan, S):
         check_words(r, "mod_up")
-    _places(S, x._plan.moduli, "mod_up", "convert() needs no modulus in common")
+    _places(S, x._plan.moduli, "mod_up", "Use convert(), which needs no modulus in common")
     return convert(x, S, conversion, out=out)
 
 
 @repeated
 def scale_up(x: Value, S: RingPlan, *, out: Array | None = None) -> Value:
-    """Return P times the value modulo S, which has all of its moduli; P is the product of the others."""
+    """Return P times x modulo S, which has all moduli of x's ring; P is the product of its other moduli."""
     ring, domain = x._plan, x._domain
     for r in (ring, S):
         check_words(r, "scale_up")
-    places = _places(S, ring.moduli, "scale_up", "join() of two rings has the moduli of both")
+    places = _places(
+        S, ring.moduli, "scale_up", "Use ring.join(), which makes a ring with the moduli of both"
+    )
     if domain == "eval" and not _same_leaves(ring, S):
         return _through_coefficients(scale_up, x, S, out=out)
     result = _Result(S, x, out)
@@ -316,7 +337,7 @@ def scale_up(x: Value, S: RingPlan, *, out: Array | None = None) -> Value:
 
     plan = kept_plan(ring, ("scale_up", S), build)
     result.compute.convert(plan, None, x._data, result.data)
-    for first, count in runs_of(j for j in range(S.rows) if j not in places):
+    for first, count in runs_of(j for j in range(S.rows) if j not in places):  # P is 0 modulo these limbs
         fill(result.compute, result.data[..., first : first + count, :], 0)
     return result.finish(domain)
 
@@ -331,7 +352,7 @@ def mod_down(
     *,
     out: Array | None = None,
 ) -> Value:
-    """Return the value divided by the product P of the moduli that S lacks, rounded."""
+    """Return x / P, rounded, modulo S. P is the product of the moduli of x's ring that S does not have."""
     return divided(x, S, rounding, conversion, plaintext, out=out)
 
 
@@ -345,16 +366,16 @@ def divided(
     out: Array | None = None,
     scratch: Domain | None = None,
 ) -> Value:
-    """Return mod_down(x, S, ...), as a part of another operation.
+    """Return mod_down(x, S, ...), for use in other operations, which may allow that x is overwritten.
 
-    scratch: None if x must stay as it is. Otherwise x may be overwritten, and this is the domain of its rows
-    modulo the moduli of P, which are its last: "coef" even if x is evaluated.
+    scratch: None if x must not change. Otherwise x may be overwritten, the limbs that are divided away are
+    its last rows, and `scratch` is the domain of these rows. It may be "coef" although x is evaluated.
     """
     ring, domain = x._plan, x._domain
     check_words(ring, "mod_down")
     checked_option(rounding, "rounding", Rounding)
     exact = checked_option(conversion, "conversion", Precision) == "exact"
-    kept = _places(ring, S.moduli, "mod_down", "its moduli must be among those of the value")
+    kept = _places(ring, S.moduli, "mod_down", "Use a ring of some of the value's moduli")
     dropped = tuple(i for i in range(ring.rows) if i not in kept)
     P = prod(ring.moduli[i] for i in dropped)
     t = None if plaintext is None else _checked_plaintext(plaintext, P)
@@ -373,11 +394,12 @@ def divided(
         return tuple(pow(P, -1, s) for s in S.moduli)
 
     def taken_away(**last: Any) -> Conversion:
+        """Return the conversion that gives -v / P modulo S, where v is x modulo P."""
         multipliers = tuple(-i % s for i, s in zip(inverses(), S.moduli, strict=True))
         return Conversion(rows, target, multipliers, rounding, exact, **last)
 
     def last() -> dict[str, Any]:
-        """Return what the last conversion does besides: it transforms its part, then adds x times 1 / P."""
+        """Return options of the last conversion: it transforms its result, and then adds x / P modulo S."""
         own = Residues(S.moduli, kept, ring.rows)
         return {"transform": _transform(S, places, domain), "own": own, "own_factors": inverses()}
 
@@ -386,8 +408,8 @@ def divided(
         plan = kept_plan(ring, ("mod_down", *key), lambda: taken_away(**last()))
         compute.convert(plan, data, x._data, result.data)
         return result.finish(domain)
-    # Let v be a mod P, centred for "nearest", and u = v / P mod t, centred. The result is (a - v) / P + u.
-    # P times the result is a - v + P u, which is a modulo t.
+    # Let v be x mod P, centred if the rounding is "nearest", and u = v / P mod t, centred. The result is
+    # (x - v) / P + u. Then P times the result is x - v + P u, which is congruent to x modulo t.
     # Source: Brakerski, Gentry, Vaikuntanathan 2011/277, section 4.
     one = Residues((t,), (0,), 1)
     u = empty(compute, (*x._batch, 1, ring.n), np.dtype(np.uint64))
@@ -407,7 +429,7 @@ def _checked_plaintext(plaintext: object, P: int) -> int:
     t = integer(plaintext, "plaintext")
     if not 2 <= t <= 1 << 64 or gcd(t, P) != 1:
         raise ParameterError(
-            f"plaintext: {shown(t)} must be from 2 to 2**64 and coprime to the moduli that fall away"
+            f"plaintext={shown(t)} must be from 2 to 2**64 and coprime to the moduli that are dropped."
         )
     return t
 
@@ -416,16 +438,17 @@ def _checked_plaintext(plaintext: object, P: int) -> int:
 def scale(
     x: Value, S: RingPlan, t: int, divisor: RingPlan | None = None, *, out: Array | None = None
 ) -> Value:
-    """Return floor((2 t v + D) / (2 D)) modulo S, of the centred value v."""
+    """Return floor((2 * t * v + D) / (2 * D)), which is t * v / D rounded, modulo S; v: x, centred.
+
+    divisor: the ring whose modulus is D; by default x's ring.
+    """
     ring = x._plan
     for r in (ring, S):
         check_words(r, "scale")
     factor = integer(t, "t")
     D = ring if divisor is None else divisor
     check_target(ring, D, "divisor")
-    divisors = tuple(
-        sorted(_places(ring, D.moduli, "scale", "the divisor's moduli must be among the value's"))
-    )
+    divisors = tuple(sorted(_places(ring, D.moduli, "scale", "Use a divisor of some of the value's moduli")))
     result = _Result(S, x, out)
     data, rows = coefficients_of(x)
 
@@ -442,7 +465,7 @@ def scale(
 
 
 def gadget(ring: RingPlan, size: int) -> tuple[int, ...]:
-    """Return g_j in [0, Q), one for each digit: 1 modulo the limbs of digit j, 0 modulo the others."""
+    """Return g_j in [0, Q) for each digit j: it is 1 modulo the limbs of digit j, 0 modulo the others."""
     check_words(ring, "gadget")
     numbers = []
     for part in groups(ring, size):
@@ -453,10 +476,10 @@ def gadget(ring: RingPlan, size: int) -> tuple[int, ...]:
 
 
 def groups(ring: RingPlan, size: int) -> list[tuple[int, ...]]:
-    """Return the limbs of each digit: `size` neighbours, of the last one perhaps fewer."""
+    """Return the indices of each digit's limbs: `size` neighbours. The last digit may have fewer."""
     count = integer(size, "limbs_per_digit")
     if count < 1:
-        raise ParameterError(f"limbs_per_digit: {shown(count)} must be at least 1")
+        raise ParameterError(f"limbs_per_digit={shown(count)} must be at least 1.")
     return [tuple(range(i, min(i + count, ring.rows))) for i in range(0, ring.rows, count)]
 
 
@@ -464,7 +487,10 @@ def groups(ring: RingPlan, size: int) -> list[tuple[int, ...]]:
 def digits(
     x: Value, S: RingPlan, size: int, conversion: Precision = "exact", *, out: Array | None = None
 ) -> Value:
-    """Return the centred value of each group of limbs modulo S, along a new last batch axis."""
+    """Return the digits of x modulo S, (*batch, digits).
+
+    Digit j is the centred value of x modulo the limbs of group j. size: number of limbs in a group.
+    """
     ring, domain = x._plan, x._domain
     for r in (ring, S):
         check_words(r, "digits")
@@ -473,6 +499,8 @@ def digits(
     if domain == "eval" and not _same_leaves(ring, S):
         return _through_coefficients(digits, x, S, size, conversion, out=out)
     result = _Result(S, x, out, len(parts))
+    # Row r of digit j is row j * S.rows + r of `flat`. Modulo the limbs of its own group a digit is x itself,
+    # so these rows are copied; digit_conversions computes the others.
     at = {q: i for i, q in enumerate(ring.moduli)}
     own = [(at[q], j * S.rows + r) for j, part in enumerate(parts) for r, q in _own(ring, S, part)]
     flat = result.data.reshape(*x._batch, len(parts) * S.rows, ring.n)
@@ -485,10 +513,12 @@ def digits(
 def digit_conversions(
     ring: RingPlan, rows: Residues, S: RingPlan, parts: Sequence[tuple[int, ...]], exact: bool, domain: Domain
 ) -> list[Conversion]:
-    """Return the conversions of a value's coefficients, in these rows, to its digits in a domain.
+    """Return the conversions that compute the digits of a value from its coefficients.
 
-    A digit is made modulo all limbs of S except those of its own group. Digit j is written to the rows from
-    j S.rows on of an array (*batch, digits * S.rows, n).
+    A digit is computed modulo all limbs of S except those of its own group. Row r of digit j is written to
+    row j * S.rows + r of an array (*batch, digits * S.rows, n).
+
+    rows: where the coefficients lie. parts: see `groups`. domain: that of the digits.
     """
     count, plans = len(parts) * S.rows, []
     for j, part in enumerate(parts):
@@ -509,6 +539,6 @@ def digit_conversions(
 
 
 def _own(ring: RingPlan, S: RingPlan, part: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the limbs of S whose moduli are in a group of the ring's limbs: (number, modulus) of each."""
+    """Return (index, modulus) of each limb of S whose modulus is in `part`, a group of the ring's limbs."""
     moduli = {ring.moduli[i] for i in part}
     return [(r, q) for r, q in enumerate(S.moduli) if q in moduli]

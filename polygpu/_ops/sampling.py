@@ -1,13 +1,15 @@
-"""Random polynomials from a seed: ChaCha20 streams. Values do not depend on how a batch is cut into calls.
+"""Random polynomials from a seed: ChaCha20 streams. Values do not depend on how a batch is split into calls.
 
 The streams, fixed by test vectors (tests/test_sampling.py):
-  key      SHA-256(label || tag || seed), tag and seed being "int:" and Python's hex(seed), "str:" and its
-           UTF-8, or "bytes:" and the bytes. The label of uniform values is "polygpu uniform 1"; of others it
-           names sampler, degree and parameter: "polygpu gaussian 1 n=1024 sigma=16/5 "
-  nonce    8 bytes: limb as uint32, then 0 as uint32, little-endian; the block counter has 64 bits
+  key      SHA-256(label || tag || seed). Tag and seed are "int:" and Python's hex(seed), "str:" and its
+           UTF-8, or "bytes:" and the bytes. The label of uniform values is "polygpu uniform 1". Other labels
+           name sampler, degree and parameter: "polygpu gaussian 1 n=1024 sigma=16/5 "
+  nonce    8 bytes: the limb's index as uint32, then 0 as uint32, little-endian; the block counter has 64 bits
   uniform  coefficient j of polynomial i is the little-endian integer of the W + 1 words of 64 bits at
-           byte 8 (W + 1) (i n + j), W = words of one residue, mod q: bias at most 2^-64 (wide reduction)
-  others   one integer for all limbs, of the stream of limb 0; _core/plans/sampling.py says which
+           byte 8 (W + 1) (i n + j), reduced modulo q, where W is the number of words of a residue. Its bias
+           is at most 2^-64
+  others   a coefficient is one integer for all limbs, drawn from the stream of limb 0 by
+           _core/plans/sampling.py
 Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
 """
 
@@ -29,14 +31,14 @@ from .._core.reporting import LONG, Work, counted
 from ..errors import NotAnInteger, ParameterError
 from .arrays import empty
 
-_STREAM = 64 << 64  # bytes of a key's stream for a limb
+_STREAM = 64 << 64  # bytes in the stream of one key and one limb
 
 Seed = int | bytes | str | None
 Batch = int | tuple[int, ...]
 
 
 def key_of(seed: Seed, label: str = "polygpu uniform 1") -> bytes:
-    """Return the cipher's key for a seed: an int, bytes or str. For None it is from the operating system."""
+    """Return the cipher's key for a seed: an int, bytes or str. For None the operating system draws a key."""
     import hashlib
     import secrets
 
@@ -48,16 +50,16 @@ def key_of(seed: Seed, label: str = "polygpu uniform 1") -> bytes:
         try:
             tagged = b"int:" + hex(integer(seed, "seed")).encode()
         except NotAnInteger:
-            raise NotAnInteger(f"seed: {shown(seed)} must be an int, bytes, str or None") from None
+            raise NotAnInteger(f"seed={shown(seed)} must be an int, bytes, str or None.") from None
     return hashlib.sha256(label.encode() + tagged).digest()
 
 
 def _key(compute: Memory, seed: Seed, *label: str) -> bytes:
-    """key_of for values on a device; ParameterError for a seed of None in a recording, which repeats it."""
+    """Return key_of(seed, *label). Raise ParameterError if seed is None while the device records work."""
     if seed is None and compute.is_recording():
         raise ParameterError(
-            "seed: None while work is recorded; random values would be the same at each replay; draw them "
-            "outside and pass them, or give a seed"
+            "seed=None does not work while work is recorded, since each replay would give the same random "
+            "values. Draw them before and pass them as an argument, or give a seed."
         )
     return key_of(seed, *label)
 
@@ -66,11 +68,11 @@ def _utf8(seed: str) -> bytes:
     try:
         return seed.encode()
     except UnicodeEncodeError:
-        raise ParameterError(f"seed: {seed!r} has no UTF-8; give bytes or an int") from None
+        raise ParameterError(f"seed={seed!r} cannot be encoded as UTF-8. Give bytes or an int.") from None
 
 
 def _result(basis: Basis, n: int, batch: Batch, size: int, start: int) -> Array:
-    """Memory for polynomials, after checks of batch and start; size: bytes of stream of a coefficient."""
+    """Return a new array for polynomials, after checks; size: bytes of the stream for one coefficient."""
     shape = checked_batch(batch)
     out = empty(backend(), (*shape, basis.rows, n), basis.dtype)
     check_stream(n, size, start, prod(shape))
@@ -78,21 +80,22 @@ def _result(basis: Basis, n: int, batch: Batch, size: int, start: int) -> Array:
 
 
 def check_stream(n: int, size: int, start: object, items: int) -> None:
-    """Raise ParameterError unless the stream has `items` polynomials from `start` on; size: see _result."""
+    """Raise ParameterError unless the stream has `items` polynomials at `start`; size: see _result."""
     first = integer(start, "start")
     if first < 0:
-        raise ParameterError(f"start: {shown(start)} must be at least 0")
+        raise ParameterError(f"start={shown(start)} must be at least 0.")
     if first >> 48:
-        raise ParameterError(f"start: {shown(start)} must be below 2**48")
+        raise ParameterError(f"start={shown(start)} must be below 2**48.")
     last = _STREAM // (size * n)
     if first + items > last:
         raise ParameterError(
-            f"start: {first} and {shown(items)} polynomials from there; at n = {n} the stream has {last}"
+            f"start={first} and {shown(items)} polynomials from there are beyond the end of the stream, "
+            f"which has {last} polynomials at n={n}. Use a smaller start, or another seed."
         )
 
 
 def uniform(basis: Basis, n: int, batch: Batch, seed: Seed, start: int) -> Array:
-    """Return residues (*batch, rows, n) uniform in [0, q), the polynomials start, start + 1, ..."""
+    """Return uniform residues in [0, q), (*batch, rows, n): polynomials start, start + 1, ... of a stream."""
     out = _result(basis, n, batch, 8 * (basis.words + 1), start)
     compute = backend_for(basis, out)
     key = _key(compute, seed)
@@ -104,7 +107,7 @@ def uniform(basis: Basis, n: int, batch: Batch, seed: Seed, start: int) -> Array
 
 
 def _small(basis: Basis, n: int, batch: Batch, sampler: Sampler, label: str, seed: Seed, start: int) -> Array:
-    """Residues (*batch, rows, n) of small integers; the label names the sampler and its parameter."""
+    """Return residues (*batch, rows, n) of small random integers; label: the sampler and its parameter."""
     out = _result(basis, n, batch, sampler.size, start)
     name, _, parameter = label.partition(" ")
     compute = backend_for(basis, out)
@@ -117,7 +120,7 @@ def _small(basis: Basis, n: int, batch: Batch, sampler: Sampler, label: str, see
 
 
 def _draw(draw: Callable[[int, Array], None], start: int, out: Array, compute: Memory) -> None:
-    """Call draw(start, out) for many; on the host in pieces of the batch where progress is reported."""
+    """Call draw(start, out) for a large `out`; on the host in pieces of the batch if progress is reported."""
     items = prod(out.shape[:-2])
     rows = out.reshape(items, *out.shape[-2:])
     with Work(items, "random values of {}", counted(items, "polynomial"), when=compute.xp is np) as work:
@@ -126,46 +129,46 @@ def _draw(draw: Callable[[int, Array], None], start: int, out: Array, compute: M
 
 
 def ternary(basis: Basis, n: int, batch: Batch, weight: int | None, seed: Seed, start: int) -> Array:
-    """Coefficients in {-1, 0, 1}; see Ring.ternary."""
+    """Return residues of coefficients in {-1, 0, 1}; see Ring.ternary."""
     if weight is None:
         return _small(basis, n, batch, plans.TERNARY, "ternary weight=None", seed, start)
     h = integer(weight, "weight")
     if not 0 <= h <= n:
         raise ParameterError(
-            f"weight: {shown(weight)} must be in [0, n], the nonzero coefficients of n = {n}; "
-            "leave it out for coefficients that are independent"
+            f"weight={shown(weight)} must be in [0, n] for n={n}. It is the number of nonzero coefficients. "
+            "Omit weight for coefficients that are independent."
         )
     return _small(basis, n, batch, plans.sparse(h), f"ternary weight={h}", seed, start)
 
 
 def binomial(basis: Basis, n: int, batch: Batch, eta: int, seed: Seed, start: int) -> Array:
-    """Centred binomial coefficients; see Ring.binomial."""
+    """Return residues of centred binomial coefficients; see Ring.binomial."""
     bits = integer(eta, "eta")
     if not 1 <= bits <= plans.ETA_MAX:
         raise ParameterError(
-            f"eta: {shown(eta)} must be in [1, {plans.ETA_MAX}]; its sigma is sqrt(eta / 2), "
-            "and gaussian(sigma) takes wider ones"
+            f"eta={shown(eta)} must be in [1, {plans.ETA_MAX}]. Its sigma is sqrt(eta / 2). Use "
+            "gaussian(sigma) for wider distributions."
         )
     return _small(basis, n, batch, plans.binomial(bits), f"binomial eta={bits}", seed, start)
 
 
 def gaussian(basis: Basis, n: int, batch: Batch, sigma: Any, seed: Seed, start: int) -> Array:
-    """Discrete Gaussian coefficients; see Ring.gaussian."""
+    """Return residues of discrete Gaussian coefficients; see Ring.gaussian."""
     exact = exact_number(sigma)
     if exact is None or not plans.SIGMA_MIN <= exact <= plans.SIGMA_MAX:
         raise ParameterError(
-            f"sigma: {shown(sigma)} must be a number from 0.5 to 2**20: an int, a float or a Fraction; "
-            "ternary() and binomial(1) are narrower, random() is uniform"
+            f"sigma={shown(sigma)} must be an int, a float or a Fraction from 0.5 to 2**20. Use ternary() or "
+            "binomial(1) for narrower distributions, and random() for uniform values."
         )
     return _small(basis, n, batch, plans.gaussian(exact), f"gaussian sigma={exact}", seed, start)
 
 
 def tuniform(basis: Basis, n: int, batch: Batch, b: int, seed: Seed, start: int) -> Array:
-    """Coefficients on [-2^b, 2^b]; see Ring.tuniform."""
+    """Return residues of coefficients in [-2^b, 2^b]; see Ring.tuniform."""
     bits = integer(b, "b")
     if not 0 <= bits <= plans.B_MAX:
         raise ParameterError(
-            f"b: {shown(b)} must be in [0, {plans.B_MAX}], for values in [-2**b, 2**b]; "
-            "random() is uniform in the whole ring"
+            f"b={shown(b)} must be in [0, {plans.B_MAX}], for values in [-2**b, 2**b]. Use random() for "
+            "values that are uniform in the whole ring."
         )
     return _small(basis, n, batch, plans.tuniform(bits), f"tuniform b={bits}", seed, start)

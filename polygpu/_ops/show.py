@@ -1,6 +1,7 @@
 """How values and rings are shown: one line, and a table for notebooks.
 
-Nothing is transformed. Only the numbers that are shown are copied and composed. A line waits for no device.
+Nothing is transformed. Only the numbers that are shown are copied to the host and composed from their limbs.
+A line never waits for a GPU.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from .._core.ring_plan import RingPlan
 from .._core.value import Value
 from .integers import to_bigints, to_residue_ints
 
-_ITEMS, _FIRST, _LAST = 4, 3, 2  # polynomials that are shown; the first and last numbers of each
+_ITEMS, _FIRST, _LAST = 4, 3, 2  # how many polynomials are shown, and how many first and last numbers of each
 
 
 def line(x: Value) -> str:
     """Return a line with the ring, the domain, the shape and the device.
 
-    It has some numbers too, of few polynomials in host memory. Coefficients are centred integers. Evaluated
-    residues are those of the first limb.
+    If there are few polynomials, in host memory, it also shows some of their numbers: centred coefficients,
+    or evaluated residues of the first limb.
     """
     ring, data = x._plan, x._data
     q = (
@@ -64,8 +65,8 @@ def _nested(values: list[Any], whole: bool) -> str:
 
 # ---- notebooks ----
 
-_LIMBS, _LAST_LIMBS = 4, 2  # the first and last limbs that are shown where there are more
-_DIGITS = 32  # of an int in a cell; longer ones show their ends, and all digits in the cell's title
+_LIMBS, _LAST_LIMBS = 4, 2  # if there are more limbs, how many of the first and of the last are shown
+_DIGITS = 32  # of an int with more digits its cell shows only both ends; the cell's title has all
 _ENDS = 14, 8
 _SPACE = "white-space:nowrap;padding:0 .6em"
 
@@ -73,7 +74,7 @@ _SPACE = "white-space:nowrap;padding:0 .6em"
 def table(x: Value) -> str:
     """Return an HTML table of some polynomials.
 
-    It has their first and last coefficients, centred, or residues of limbs.
+    It has their first and last coefficients, centred, or their first and last evaluated residues by limb.
     """
     ring, data, domain, shape, n = x._plan, x._data, x._domain, x._batch, x._plan.n
     compute = backend_of(data)
@@ -108,7 +109,7 @@ def table(x: Value) -> str:
 
 
 def ring_table(ring: RingPlan) -> str:
-    """Return an HTML table of a ring: its moduli, transform and storage. What would take long is left out."""
+    """Return an HTML table of a ring: moduli, transform and storage, except what takes long to compute."""
     moduli = ring.moduli
     chosen = _some(len(moduli), _LIMBS, _LAST_LIMBS)
     one = len(moduli) == 1
@@ -135,7 +136,7 @@ def _with_bits(q: int) -> str:
 
 
 def _name(ring: RingPlan) -> str:
-    """Return the ring, and how large Q is, as HTML."""
+    """Return the formula of the ring, and the size of Q if it has several limbs, as HTML."""
     one = len(ring.moduli) == 1
     q = _escaped(shown(ring.moduli[0])) if one else "<i>Q</i>"
     size = "" if one else f", <i>Q</i> of {ring.modulus.bit_length()} bits in {len(ring.moduli)} limbs"
@@ -143,14 +144,14 @@ def _name(ring: RingPlan) -> str:
 
 
 def _some(count: int, first: int, last: int) -> list[int | None]:
-    """Return the numbers below count; of many only the first and last, with None between."""
+    """Return the indices below `count`. If there are many, return the first and last, with None between."""
     if count <= first + last + 1:
         return list(range(count))
     return [*range(first), None, *range(count - last, count)]
 
 
 def _ends(compute: Memory, x: Array, columns: list[int | None]) -> Array:
-    """Return the columns of one polynomial, in host memory; no others are copied."""
+    """Return the shown columns of one polynomial, in host memory. No other columns are copied."""
     if None not in columns:
         return compute.to_host(x)
     first = columns.index(None)
@@ -179,7 +180,7 @@ def _escaped(text: str) -> str:
 
 
 def _html(caption: str, head: list[str], body: list[list[str]]) -> str:
-    """Without colours: text and lines take those of the page, light or dark."""
+    """Return a caption and a table as HTML, without colours, so that it fits light and dark pages."""
     rows = "".join(f"<tr>{''.join(row)}</tr>" for row in body)
     top = "".join(f'<th style="text-align:right;{_SPACE}">{text}</th>' for text in head)
     top = f"<thead><tr>{top}</tr></thead>" if head else ""

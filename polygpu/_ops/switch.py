@@ -1,4 +1,4 @@
-"""Key switching: digits of a value times a key, divided by the special moduli."""
+"""Key switching: digits of a value times a key, divided by the product P of the special moduli."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ from .transform import intt, ntt
 
 @is_plan
 class KeySwitch:
-    """The part of a key switch that does not depend on values: the ring T of the sums, digits, key rows."""
+    """What a key switch needs besides values: the ring T of the sums, the digits' limbs, the key's rows.
+
+    T has the moduli of `ring`, the ring of the values, and of `special`. key_ring, the ring of the key, may
+    have more moduli.
+    """
 
     def __init__(
         self, ring: RingPlan, special: RingPlan, key_ring: RingPlan, size: int, conversion: Precision
@@ -45,14 +49,15 @@ class KeySwitch:
         check_target(ring, special, "special")
         if shared := [q for q in special.moduli if gcd(q, ring.modulus) > 1]:
             raise ParameterError(
-                f"special: {shown(shared[0])} has a factor in common with the value's modulus; P must be "
-                "coprime to Q"
+                f"special has the modulus {shown(shared[0])}, which shares a factor with the modulus of the "
+                "value. Use special moduli that are coprime to it."
             )
         self.ring, self.T, self.P, self.key_ring = ring, ring.join(special), special, key_ring
-        check_target(self.T, key_ring, "key")
+        check_target(self.T, key_ring, "The ring of key")
         if self.T.leaf_size != 1:
             raise NotNTTFriendly(
-                f"key_switch: {self.T!r} has no complete transform; ntt_primes gives moduli that have one"
+                f"key_switch needs a complete transform, which {self.T!r} does not have. "
+                f"{self.T.where_complete()}"
             )
         self.parts, self.size = groups(ring, size), size
         self.conversion, self.exact = conversion, conversion == "exact"
@@ -60,43 +65,45 @@ class KeySwitch:
         missing = [q for q in self.T.moduli if q not in at]
         if missing:
             raise RingMismatch(
-                f"key: has no limb of {shown(missing[0])}; its ring is Q.join(special), Q with all limbs of "
-                f"the value, which are {shown(list(ring.moduli))}"
+                f"key has no limb of {shown(missing[0])}. Its ring must be Q.join(special), where Q has all "
+                f"limbs of the value, which are {shown(list(ring.moduli))}."
             )
         self.rows = tuple(at[q] for q in self.T.moduli)
         self._check_groups(special)
 
     def _check_groups(self, special: RingPlan) -> None:
-        """Count the key's digits; raise RingMismatch unless the value has the first limbs of the key."""
+        """Count the key's digits. Raise RingMismatch unless the value's limbs are the key's first limbs."""
         whole = [q for q in self.key_ring.moduli if q not in special.moduli]
         self.key_digits = -(-len(whole) // self.size)
         for i, q in enumerate(self.ring.moduli):
             if whole[i] != q:
                 raise RingMismatch(
-                    f"ring: its limb {i} is {shown(q)}, the key's is {shown(whole[i])}; drop last ones"
+                    f"Limb {i} of ring is {shown(q)}, and limb {i} of the key is {shown(whole[i])}. ring "
+                    "must have the first limbs of the key. Drop limbs from the end only."
                 )
 
     def checked_key(self, key: Value, name: str = "key") -> Array:
-        """Return the key's array, in the dtype of T."""
+        """Return the key's array, in the dtype of T, after checks. name: what errors call the key."""
         if key._domain != "eval":
-            raise DomainError(f"{name}: in coefficients; keep it evaluated, as key.ntt()")
+            raise DomainError(f"{name} is in coefficients and must be evaluated. Use {name}.ntt().")
         if key._batch != (self.key_digits, 2):
             raise ParameterError(
-                f"{name}: batch shape {key._batch}, must be {(self.key_digits, 2)}: for each digit (b_j, a_j)"
+                f"{name} has batch shape {key._batch} and must have {(self.key_digits, 2)}, a pair (b_j, "
+                "a_j) for each digit."
             )
         return key._data if self.key_ring.dtype == self.T.dtype else restrict(key, self.T)._data
 
     def product(self, kept: int) -> DigitProduct:
-        """Return the plan of sums from a value's coefficients.
+        """Return the plan that computes the sums from a value's coefficients.
 
-        All rows after the first `kept` are left in coefficients.
+        Of the sums the first `kept` rows are evaluated. The others are left in coefficients.
         """
 
         def build() -> DigitProduct:
             rows = Residues(self.ring.moduli, tuple(range(self.ring.rows)), self.ring.rows)
             own = {i: (j, i) for j, part in enumerate(self.parts) for i in part}
             made = digit_conversions(self.ring, rows, self.T, self.parts, self.exact, "coef")
-            P = self.P.modulus
+            P = self.P.modulus  # the added value is multiplied by P, which is 0 modulo the factors of P
             factors = tuple(P % q if i in own else 0 for i, q in enumerate(self.T.moduli))
             return self._plan(
                 conversions=tuple(made),
@@ -110,11 +117,11 @@ class KeySwitch:
         return kept_plan(self.ring, key, build)
 
     def product_of_digits(self) -> DigitProduct:
-        """Return the plan of sums of digits that are evaluated already."""
+        """Return the plan that computes the sums from digits that are already evaluated."""
         return kept_plan(self.ring, ("product of digits", self.T, self.key_ring, self.size), self._plan)
 
     def _plan(self, **more: object) -> DigitProduct:
-        narrowed = self.key_ring.dtype != self.T.dtype
+        narrowed = self.key_ring.dtype != self.T.dtype  # in this case checked_key returns only the rows of T
         rows = tuple(range(self.T.rows)) if narrowed else self.rows
         total = self.T.rows if narrowed else self.key_ring.rows
         return DigitProduct(self.T.transform, len(self.parts), rows, total, **more)  # type: ignore[arg-type]
@@ -126,7 +133,7 @@ def key_switch_plan(
     """Return the KeySwitch of these parameters, which the ring keeps."""
     checked_option(conversion, "conversion", Precision)
     number = integer(size, "limbs_per_digit")
-    # The rule for roots of `special` is that of T too.
+    # The next call may pass an equal `special` that is another object. So `key` holds its arguments instead.
     key = "key switch", special.arguments, key_ring, number, conversion
     return kept_plan(ring, key, lambda: KeySwitch(ring, special, key_ring, number, conversion))
 
@@ -141,10 +148,10 @@ def key_switch(
     *,
     out: Array | None = None,
 ) -> Value:
-    """Return the sum of digit_j key[j], divided by the special moduli: (*batch, 2), in x's domain.
+    """Return the sum over j of digit_j * key[j], divided by P: (*batch, 2), in x's domain.
 
-    add: (*batch, 2), in x's domain, is added to that. target: a ring of fewer limbs; the sum is also divided
-    by the product of the limbs that this ring lacks.
+    add: (*batch, 2), in x's domain; it is added to the quotient.
+    target: a ring of fewer limbs than x's. The total is then also divided by the moduli that target lacks.
     """
     factors = switch.checked_key(key)
     ring, T, compute = x._plan, switch.T, backend_of(x._data)
@@ -152,7 +159,7 @@ def key_switch(
     if out is not None:
         result_array(compute, (*x._batch, 2, S.rows, ring.n), out, x._data, *(() if add is None else (add,)))
         check_apart(out, factors)
-    # `add` joins the sums multiplied by P: the division by P then gives it back exactly.
+    # P times `add` is added to the sums before they are divided by P. This is exact.
     more = None if add is None else in_dtype(add, T.dtype)
     plan = switch.product(S.rows if evaluated else T.rows)
     total = _products(x, factors, switch, plan, more if evaluated else None)
@@ -160,7 +167,7 @@ def key_switch(
         total = intt(total, total._data)
         if more is not None:
             compute.convert(plan.adding, None, more, total._data)
-    # The rows of the sums that fall away are in coefficients.
+    # The rows of the sums that are divided away are in coefficients already.
     return divided(total, S, "nearest", switch.conversion, out=out, scratch="coef")
 
 
@@ -168,7 +175,7 @@ def key_switch(
 def key_switch_sums(
     x: Value, key: Value, switch: KeySwitch, add: Value | None = None, *, out: Array | None = None
 ) -> Value:
-    """Return the sum of digit_j key[j] and P add modulo T, not divided by P: (*batch, 2), evaluated."""
+    """Return the sum over j of digit_j * key[j], plus P times `add`, modulo T: (*batch, 2), evaluated."""
     factors, T = switch.checked_key(key), switch.T
     more = None if add is None else in_dtype(ntt(add)._data, T.dtype)
     if out is not None:
@@ -185,7 +192,7 @@ def _products(
     more: Array | None,
     out: Array | None = None,
 ) -> Value:
-    """Return the sums of a plan; `more`, which is added to them P times, is evaluated."""
+    """Return the sums that the plan computes, plus P times `more`, which is evaluated."""
     T, compute = switch.T, backend_of(x._data)
     data, _ = coefficients_of(x)
     own = in_dtype(ntt(x)._data, T.dtype)
@@ -199,7 +206,7 @@ def _products(
 def key_switch_digits(
     made: Value, key: Value, switch: KeySwitch, add: Value | None = None, *, out: Array | None = None
 ) -> Value:
-    """Return key_switch_sums of a value whose evaluated digits are given, (*batch, digits)."""
+    """Return key_switch_sums of a value; `made` holds the value's evaluated digits, (*batch, digits)."""
     T, compute, factors = switch.T, backend_of(made._data), switch.checked_key(key)
     total = result_array(compute, (*made._batch[:-1], 2, T.rows, T.n), out, made._data)
     if out is not None:
@@ -222,7 +229,7 @@ def key_switch_hoisted(
     *,
     out: Array | None = None,
 ) -> Value:
-    """Return key_switch of a value whose evaluated digits are given, (*batch, digits)."""
+    """Return key_switch of x; `made` holds x's evaluated digits, (*batch, digits)."""
     total = key_switch_digits(made, key, switch, add)
     result = divided(total, target, "nearest", switch.conversion, out=out, scratch="eval")
     return result if x._domain == "eval" else intt(result, result._data)
@@ -234,7 +241,7 @@ def value_digits(x: Value, switch: KeySwitch) -> Value:
 
 
 def mask_digits(c: Value, switch: KeySwitch) -> Value:
-    """Return the evaluated digits of the masks c_1, (*batch, digits)."""
+    """Return the evaluated digits, (*batch, digits), of the masks c_1 of ciphertexts c."""
     evaluated = ntt(c)
     return value_digits(evaluated._with(index(evaluated._data, (..., 1))), switch)
 
@@ -244,7 +251,7 @@ def mask_digits(c: Value, switch: KeySwitch) -> Value:
 
 @is_plan
 class Rotations:
-    """Rotations of ciphertexts by the digits of their masks: one for each key, or sums of them."""
+    """Rotations of ciphertexts, computed from the digits of their masks: one per key, or sums of them."""
 
     def __init__(
         self,
@@ -254,10 +261,13 @@ class Rotations:
         places: tuple[tuple[int, ...], ...],
         is_split: bool = False,
     ) -> None:
-        """Plan terms, each with its KeySwitch, or None for a ciphertext that is only multiplied by P.
+        """Plan one term for each entry of `switches`: its KeySwitch, or None for a term without a key.
 
-        switch: any KeySwitch with the same rings. is_split: each term has a ciphertext modulo T of its own,
-        whose body is not multiplied by P.
+        A term without a key is the ciphertext itself, multiplied by P.
+
+        switch: any KeySwitch with the same rings.
+        is_turned, places: see RotatedSums.
+        is_split: each term has its own ciphertext modulo T, whose body is not multiplied by P.
         """
         ring, T = switch.ring, switch.T
         self.T, self.switches = T, tuple(switches)
@@ -285,7 +295,12 @@ class Rotations:
         weights: Array | None,
         out: Array,
     ) -> None:
-        """Compute the sums; moves: the multipliers of the automorphisms, on the device."""
+        """Compute the sums in `out`.
+
+        made: the evaluated digits of the masks, or None if no term has a key.
+        moves: the multipliers of the automorphisms, on the device; see `moves_of`.
+        more: the ciphertexts, evaluated. weights: the factors of the terms, or None.
+        """
         factors = [
             None if key is None or switch is None else switch.checked_key(key, f"keys[{i}]")
             for i, (key, switch) in enumerate(zip(keys, self.switches, strict=True))
@@ -295,10 +310,10 @@ class Rotations:
 
 
 def rotations(switches: tuple[KeySwitch, ...], is_turned: bool) -> Rotations:
-    """Return the plan of one rotation for each key, which the ring keeps."""
+    """Return the Rotations with one result for each key. The ring keeps this plan."""
 
     def build() -> Rotations:
-        count = range(len(switches))
+        count = range(len(switches))  # result i is term i alone
         return Rotations(
             switches[0], switches, is_turned, tuple(tuple(0 if i == j else -1 for j in count) for i in count)
         )
@@ -310,7 +325,7 @@ def rotations(switches: tuple[KeySwitch, ...], is_turned: bool) -> Rotations:
 def rotated_sums(
     c: Value, made: Value, plan: Rotations, moves: Array, keys: tuple[Value, ...], *, out: None = None
 ) -> Value:
-    """Return each rotation of c modulo T, not divided by P: (len(keys), *batch, 2), evaluated.
+    """Return P times the rotation of c by each key, modulo T, evaluated: (len(keys), *batch, 2).
 
     made: the evaluated digits of c's masks, (*batch, digits).
     """
@@ -330,9 +345,10 @@ def rotate_many(
     is_turned: bool,
     made: Value | None = None,
 ) -> V:
-    """Return each rotation of c, in c's domain: (len(keys), *batch, 2).
+    """Return the rotation of c by each key, in c's domain: (len(keys), *batch, 2).
 
-    made: the evaluated digits of c's masks, if they are there already.
+    gs: the Galois element of each key. is_turned: see RotatedSums.
+    made: the evaluated digits of c's masks; None to compute them.
     """
     moves = moves_of(c, gs)
     if made is None and len(keys) == 1 and not is_turned:
@@ -343,7 +359,7 @@ def rotate_many(
 
 
 def moves_of(c: Value, gs: Sequence[int]) -> Array:
-    """Return the multipliers of the automorphisms of evaluated values, on c's device."""
+    """Return `multipliers` of the automorphisms X -> X^g of evaluated values, on c's device."""
     return backend_of(c._data).constant(multipliers(c._plan.quotient, tuple(gs), True))
 
 
@@ -353,6 +369,7 @@ def _rotated(
 ) -> V:
     """Return the rotations of c, divided by P: (len(keys), *batch, 2), in c's domain."""
     ring, T, compute, count = c._plan, plan.T, backend_of(c._data), len(keys)
+    # The loop takes `together` keys at a time, so that sums modulo T stay in a cache until they are divided.
     bytes_of_one = prod(c._data.shape[:-2]) * T.rows * T.n * T.dtype.itemsize
     together = max(1, min(count, compute.divided_bytes // max(1, bytes_of_one)))
     needed = count * prod(c._data.shape) * ring.dtype.itemsize + together * bytes_of_one
@@ -374,7 +391,10 @@ def _rotated(
 
 @repeated
 def _rotated_once(c: V, moves: Array, switch: KeySwitch, key: Value, *, out: None = None) -> V:
-    """Return (c_0(X^g), 0) + key_switch(c_1(X^g)), (1, *batch, 2). Digits are not kept or permuted."""
+    """Return (c_0(X^g), 0) + key_switch(c_1(X^g)), (1, *batch, 2).
+
+    The mask is permuted before it is split into digits, so that these need not be kept or permuted.
+    """
     ring, basis, compute = c._plan, c._plan.basis, backend_of(c._data)
     evaluated = ntt(c)
     moved = empty(compute, c._data.shape, ring.dtype)
@@ -395,7 +415,12 @@ def _rotated_once(c: V, moves: Array, switch: KeySwitch, key: Value, *, out: Non
 
 @is_plan
 class SlotProduct:
-    """Products with a matrix whose diagonals g + i are grouped: babies i are hoisted, giants g follow."""
+    """Products of matrices with slots by baby steps and giant steps.
+
+    Diagonal g + i belongs to giant step g and baby step i. The mask of the ciphertext is split into digits
+    once, and the ciphertext is rotated by each i. For each g the rotated ciphertexts times their diagonals
+    are summed over i, and the sum is rotated by g.
+    """
 
     def __init__(
         self,
@@ -404,21 +429,24 @@ class SlotProduct:
         giants: Sequence[KeySwitch | None],
         places: tuple[tuple[int, ...], ...],
     ) -> None:
-        """Plan the product; places: for each giant and baby the number of the diagonal, or -1.
+        """Plan the product.
 
-        A KeySwitch of None is the rotation by 0, which is the first one of babies or giants if it is there.
+        babies, giants: the KeySwitch of each baby step and of each giant step. None stands for step 0, which
+        only the first entry may be.
+        places: for each giant step and each baby step the index of their diagonal in the weights, or -1 if
+        the diagonal is 0.
         """
         self.switch, self.T = switch, switch.T
         self.babies = Rotations(switch, babies, True, places)
         self.takes_digits = any(baby is not None for baby in babies)
-        self.first = sum(giant is None for giant in giants)  # of the giants that have a key
+        self.first = sum(giant is None for giant in giants)  # index of the first giant step with a key
         self.giants = None
         if self.first < len(giants):
             self.giants = Rotations(switch, giants, True, ((0,) * len(giants),), is_split=True)
 
 
 @repeated
-# Ten parameters: all that a repeated call reads stands among its arguments.
+# Ten parameters, because @repeated identifies a call by its arguments: all that it reads must be passed in.
 def slot_product(
     c: V,
     weights: Value,
@@ -432,9 +460,10 @@ def slot_product(
     *,
     out: Array | None = None,
 ) -> Value:
-    """Return the product divided by P, and by the moduli of the ring that the target lacks.
+    """Return the matrix times c, divided by P and by the moduli of c's ring that `target` does not have.
 
-    weights: the diagonals, evaluated modulo T. made: the evaluated digits of c's masks, if they are there.
+    weights: the diagonals, evaluated modulo T.
+    made: the evaluated digits of c's masks; None to compute them.
     """
     ring, T, compute = c._plan, plan.T, backend_of(c._data)
     shape = (*c._data.shape[:-2], T.rows, T.n)
@@ -447,7 +476,7 @@ def slot_product(
     if made is None and plan.takes_digits:
         made = mask_digits(c, plan.switch)
     given = None if made is None else made._data
-    inner = empty(compute, (len(giant_keys), *shape), T.dtype)
+    inner = empty(compute, (len(giant_keys), *shape), T.dtype)  # sums over baby steps
     plan.babies.run(given, baby_keys, baby_moves, ntt(c)._data, weights._data, inner)
     if plan.giants is None:
         total = inner[0]
@@ -468,6 +497,6 @@ def slot_product_plan(
     giants: tuple[KeySwitch | None, ...],
     places: tuple[tuple[int, ...], ...],
 ) -> SlotProduct:
-    """Return the SlotProduct of these arguments, which the ring keeps."""
+    """Return the SlotProduct for these arguments. The ring keeps it."""
     key = "slot product", switch, babies, giants, places
     return kept_plan(switch.ring, key, lambda: SlotProduct(switch, babies, giants, places))

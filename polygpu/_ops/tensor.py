@@ -23,7 +23,7 @@ def tensor(basis: Basis, x: Array, y: Array, *, out: None = None) -> Array:
 
 
 @repeated
-# Eight parameters: all that a repeated call reads stands among its arguments.
+# Eight parameters, because @repeated identifies a call by its arguments: all that it reads must be passed in.
 def inner_product(
     ring: RingPlan,
     xs: tuple[Array, ...],
@@ -35,9 +35,9 @@ def inner_product(
     *,
     out: Array | None = None,
 ) -> Value:
-    """Return the sum of products of evaluated ciphertexts, relinearised, plus `add`, divided once.
+    """Return the sum over i of xs[i] * ys[i], plus `add`, relinearised by one key switch: (*batch, 2).
 
-    It is (*batch, 2).
+    xs, ys, add: evaluated ciphertexts of two components. target: see `key_switch`.
     """
     compute, rest = backend_of(xs[0]), xs[0].shape[-2:]
     batch = np.broadcast_shapes(*(x.shape[:-3] for x in (*xs, *ys)))

@@ -21,11 +21,11 @@ from .calls import device_of, record, repeated
 from .integers import monomial, to_residue_ints
 from .results import result_array
 
-_LONG_WIDE = 1 << 14  # words; a transform this long of a wide modulus, in Python, is long work: about 10 ms
+_LONG_WIDE = 1 << 14  # a transform of this many words modulo a wide q takes about 10 ms in Python: a Work
 
 
 def ntt(x: V, out: Array | None = None) -> V:
-    """Return the value in the evaluation domain; x itself if it is there already and `out` is None.
+    """Return the value in the evaluation domain; x itself if it is evaluated already and `out` is None.
 
     Raises:
         NotNTTFriendly: the ring has no evaluation domain.
@@ -34,7 +34,7 @@ def ntt(x: V, out: Array | None = None) -> V:
 
 
 def intt(x: V, out: Array | None = None) -> V:
-    """Return the value in coefficients; x itself if it is there already and `out` is None."""
+    """Return the value in coefficients; x itself if it is in coefficients already and `out` is None."""
     return to_domain(x, "coef", out)
 
 
@@ -72,7 +72,7 @@ def copy(x: V, *, out: Array | None = None) -> V:
 
 
 def aligned(*values: V) -> tuple[V, ...]:
-    """Return values of one ring in one domain: evaluated if any of them is."""
+    """Return values of one ring in one domain: unchanged if their domains agree, otherwise evaluated."""
     return values if len({x._domain for x in values}) == 1 else tuple(map(ntt, values))
 
 
@@ -86,9 +86,12 @@ def natural_order(x: Value, *, out: None = None) -> Array:
 
 
 def eval_points(ring: RingPlan, limb: int) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return the point of each entry of a limb, or c of each leaf X^m - c, by a transform of X^m."""
+    """Return the evaluation points of a limb, or the c of each of its leaves X^m - c.
+
+    The transform of X^m has these values; m is 1 if the transform is complete.
+    """
     if not 0 <= integer(limb, "limb") < len(ring.moduli):
-        raise ParameterError(f"limb: {shown(limb)} must be in [0, {len(ring.moduli)})")
+        raise ParameterError(f"limb={shown(limb)} must be in [0, {len(ring.moduli)}).")
     basis, leaf_size = ring.basis, ring.transform.leaf_size
     power = monomial(basis, ring.n, 1, ring.quotient.power_of_x(leaf_size), host())
     data = ntt(Value(ring, power, "coef"))._data

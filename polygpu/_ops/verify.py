@@ -1,7 +1,7 @@
-"""Checks of results inside `with polygpu.verify()`: products at random points, or computed in another way.
+"""Checks of results inside `with polygpu.verify()`.
 
-At random points, and with random vectors, a wrong result passes with probability 2^-40 at most. Proofs:
-docs/math.md, "Checked products".
+Products are compared at random points or with random vectors, or are computed again in another way. A random
+check accepts a wrong result with probability at most 2^-40. Proofs: docs/math.md, "Checked products".
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ..errors import ParameterError, TablesTooLarge, VerificationError
 from .arrays import contiguous, empty, spread
 from .pointwise import folded
 
-_BITS = 40  # a wrong result passes a random check with probability 2^-_BITS at most
+_BITS = 40  # a wrong result passes a random check with probability at most 2^-_BITS
 
-Multiply = Callable[[Value, Value], Value]  # of coefficients, unchecked
+Multiply = Callable[[Value, Value], Value]  # multiplies values in coefficients, and does not check the result
 
 
 def check_product(a: Value, b: Value, c: Value, plan: Plan, multiply: Multiply) -> None:
-    """Raise VerificationError if c is not a b, in coefficients; plan: the one that c was computed by."""
+    """Raise VerificationError if c is not a*b, all in coefficients; plan: the one that computed c."""
     ring = a._plan
     if ring.quotient.is_binomial and all(q >= 4 * ring.n and is_prime(q) for q in ring.moduli):
         _check_at_points(a, b, c)
@@ -40,7 +40,7 @@ def check_product(a: Value, b: Value, c: Value, plan: Plan, multiply: Multiply) 
 
 
 def _check_at_points(a: Value, b: Value, c: Value) -> None:
-    """Compare at uniform random points, enough for ((n - 1) / q)^count <= 2^-40; in host memory."""
+    """Compare a*b with c, in host memory, at `count` random points, where ((n - 1) / q)^count <= 2^-40."""
     import secrets  # here and below, so that importing polygpu stays fast
 
     ring, basis = a._plan, a._plan.basis
@@ -51,7 +51,7 @@ def _check_at_points(a: Value, b: Value, c: Value) -> None:
     row = host().find_wrong_product(basis, x, y, z, np.ascontiguousarray(points), ring.quotient)
     if row >= 0:
         item, limb = divmod(row, len(ring.moduli))
-        raise _wrong(c, item, f"limb {limb}, q = {shown(ring.moduli[limb])}, at a random point")
+        raise _wrong(c, item, f"limb {limb}, q={shown(ring.moduli[limb])}, at a random point")
 
 
 def _points_needed(n: int, q: int) -> int:
@@ -63,10 +63,12 @@ def _points_needed(n: int, q: int) -> int:
 
 
 def check_again(a: Value, b: Value, c: Value, multiply: Multiply, by_fft: bool) -> None:
-    """Raise VerificationError if c is not a b, computed in another way; of coefficients.
+    """Raise VerificationError if c is not a*b, computed in another way; all in coefficients.
 
-    X^s a is multiplied by b in the ring of X^m - 1, of which this ring is a quotient, for a random s. So the
-    length, the places and mostly the kind of the transform differ. by_fft: use an FFT if one is proven exact.
+    X^s a is multiplied by b for a random s, in the ring modulo X^m - 1, of which this ring is a quotient. So
+    the transform has another length and mostly is of another kind, and coefficients have other places.
+
+    by_fft: use an FFT if one is proven exact.
     """
     import secrets
 
@@ -88,7 +90,7 @@ def check_again(a: Value, b: Value, c: Value, multiply: Multiply, by_fft: bool) 
 
 @lru_cache(maxsize=64)
 def _multiple(ring: RingPlan, by_fft: bool) -> RingPlan:
-    """Return the ring of X^m - 1 and the same moduli, for a multiple X^m - 1 of the ring's polynomial."""
+    """Return the cyclic ring modulo X^m - 1, a multiple of the polynomial of `ring`, with its moduli."""
     degree, moduli = ring.quotient.multiple, ring.moduli
     if by_fft and not ring.basis.wide:
         try:
@@ -102,10 +104,11 @@ def _multiple(ring: RingPlan, by_fft: bool) -> RingPlan:
 def _wrong(c: Value, item: int, where: str) -> VerificationError:
     at = tuple(int(i) for i in np.unravel_index(item, c._batch)) if c._batch else ()
     return VerificationError(
-        f"product: a * b in {c._plan!r} on {backend_of(c._data).name} is wrong"
-        + (f" (batch element {at})" if at else "")
-        + f", {where}; the machine erred, or the library: "
-        "compute it again, and in `with polygpu.device('reference')`, which multiplies from the definition"
+        f"The product a * b in {c._plan!r} on {backend_of(c._data).name} is wrong"
+        + (f" in batch element {at}" if at else "")
+        + f" ({where}). The machine or the library erred. "
+        "Compute it again, also inside `with polygpu.device('reference')`, which multiplies from the "
+        "definition."
     )
 
 
@@ -113,7 +116,7 @@ def _wrong(c: Value, item: int, where: str) -> VerificationError:
 
 
 def check_matrices(compute: Backend, basis: Basis, a: Array, b: Array, c: Array) -> None:
-    """Raise VerificationError where c is not a b, modulo one modulus: arrays as of Backend.matmul."""
+    """Raise VerificationError if c is not a*b modulo one q; the arrays are as in Backend.matmul."""
     count = _vectors_needed(basis)
     v = compute.from_host(_uniform(basis, (b.shape[2], count))[0][None])
 
@@ -126,7 +129,7 @@ def check_matrices(compute: Backend, basis: Basis, a: Array, b: Array, c: Array)
 
 
 def check_matrices_of_points(compute: Backend, basis: Basis, a: Array, b: Array, c: Array) -> None:
-    """Raise VerificationError if c is not a b at some point, modulo primes.
+    """Raise VerificationError if c is not a*b at some point, modulo primes.
 
     The arrays are as in matmul_points.
     """
@@ -144,16 +147,16 @@ def check_matrices_of_points(compute: Backend, basis: Basis, a: Array, b: Array,
 
 
 def _vectors_needed(basis: Basis) -> int:
-    """Return the number of vectors for 2^-40.
+    """Return how many random vectors a test needs to accept a wrong product with probability at most 2^-40.
 
-    A wrong product passes one with probability at most 1/q (q prime) or 1/2.
+    A test with one vector accepts it with probability at most 1/q if q is prime, otherwise at most 1/2.
     """
     bits = min(q.bit_length() - 1 if is_prime(q) else 1 for q in basis.moduli)
     return -(-_BITS // bits)
 
 
 def _uniform(basis: Basis, shape: tuple[int, ...]) -> Array:
-    """Uniform random residues (limbs, *shape)."""
+    """Return uniform random residues (limbs, *shape)."""
     import secrets
 
     source = np.random.default_rng(secrets.randbits(128))
@@ -166,7 +169,7 @@ def _compare(compute: Backend, basis: Basis, left: Array, right: Array) -> None:
         same = bool((left == right).all())
     if not same:
         raise VerificationError(
-            f"matmul: the product of matrices modulo {shown(list(basis.moduli))} on {compute.name} is wrong "
-            "at a random vector; the machine erred, or the library: compute it again, and in "
-            "`with polygpu.device('reference')`, which multiplies from the definition"
+            f"The product of matrices modulo {shown(list(basis.moduli))} on {compute.name} is wrong at a "
+            "random vector. The machine or the library erred. Compute it again, also inside `with "
+            "polygpu.device('reference')`, which multiplies from the definition."
         )

@@ -1,1 +1,1 @@
-"""Worked examples: ML-KEM, ML-DSA key generation, BFV, private retrieval, CKKS and TFHE."""
+"""Worked examples: ML-KEM, ML-DSA key generation, BFV, private information retrieval, CKKS and TFHE."""

@@ -1,13 +1,13 @@
-"""BFV homomorphic encryption (Fan and Vercauteren 2012, eprint 2012/144) on the public API.
+"""BFV homomorphic encryption (Fan and Vercauteren 2012, eprint 2012/144), written with the public API.
 
-A ciphertext is one Poly of shape (components, *batch), whose phase is c0 + c1 s + c2 s^2. It holds
-N integers mod t, its slots: the values of the plaintext at the roots of X^N + 1. Ciphertexts with
-the same number of components add by `+`. Products are relinearised by hybrid key switching (Han &
-Ki 2019/688), with one special prime. By the HE standard the default parameters have 128 bits of
-security.
+A ciphertext is one Poly of batch shape (components, *batch), with components c0, c1 and, after a product,
+c2. Its phase c0 + c1 * s + c2 * s^2, where s is the secret, is Q/t times the plaintext, plus noise. The
+plaintext holds N integers mod t, its slots, which are its values at the roots of X^N + 1. Ciphertexts with
+the same number of components are added by `+`. Products are relinearised by hybrid key switching (Han & Ki
+2019/688), with one special prime. By the HE standard, the default parameters have 128 bits of security.
 
-An example, not a product: it is not constant time, nobody has reviewed it, and like every scheme
-of its kind it does not withstand chosen ciphertexts.
+This is an example, not a product: it is not constant time, nobody has reviewed it, and like every scheme of
+its kind it does not withstand chosen-ciphertext attacks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ MAX_LOG_Q = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
 
 
 class Keys(NamedTuple):
-    """secret: s, shape (). public: (2,), encrypts 0. relin: from s^2 to s."""
+    """A key set.
+
+    secret: s, of batch shape (). public: an encryption of 0, (2,). relin: a key that switches from s^2 to s.
+    """
 
     secret: pg.Poly
     public: pg.Poly
@@ -41,11 +44,11 @@ class Keys(NamedTuple):
 
 @dataclass(frozen=True)
 class BFV:
-    """The scheme for degree n, a prime t = 1 mod 2n, Q of `limbs` NTT primes, and a special prime P."""
+    """The scheme for degree n, a prime t = 1 mod 2n, a Q of `limbs` primes, and a special prime P."""
 
     n: int = 8192
     t: int = 65537
-    bits: int = 47
+    bits: int = 47  # of each prime of Q
     limbs: int = 4
     special_bits: int = 30  # enough for relinearisation to add less noise than the product before it
 
@@ -56,12 +59,12 @@ class BFV:
 
     @cached_property
     def special(self) -> pg.Ring:
-        """Return the ring of P."""
+        """Return the ring modulo P."""
         return pg.Ring(self.n, pg.ntt_primes(self.n, bits=self.special_bits, exclude=self.ring))
 
     @cached_property
     def whole(self) -> pg.Ring:
-        """Return the ring of keys, mod Q P."""
+        """Return the ring of keys, mod Q * P."""
         return self.ring.join(self.special)
 
     @cached_property
@@ -71,8 +74,9 @@ class BFV:
 
     @cached_property
     def wide(self) -> pg.Ring:
-        """Return the ring of Q and auxiliary primes, for products of centred values, at most N Q^2 / 2."""
+        """Return the ring modulo Q and auxiliary primes, for sums of products up to N * Q^2 / 2 in size."""
         needed = (self.n * self.q**2).bit_length()
+        # ntt_primes begins with the primes of Q, which are left out.
         auxiliary = pg.ntt_primes(self.n, bits=self.bits, count=-(-needed // (self.bits - 1)))[self.limbs :]
         return self.ring.join(pg.Ring(self.n, auxiliary))
 
@@ -87,7 +91,7 @@ class BFV:
         return self.whole.modulus.bit_length() <= MAX_LOG_Q.get(self.n, 0)
 
     def keygen(self, seed: bytes) -> Keys:
-        """Make a fresh key set. As every seed here, this one must be secret and used only once."""
+        """Make a key set. Like every seed here, this one must be secret and used only once."""
         s = self.whole.ternary(seed=derive(seed, "secret")).ntt()
         relin = lattice.switch_key(
             s, s * s, ring=self.ring, special=self.special, limbs_per_digit=1, seed=derive(seed, "relin")
@@ -96,7 +100,7 @@ class BFV:
         return Keys(secret, zeros(secret, derive(seed, "public")), relin)
 
     def encrypt(self, public: pg.Poly, values: Array, seed: bytes) -> pg.Poly:
-        """Encrypt integers of shape (*batch, N), taken mod t."""
+        """Encrypt integers of shape (*batch, N), taken mod t, as ciphertexts (2, *batch)."""
         message = self.plain.from_slots(values)
         m = pg.rns.scale(message, self.q, self.ring)  # round(Q/t message)
         u = self.ring.ternary(m.shape, seed=derive(seed, "u"))
@@ -109,24 +113,24 @@ class BFV:
         return np.asarray(self.plain(message.to_slots()).cpu().to_int64())  # to_int64 centres them
 
     def noise_budget(self, secret: pg.Poly, ciphertext: pg.Poly) -> float:
-        """Return the bits between the noise and Q/2 in the worst of the batch; near 0 decryption fails."""
+        """Return log2 of (Q/2) / (t * the largest noise in the batch); near 0, decryption fails."""
         noise = (self._phase(secret, ciphertext) * self.t).norm(math.inf)
         return math.log2(self.q) - 1 - math.log2(np.max(noise, initial=1))
 
     def multiply(self, x: pg.Poly, y: pg.Poly) -> pg.Poly:
-        """Multiply ciphertexts of two components; the product has three: round(t/Q x y)."""
+        """Multiply ciphertexts of two components. The product, times t/Q and rounded, has three."""
         x0, x1 = x.mod_up(self.wide).ntt()
         y0, y1 = y.mod_up(self.wide).ntt()
         product = pg.stack([x0 * y0, x0 * y1 + x1 * y0, x1 * y1])
         return pg.rns.scale(product, self.t, self.ring, divisor=self.ring)
 
     def relinearise(self, relin: lattice.SwitchKey, c: pg.Poly) -> pg.Poly:
-        """Reduce three components to two: c2 becomes two whose phase is c2 s^2, with a little noise."""
+        """Reduce three components to two: replace c2 by two components whose phase is c2 * s^2 plus noise."""
         square = lattice.key_switch(c[2], relin)
         return c[:2] + pg.stack([square[..., 0], square[..., 1]])
 
     def _phase(self, secret: pg.Poly, ciphertext: pg.Poly) -> pg.Poly:
-        """Return c0 + c1 s + c2 s^2 + ... = Q/t m + noise."""
+        """Return the phase c0 + c1 * s + c2 * s^2 + ..., which is Q/t times the plaintext plus noise."""
         phase, *rest = reversed(list(ciphertext))
         for component in rest:
             phase = phase * secret + component
@@ -134,18 +138,22 @@ class BFV:
 
 
 def zeros(s: pg.Poly, seed: bytes, batch: tuple[int, ...] = ()) -> pg.Poly:
-    """Encrypt zeros under s, (2, *batch): (e - a s, a), with e centred binomial and sigma = 3.24 (RLWE)."""
+    """Encrypt zeros under s as (e - a * s, a), (2, *batch): a uniform, e centred binomial, sigma = 3.24."""
     a = s.ring.random(batch, seed=derive(seed, "a")).ntt()
     return pg.stack([s.ring.binomial(21, batch=batch, seed=derive(seed, "e")) - a * s, a])
 
 
 def derive(seed: bytes, label: str) -> bytes:
-    """Derive a 32-byte seed for one use, independent of those with other labels."""
+    """Derive a 32-byte seed for the use that `label` names. Seeds with different labels are independent."""
     return hashlib.shake_256(label.encode() + b"\0" + seed).digest(32)
 
 
 class Result(NamedTuple):
-    """What `run` found: the number of slots, whether all equal NumPy's, and noise budgets in bits."""
+    """Result of `run`.
+
+    slots: the number of slots. sum_ok, product_ok: whether all slots equal those that NumPy computes.
+    fresh_budget, product_budget: noise budgets in bits.
+    """
 
     slots: int
     sum_ok: bool
@@ -155,7 +163,7 @@ class Result(NamedTuple):
 
 
 def run(seed: bytes | None = None) -> Result:
-    """Encrypt two vectors of reals as fixed-point numbers, add and multiply them, compare."""
+    """Encrypt two real vectors as fixed-point numbers, add and multiply them, and compare with NumPy."""
     seed = secrets.token_bytes(32) if seed is None else seed
     scheme = BFV()
     keys = scheme.keygen(derive(seed, "keys"))

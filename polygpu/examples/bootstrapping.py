@@ -1,21 +1,22 @@
-"""A bootstrap of CKKS: a ciphertext without levels becomes one with levels, and nobody decrypts it.
+"""Bootstrapping of CKKS: a ciphertext without levels becomes one with levels, without being decrypted.
 
     python -m polygpu.examples.bootstrapping --logn 12 --insecure
     python -m polygpu.examples.bootstrapping --logn 16 --preset wide --device cuda
 
-Let m be the phase modulo the first prime q. Read modulo a larger Q, the phase is m + q I with small integers
-I (ModRaise). CoeffToSlot moves its coefficients to the slots. There a polynomial computes sin(2 pi x), which
-is nearly 2 pi m / q for x = m / q + I (EvalMod). SlotToCoeff moves the results back.
+Let m be the phase modulo the first prime q. Read modulo a larger Q, the phase is m + q * I, and the
+coefficients of I are small integers (ModRaise). CoeffToSlot moves the coefficients to the slots. In each slot
+a polynomial computes sin(2 pi x), which is nearly 2 pi m / q for x = m / q + I (EvalMod). SlotToCoeff moves
+the results back.
 
 Sources: Cheon, Han, Kim, Kim, Song 2018/153 (the idea); Bossuat, Troncoso-Pastoriza, Hubaux 2022/024 (a
-sparse secret inside ModRaise alone); Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux 2020/1203 (matrices, exact
+sparse secret only in ModRaise); Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux 2020/1203 (matrices, exact
 scales); Chen, Chillotti, Song 2018/1043 (the matrices as an FFT); Han, Ki 2019/688 (double angles); Lee et
 al. 2020/552 (arcsine).
 
-An example, not a product: it is not constant time, nobody has reviewed it, and keys are not erased from
-memory. Security is meant against those who see ciphertexts alone: whoever also sees decrypted slots to full
-precision computes the secret key (Li, Micciancio 2020/1533). Keys encrypt functions of the secrets under each
-other, which is believed to be safe (circular security). Small rings are not secure.
+This is an example, not a product: it is not constant time, nobody has reviewed it, and keys are not erased
+from memory. It is meant to be secure against those who see only ciphertexts. Whoever also sees decrypted
+slots to full precision can compute the secret key (Li, Micciancio 2020/1533). Keys encrypt functions of the
+secrets under the secrets, which is believed to be safe (circular security). Small rings are not secure.
 """
 
 from __future__ import annotations
@@ -53,55 +54,59 @@ from polygpu.examples.ckks_arithmetic import (
 
 @dataclass(frozen=True)
 class Parameters:
-    """Primes from the bottom: the first one, then those of levels, SlotToCoeff, EvalMod, CoeffToSlot.
+    """Parameters of a bootstrap.
 
-    Numbers of bits are those of the primes. The scale in EvalMod has one bit more than its primes: products
-    there are 2 x y - c, so that a product of scales 2 q, halved and divided by q, is 2 q again.
+    The primes of Q, in this order, are the first one, and those of the levels, of SlotToCoeff, of EvalMod and
+    of CoeffToSlot. A bootstrap uses them up from the end. Fields whose names end in `bits` are bit lengths of
+    primes. The scale in EvalMod is 2 q for primes near q, because EvalMod computes products 2 * x * y - c.
+    The product of two scales is 4 q^2. The factor 2 halves this, and rescaling divides it by q: it is
+    2 q again.
     """
 
     log_n: int = 16
     first: int = 58  # bits of the first prime
-    scale: int = 48  # bits of the scale of ciphertexts, and of primes of the levels
-    levels: int = 3  # that are left after a bootstrap
-    stc: int = 3  # matrices of SlotToCoeff
+    scale: int = 48  # bit length of the scale of ciphertexts and of the primes of the levels
+    levels: int = 3  # levels that are left after a bootstrap
+    stc: int = 3  # number of matrices of SlotToCoeff, and of its primes
     stc_bits: int = 45
     mod_bits: int = 58
-    cts: int = 4  # matrices of CoeffToSlot
+    cts: int = 4  # number of matrices of CoeffToSlot, and of its primes
     cts_bits: int = 56
     size: int = 4  # limbs of a digit, and number of special primes
     special_bits: int = 60
-    weight: int = 192  # nonzero coefficients of the secret
-    sparse_weight: int = 32  # of the secret inside ModRaise
-    bound: int = 14  # K: the integers I are at most that, with the probability that `failure` gives
-    degree: int = 31  # of the Chebyshev series
-    doublings: int = 3
-    arcsine: int = 0  # 3 or 5: the degree of a correction after the sine
-    giant: int = 2  # the cost of a giant step in baby steps; more makes larger keys and less work
-    log_slots: int | None = None  # of different slots; all of N/2 by default
-    real: bool = False  # slots are real numbers: half of EvalMod
+    weight: int = 192  # number of nonzero coefficients of the secret
+    sparse_weight: int = 32  # number of nonzero coefficients of the sparse secret of ModRaise
+    bound: int = 14  # K: |I| is at most K, except with the probability that `failure` gives
+    degree: int = 31  # degree of the Chebyshev series
+    doublings: int = 3  # double-angle steps after the series
+    arcsine: int = 0  # degree of the arcsine series that corrects the sine: 3, 5, or 0 for none
+    giant: int = 2  # cost of a giant step over that of a baby step; larger: more keys, fewer giant steps
+    log_slots: int | None = None  # log2 of the number of different slots, which repeat; None: N/2 slots
+    real: bool = False  # whether slots are real numbers, which halves the work of EvalMod
 
     def __post_init__(self) -> None:
-        """Check that there is such a bootstrap."""
+        """Raise ParameterError if the parameters do not fit together."""
         least = {"log_n": 2, "levels": 0, "doublings": 0}
         ones = ("stc", "cts", "size", "weight", "sparse_weight", "bound", "degree", "giant")
         for name, smallest in (least | dict.fromkeys(ones, 1)).items():
             if getattr(self, name) < smallest:
-                raise pg.ParameterError(f"{name}: {getattr(self, name)}, must be at least {smallest}")
+                raise pg.ParameterError(f"{name}={getattr(self, name)} must be at least {smallest}.")
         if self.first <= self.scale:
-            raise pg.ParameterError(f"first: {self.first} bits, must have more than the scale, {self.scale}")
+            raise pg.ParameterError(f"first={self.first} bits must be more than scale={self.scale} bits.")
         longest = max(self.first, self.scale, self.stc_bits, self.mod_bits, self.cts_bits)
         if self.special_bits < longest:
             raise pg.ParameterError(
-                f"special_bits: {self.special_bits}, must be at least {longest}, as many as other primes have"
+                f"special_bits={self.special_bits} must be at least {longest}, the bits of the largest other "
+                "prime."
             )
         if self.arcsine not in _ARCSINE:
-            raise pg.ParameterError(f"arcsine: {self.arcsine}, must be one of {[*_ARCSINE]}")
+            raise pg.ParameterError(f"arcsine={self.arcsine} must be one of {[*_ARCSINE]}.")
         if max(self.weight, self.sparse_weight) > self.n:
             raise pg.ParameterError(
-                f"weight: {self.weight} and {self.sparse_weight} must be at most {self.n}"
+                f"weight={self.weight} and sparse_weight={self.sparse_weight} must be at most N={self.n}."
             )
         if self.log_slots is not None and not 1 <= self.log_slots < self.log_n:
-            raise pg.ParameterError(f"log_slots: {self.log_slots}, must be from 1 to log_n - 1")
+            raise pg.ParameterError(f"log_slots={self.log_slots} must be from 1 to log_n - 1.")
 
     @property
     def n(self) -> int:
@@ -115,7 +120,7 @@ class Parameters:
 
     @property
     def mod_levels(self) -> int:
-        """The primes of EvalMod."""
+        """The number of primes of EvalMod."""
         return self.degree.bit_length() + self.doublings + _ARCSINE[self.arcsine][0]
 
     @cached_property
@@ -139,23 +144,23 @@ class Parameters:
             (self.cts_bits, self.cts),
         )
         found: list[int] = []
-        for bits, count in chain:  # the largest ones below 2^bits, so scales stay near powers of two
+        for bits, count in chain:  # the largest primes below 2^bits, so that scales stay near powers of two
             found += pg.ntt_primes(self.n, bits=bits, count=count, exclude=found) if count else []
         return found[self.size :] + found[: self.size]
 
     @property
     def log_qp(self) -> int:
-        """The bits of Q P."""
+        """The bit length of Q * P."""
         return self.ring.join(self.special).modulus.bit_length()
 
     @property
     def log_sparse(self) -> int:
-        """The bits of the modulus of the only key under the sparse secret."""
+        """The bit length of the modulus of `Keys.to_sparse`, the only key under the sparse secret."""
         return (self.ring.moduli[0] * self.special.moduli[0]).bit_length()
 
     @property
     def log_qp_limits(self) -> tuple[int, int]:
-        """The log_qp and log_sparse up to which 128 bits are estimated; 0 if no estimate is recorded."""
+        """The largest log_qp and log_sparse with an estimated security of 128 bits; 0 if none is recorded."""
         limits = []
         for weight in (self.weight, self.sparse_weight):
             try:
@@ -166,17 +171,17 @@ class Parameters:
 
     @property
     def is_secure(self) -> bool:
-        """Whether an estimate of 128 bits is recorded for each secret, and failures are below 2^-40."""
+        """Whether both secrets have an estimated security of 128 bits, and failures are below 2^-40."""
         limits = self.log_qp_limits
         return self.failure < -40 and self.log_qp <= limits[0] and self.log_sparse <= limits[1]
 
     @property
     def failure(self) -> float:
-        """Log2 of a bound on the probability that an integer I of a bootstrap exceeds the bound.
+        """Log2 of a bound on the probability that a bootstrap fails: that |I| > K for a coefficient of I.
 
-        I is c_1 s / q, rounded, so near a sum of h independent uniform numbers in [-1/2, 1/2], h the weight
-        of the sparse secret. The bound is the expected number of coefficients with |sum| > K + 1/2. A
-        bootstrap where it happens gives wrong slots.
+        I is c_1 * s / q, rounded. So each coefficient is near a sum of h independent uniform numbers in
+        [-1/2, 1/2], where h is the weight of the sparse secret. The bound is the expected number of
+        coefficients with |sum| > K + 1/2. If a bootstrap fails, its slots are wrong.
         """
         count = self.sparse_weight
         x = Fraction(count, 2) - self.bound - Fraction(1, 2)
@@ -187,7 +192,7 @@ class Parameters:
         return math.log2(tail.numerator) - math.log2(tail.denominator) + math.log2(2 * self.slots)
 
 
-# By the correction's degree: levels, and the factor by which the scale grows.
+# For each degree of the arcsine series: its levels, and the factor by which it multiplies the scale.
 _ARCSINE = {0: (0, 1.0), 3: (2, 4 * 6.0), 5: (3, 16 * 40 / 3)}
 
 PRESETS = {
@@ -199,14 +204,14 @@ PRESETS = {
 
 # ---- matrices by their diagonals ----
 
-Diagonals = dict[int, Array]  # k -> d: the matrix sends v to the sum of d * roll(v, -k)
+Diagonals = dict[int, Array]  # k -> d_k: the matrix maps v to the sum over k of d_k * roll(v, -k)
 
 
 def butterflies(slots: int) -> list[Diagonals]:
-    """Return the layers of the map from coefficients to slots, on bit-reversed input; the first one is first.
+    """Return the layers of the map from bit-reversed coefficients to slots, in the order of application.
 
-    Slot j is the sum over k of t_k exp(i pi 5^j k / N) with N = 2 slots. It is that of the polynomial whose
-    coefficients k and k + N/2 are the real and the imaginary part of t_k.
+    Slot j is the sum over k of t_k exp(i pi 5^j k / N) with N = 2 slots. They are the slots of the polynomial
+    whose coefficients k and k + N/2 are the real and the imaginary part of t_k.
     """
     found, order = [], 4 * slots
     powers = np.array([pow(5, j, order) for j in range(slots)])
@@ -225,11 +230,12 @@ def butterflies(slots: int) -> list[Diagonals]:
 
 
 def _add(matrix: Diagonals, k: int, diagonal: Array) -> None:
+    """Add a diagonal to diagonal k of a matrix, in place."""
     matrix[k] = matrix[k] + diagonal if k in matrix else diagonal
 
 
 def inverse_butterfly(layer: Diagonals, slots: int) -> Diagonals:
-    """Return the inverse of a layer: its conjugate transpose over 2."""
+    """Return the inverse of a layer, which is half of its conjugate transpose."""
     result: Diagonals = {}
     for k, d in layer.items():  # the entry (j, j + k) moves to (j + k, j)
         _add(result, -k % slots, np.conj(np.roll(d, k)) / 2)
@@ -237,7 +243,7 @@ def inverse_butterfly(layer: Diagonals, slots: int) -> Diagonals:
 
 
 def product(A: Diagonals, B: Diagonals, slots: int) -> Diagonals:
-    """Return the matrix A B, which applies B first."""
+    """Return the matrix A @ B, which applies B first."""
     result: Diagonals = {}
     for a, da in A.items():
         for b, db in B.items():
@@ -246,7 +252,7 @@ def product(A: Diagonals, B: Diagonals, slots: int) -> Diagonals:
 
 
 def grouped(layers: Sequence[Diagonals], count: int, slots: int) -> list[Diagonals]:
-    """Return `count` matrices whose product is that of the layers, in order of application."""
+    """Multiply neighbouring layers, which leaves `count` matrices in the order of application."""
     result, at = [], 0
     for i in range(count):
         size = len(range(i, len(layers), count))
@@ -259,9 +265,10 @@ def grouped(layers: Sequence[Diagonals], count: int, slots: int) -> list[Diagona
 
 
 def baby_steps(diagonals: Diagonals, half: int, giant: int) -> int:
-    """Return the `baby` of a matrix with the least work if a giant step costs `giant` baby steps.
+    """Return the number of baby steps with the least work, if a giant step costs `giant` baby steps.
 
-    Both multiply by a key; a giant step also divides and decomposes.
+    These are the two kinds of rotations in a product of a matrix by its diagonals. Both multiply by a key; a
+    giant step also divides by P and splits into digits. `half` is N/2.
     """
 
     def work(baby: int) -> int:
@@ -273,14 +280,17 @@ def baby_steps(diagonals: Diagonals, half: int, giant: int) -> int:
 def sine_series(p: Parameters) -> Array:
     """Return Chebyshev coefficients of cos(2 pi (K x - 1/4) / 2^doublings), fitted where K x can lie.
 
-    The doublings make sin(2 pi K x) of it. K x is an integer I plus m / q, and integers near 0 are likely, so
-    least squares are weighted by the density of I. That gives the likely ones 5 to 10 bits more than an
-    interpolation of the same degree on all of [-1, 1].
+    The double-angle steps turn that function into cos(2 pi K x - pi / 2) = sin(2 pi K x). K x is an integer I
+    plus m / q, and integers near 0 are the most likely. So the least squares are weighted by the probability
+    of I. Near likely integers, the series is 5 to 10 bits more precise than an interpolation of the same
+    degree on all of [-1, 1].
     """
+    # Six points around each integer, where m / q can lie.
     integers = np.arange(-p.bound, p.bound + 1)
     near = math.sqrt(2) * 2.0 ** (p.scale - p.first) * np.cos(np.pi * (np.arange(6) + 0.5) / 6)
     x = np.clip((integers[:, None] + near) / p.bound, -1, 1).ravel()
-    # I is a sum of h uniform numbers, rounded: its probability is the density of a sum of h + 1 of them.
+    # I is a sum of h uniform numbers, rounded. Its probability is the density of a sum of h + 1 of them,
+    # which is nearly Gaussian.
     density = np.exp(-(integers**2) * 6 / (p.sparse_weight + 1))
     weights = np.repeat(np.sqrt(np.maximum(density, 1e-9)), len(near))
     values = np.cos(2 * np.pi * (p.bound * x - 0.25) / 2**p.doublings)
@@ -292,9 +302,10 @@ def sine_series(p: Parameters) -> Array:
 
 
 class Keys(NamedTuple):
-    """The public keys: they switch to the sparse secret and back, relinearise and rotate.
+    """The public keys, which switch to the sparse secret and back, relinearise, and rotate.
 
-    rotations: of all Galois elements of the matrices, turned, and of the conjugation, -1.
+    rotations: a dict from Galois elements to keys made with turned=True. The elements are those of the
+    matrices, those that ModRaise needs if slots repeat, and -1 for the conjugation.
     """
 
     to_sparse: lattice.SwitchKey
@@ -304,7 +315,7 @@ class Keys(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all keys."""
+        """Size of all keys in bytes."""
         return sum(key.nbytes for key in (*self[:3], *self.rotations.values()))
 
     def to(self, device: str | None = None) -> Keys:
@@ -325,11 +336,12 @@ class Bootstrapper:
         self.p = p
         Q, slots, total = p.ring, p.slots, p.ring.rows
         self.mod_scale = 2.0 * 2**p.mod_bits
-        self.repeats = p.n // 2 // slots  # of the slots
-        is_packed = self.repeats > 1 and not p.real  # real and imaginary parts lie side by side
+        self.repeats = p.n // 2 // slots  # how often the slots repeat
+        is_packed = self.repeats > 1 and not p.real  # real and imaginary parts share one vector of slots
         layers = butterflies(slots)
 
-        # 1/2 because a number and its conjugate are added, 1/K to come into [-1, 1].
+        # The factor 1/2 is for the sum of a number and its conjugate, and 1/K brings the sum into [-1, 1]. In
+        # ModRaise, slots that repeat are multiplied by their number of repeats, which is divided away here.
         to_slots = grouped([inverse_butterfly(layer, slots) for layer in reversed(layers)], p.cts, slots)
         if is_packed:
             to_slots[-1] = {k: np.concatenate([d, -1j * d]) for k, d in to_slots[-1].items()}
@@ -340,12 +352,12 @@ class Bootstrapper:
 
         end, scale = total - p.cts - p.mod_levels, 2.0**p.scale
         to_coefficients = grouped(layers, p.stc, slots)
-        if is_packed:  # v -> v[:slots] + i v[slots:], twice
+        if is_packed:  # maps v to v[:slots] + i v[slots:], twice
             one, i = np.ones(slots), 1j * np.ones(slots)
             both = {0: np.concatenate([one, i]), slots: np.concatenate([i, one])}
             first = {k: np.tile(d, 2) for k, d in to_coefficients[0].items()}
             to_coefficients[0] = product(first, both, 2 * slots)
-        elif p.real:  # m = f + f(1/X), where f has half of the constant of m
+        elif p.real:  # m is f + f(1/X), where f has half of the constant coefficient of m
             half = {0: np.where(np.arange(slots), 1, 0.5)}
             to_coefficients[0] = product(to_coefficients[0], half, slots)
         last = self.mod_scale * _ARCSINE[p.arcsine][1]
@@ -355,7 +367,10 @@ class Bootstrapper:
     def _matrices(
         self, matrices: Sequence[Diagonals], limbs: int, factor: float, gain: float
     ) -> list[lattice.LinearTransform]:
-        """Return encoded matrices from `limbs` limbs downwards, which multiply slots and scale as given."""
+        """Return the encoded matrices: the first one has `limbs` limbs, and each next one has one less.
+
+        Together they multiply the slots by `factor` and the scale by `gain`, in equal parts.
+        """
         p, found = self.p, []
         share, gain = factor ** (1 / len(matrices)), gain ** (1 / len(matrices))
         for i, matrix in enumerate(matrices):
@@ -367,12 +382,12 @@ class Bootstrapper:
 
     @property
     def matrices(self) -> list[lattice.LinearTransform]:
-        """Those of CoeffToSlot and of SlotToCoeff."""
+        """The matrices of CoeffToSlot and of SlotToCoeff."""
         return self.to_slots + self.to_coefficients
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the matrices."""
+        """Size of the matrices in bytes."""
         return sum(matrix.nbytes for matrix in self.matrices)
 
     def to(self, device: str | None = None) -> Bootstrapper:
@@ -383,9 +398,10 @@ class Bootstrapper:
         return moved
 
     def keygen(self, seed: bytes, matrices: Sequence[lattice.LinearTransform] = ()) -> tuple[pg.Poly, Keys]:
-        """Return a fresh secret and its public keys, also for products with other matrices.
+        """Return a new secret and its public keys.
 
-        The seed must be secret and used only once. Other matrices have the same special primes.
+        The seed must be secret and used only once. The keys also serve products with `matrices`, which must
+        have the same special primes.
         """
         p = self.p
         Q, P, top = p.ring, p.special, self.to_slots[-1].ring[:-1]
@@ -394,7 +410,7 @@ class Bootstrapper:
         sparse = whole.ternary(weight=p.sparse_weight, seed=derive(seed, "sparse")).ntt()
         used = [(g, Q) for g in self._trace] + [(2 * p.n - 1, top)]
         used += [(g, matrix.ring) for matrix in (*self.matrices, *matrices) for g in matrix.galois_elements]
-        rings: dict[int, pg.Ring] = {}  # the largest one that needs the key
+        rings: dict[int, pg.Ring] = {}  # for each g, the largest ring that needs its key
         for g, ring in used:
             rings[g] = max(rings.get(g, ring), ring, key=lambda ring: ring.rows)
 
@@ -414,19 +430,20 @@ class Bootstrapper:
 
     @property
     def _trace(self) -> list[int]:
-        """The Galois elements of rotations by slots, 2 slots ... n/4: none if all slots differ."""
+        """The Galois elements of rotations by p.slots, 2 * p.slots, ..., n/4; none if no slot repeats."""
         return [galois_element(self.p.n, self.p.slots << i) for i in range(self.repeats.bit_length() - 1)]
 
     def encrypt(self, secret: pg.Poly, z: Any, seed: bytes, limbs: int = 1) -> Ciphertext:
-        """Encrypt vectors (*batch, slots) under the secret key, modulo the first limbs.
+        """Encrypt vectors (*batch, slots) under the secret key, modulo the first `limbs` limbs.
 
-        The seed must be secret and used only once: two messages of one seed show their difference.
+        The seed must be secret and used only once: two messages that are encrypted with one seed reveal their
+        difference.
         """
         ring, scale, given = self.p.ring[:limbs], 2.0**self.p.scale, np.asarray(z, np.complex128)
         if given.shape[-1:] != (self.p.slots,):
-            raise pg.ParameterError(f"z: shape {given.shape} does not end in {self.p.slots} slots")
+            raise pg.ParameterError(f"The shape of z is {given.shape}. It must end in {self.p.slots} slots.")
         if self.p.real and given.imag.any():
-            raise pg.ParameterError("z: complex, and the parameters are for real slots. Take real=False")
+            raise pg.ParameterError("z is complex, but the parameters are for real slots. Use real=False.")
         values = np.tile(given, self.repeats)
         m = encode(values, ring, scale)
         mask = ring.random(m.shape, seed=derive(seed, "mask"), domain="eval")
@@ -442,10 +459,12 @@ class Bootstrapper:
     def bootstrap(
         self, keys: Keys, c: Ciphertext, stage: Callable[[str], None] = lambda name: None
     ) -> Ciphertext:
-        """Return the same slots with all levels. Only the first limb of c is read.
+        """Return a ciphertext of the same slots with `levels` levels. Only the first limb of c is read.
 
-        The scale of c should be near 2^scale: the sine's error counts at larger ones, noise at smaller ones.
-                stage: is told the name of each step as it begins, and "" at the end.
+        The scale of c should be near 2^scale. With a larger scale the error of the sine is larger, and with a
+        smaller scale the error from noise is larger.
+
+        stage: a function that is called with the name of each step as it begins, and with "" at the end.
         """
         arithmetic, given = Arithmetic(self.p.ring, keys.relin), c.scale
         stage("ModRaise")
@@ -460,28 +479,33 @@ class Bootstrapper:
         return Ciphertext(c.value, c.scale * (given / 2.0**self.p.scale))
 
     def mod_raise(self, keys: Keys, c: Ciphertext) -> Ciphertext:
-        """Raise the phase m modulo the first prime q to m + q I modulo Q. The new scale is q."""
+        """Raise the phase m modulo the first prime q to m + q * I modulo Q. The new scale is q."""
         Q = self.p.ring
         low = c.value.restrict(Q[:1])
         pair = lattice.key_switch(low[..., 1], keys.to_sparse, add=low[..., 0]).mod_up(Q)
         value = lattice.key_switch(pair[..., 1], keys.from_sparse, add=pair[..., 0])
-        for g in self._trace:  # what is not in X^repeats vanishes
+        # Coefficients at the powers of X^repeats are multiplied by `repeats`, and all others vanish.
+        for g in self._trace:
             value = value + lattice.rotate(value, keys.rotations[g])
         return Ciphertext(value, float(Q.moduli[0]))
 
     def coeff_to_slot(self, keys: Keys, c: Ciphertext) -> Ciphertext:
-        """Move coefficients over q K to slots, bit-reversed: two values for N/2 complex slots, else one."""
+        """Move the coefficients, divided by q K, to the slots, in bit-reversed order.
+
+        If there are N/2 complex slots, the result has two ciphertexts on the first axis: one for coefficients
+        0 ... N/2 - 1, and one for the others.
+        """
         for matrix in self.to_slots:
             c = transform(c, matrix, keys.rotations)
         other = self._conjugated(keys, c)
         total = c.value + other
         if self.repeats > 1 or self.p.real:
             return Ciphertext(total, c.scale)
-        imaginary = (c.value - other).mul_monomial(-(self.p.n // 2))  # over the i of all slots
+        imaginary = (c.value - other).mul_monomial(-(self.p.n // 2))  # divides all slots by i
         return Ciphertext(pg.stack([total, imaginary]), c.scale)
 
     def eval_mod(self, arithmetic: Arithmetic, c: Ciphertext) -> Ciphertext:
-        """Compute sin(2 pi K x) of each slot, nearly 2 pi m / q."""
+        """Compute sin(2 pi K x) for each slot x, which is nearly 2 pi m / q."""
         p = self.p
         c = arithmetic.polynomial(c, self.series, self.mod_scale, basis="chebyshev")
         for _ in range(p.doublings):
@@ -489,9 +513,10 @@ class Bootstrapper:
         if not p.arcsine:
             return c
         square = arithmetic.product(c, c)
-        if p.arcsine == 3:  # 6 y + y^3
+        if p.arcsine == 3:  # 6 arcsin(y) is nearly 6 y + y^3
             inner = arithmetic.plus(square, 6.0)
-        else:  # (40/3) y + (20/9) y^3 + y^5 = y ((y^2 + 10/9)^2 + 40/3 - 100/81)
+        else:
+            # (40/3) arcsin(y) is nearly (40/3) y + (20/9) y^3 + y^5 = y ((y^2 + 10/9)^2 + 40/3 - 100/81).
             shifted = arithmetic.plus(square, 10 / 9)
             inner = arithmetic.plus(arithmetic.product(shifted, shifted), 40 / 3 - 100 / 81)
         c = arithmetic.product(c, inner)
@@ -514,7 +539,7 @@ class Bootstrapper:
 
 
 class Result(NamedTuple):
-    """What `run` found: numbers of slots and of levels, and -log2 of the largest error of a slot."""
+    """Result of `run`: the numbers of slots and of levels, and -log2 of the largest error of a slot."""
 
     slots: int
     levels: int
@@ -548,13 +573,13 @@ def parser_of(module: str, description: str) -> argparse.ArgumentParser:
 
 
 def refuse_insecure(parser: argparse.ArgumentParser, p: Parameters, is_allowed: bool) -> None:
-    """End the program if the parameters are not secure, unless that is allowed."""
+    """End the program if the parameters are not secure and the user does not allow that."""
     if not p.is_secure and not is_allowed:
-        parser.error("these parameters are for benchmarks only, they are not secure. --insecure runs them")
+        parser.error("These parameters are not secure. Use --insecure to run them for a benchmark.")
 
 
 def describe(p: Parameters) -> None:
-    """Print sizes, security, the probability of failure, and what a bootstrap leaves."""
+    """Print sizes, security, the probability of failure, and the levels that a bootstrap leaves."""
     limits = [limit or "not recorded" for limit in p.log_qp_limits]
     kind = "real" if p.real else "complex"
     print(f"N = 2^{p.log_n}, {p.slots} {kind} slots; {p.ring.rows} + {p.size} limbs, digits of {p.size}")
@@ -569,7 +594,7 @@ def describe(p: Parameters) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make keys, bootstrap, and print times and bits."""
+    """Make keys, bootstrap, print times and precision, and return the exit status."""
     parser = parser_of("bootstrapping", "Bootstrap a ciphertext of CKKS.")
     parser.add_argument("--preset", choices=PRESETS, default="precise")
     parser.add_argument(
@@ -582,7 +607,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for text in options.set:
         name, _, number = text.partition("=")
         if name not in known or not number.lstrip("-").isdigit():
-            parser.error(f"--set {text}: must be FIELD=INT with a field of {', '.join(sorted(known))}")
+            parser.error(f"--set {text} must be FIELD=INT with one of the fields {', '.join(sorted(known))}.")
         changes[name] = int(number)
     try:
         p = replace(PRESETS[options.preset], **changes)
@@ -595,12 +620,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(p: Parameters, device: str, repeat: int) -> None:
-    """Make keys, bootstrap random slots and slots that are all 1, and print times and bits."""
+    """Make keys, bootstrap random slots and slots that are all 1, and print times and precision."""
     start, seed = perf_counter(), secrets.token_bytes(32)
     with pg.device(device):
         boot = Bootstrapper(p).to()
         secret, keys = boot.keygen(derive(seed, "keys"))
-        pg.memory.release()  # a bootstrap needs blocks of other sizes
+        pg.memory.release()  # frees cached blocks; a bootstrap needs other sizes
         print(f"set-up {perf_counter() - start:.1f} s", end="; ")
         print(f"matrices {boot.nbytes / 1e9:.2f} GB, keys {keys.nbytes / 1e9:.2f} GB")
         rng = np.random.default_rng()
@@ -615,14 +640,14 @@ def _measure(p: Parameters, device: str, repeat: int) -> None:
 
 
 class _Watch:
-    """Takes the time of each stage until all work of the device is done."""
+    """Stopwatch for the stages of a bootstrap, which waits for the device before it takes a time."""
 
     def __init__(self) -> None:
         self._last = pg.Ring(2, 5).zeros()
         self._began: list[tuple[str, float]] = []
 
     def __call__(self, name: str) -> None:
-        self._last.cpu()  # a copy to the host waits for what was asked of the device before
+        self._last.cpu()  # a copy to the host waits for all earlier work of the device
         self._began.append((name, perf_counter()))
 
     def __str__(self) -> str:

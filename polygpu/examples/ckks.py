@@ -1,12 +1,13 @@
-"""CKKS: approximate arithmetic on encrypted complex vectors (Cheon et al. 2017), on the public API.
+"""CKKS: approximate arithmetic on encrypted complex vectors (Cheon et al. 2017), with the public API.
 
-A ciphertext is a Poly (*batch, 2). Its phase c_0 + c_1 s is `scale` times the polynomial of its N/2 slots,
-plus noise. Products multiply scales; rescaling drops the last prime of Q, and divides phase and scale by it.
-Products and rotations take keys (hybrid key switching, Han & Ki 2019/688). By the HE standard the default
-parameters have 128 bits of security.
+A ciphertext is a Poly (*batch, 2). Its phase c_0 + c_1 * s, where s is the secret, is `scale` times the
+polynomial that encodes its N/2 slots, plus noise. The scale of a product is the product of the scales.
+Rescaling divides phase and scale by the last prime of Q, and drops that prime. Products and rotations need
+keys (hybrid key switching, Han & Ki 2019/688). By the HE standard, the default parameters have 128 bits of
+security.
 
-An example, not a product: it is not constant time, nobody has reviewed it, and decrypted values must not be
-shown to others without additional noise (Li & Micciancio 2020/1533).
+This is an example, not a product: it is not constant time, nobody has reviewed it, and decrypted values must
+not be shown to others without additional noise (Li & Micciancio 2020/1533).
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ from polygpu.examples.ckks_arithmetic import (
 
 
 class Keys(NamedTuple):
-    """secret: s. public: (2,), encrypts 0. relin: from s^2 to s.
+    """A key set.
 
-    rotations: turned keys by their Galois elements, as `lattice.transform` takes them.
+    secret: s. public: an encryption of 0, (2,). relin: a key that switches from s^2 to s. rotations: a dict
+    from Galois elements to keys that rotation_keys made with turned=True, as `lattice.transform` needs them.
     """
 
     secret: pg.Poly
@@ -50,16 +52,17 @@ class Keys(NamedTuple):
 
 @dataclass(frozen=True)
 class CKKS:
-    """Degree n; Q of a first prime and `depth` others; digits of `size` limbs, as many special primes.
+    """The scheme of degree n; Q is the product of a first prime and of `depth` others.
 
-    Special primes are as long as the first one and larger, so that their product is above that of any digit.
+    A digit has `size` limbs, and there are `size` special primes. They have as many bits as the first prime
+    and are larger than it, so that their product exceeds the product of the primes of any digit.
     """
 
     n: int = 16384
-    first: int = 50  # bits of the first prime, which is left after all products
-    bits: int = 40  # of scales; the other primes are near 2^bits
+    first: int = 50  # bits of the first prime, which is left after all rescaling
+    bits: int = 40  # the scale is 2^bits, and the other primes are near it
     depth: int = 5
-    size: int = 2
+    size: int = 2  # limbs of a digit, and the number of special primes
 
     @cached_property
     def ring(self) -> pg.Ring:
@@ -73,7 +76,7 @@ class CKKS:
 
     @cached_property
     def whole(self) -> pg.Ring:
-        """Return the ring of keys, modulo Q P."""
+        """Return the ring of keys, modulo Q * P."""
         return self.ring.join(self.extra)
 
     @cached_property
@@ -95,9 +98,9 @@ class CKKS:
     # ---- keys and ciphertexts ----
 
     def keygen(self, seed: bytes, rotations: Iterable[int] = ()) -> Keys:
-        """Return a fresh key set with keys of rotations, which count modulo N/2.
+        """Return a new key set with keys for rotations by these amounts, which count modulo N/2.
 
-        As every seed here, this one must be secret and used only once.
+        Like every seed here, this one must be secret and used only once.
         """
         s = self.whole.ternary(seed=derive(seed, "secret")).ntt()
         of: Any = {"ring": self.ring, "special": self.extra, "limbs_per_digit": self.size}
@@ -110,16 +113,18 @@ class CKKS:
         )
 
     def encode(self, z: Any, ring: pg.Ring, scale: float | Fraction) -> pg.Poly:
-        """Encode vectors (*batch, N/2) as an evaluated plaintext of the ring; a number fills all slots.
+        """Encode vectors (*batch, N/2) as evaluated plaintexts of the ring; a single number fills all slots.
 
         Raises:
-            ParameterError: z has another length, or scale times a coefficient is too large for the ring.
+            ParameterError: the length of z is neither N/2 nor 1, or scale times a coefficient is too large
+                for the ring.
             CoefficientError: z is not finite.
         """
         given, slots = np.asarray(z, np.complex128), self.n // 2
         if given.shape[-1:] not in ((), (1,), (slots,)):
             raise pg.ParameterError(
-                f"z: shape {given.shape} does not end in N/2 = {slots}. Fill shorter vectors with zeros."
+                f"The shape of z is {given.shape}. It must end in N/2 = {slots} slots. Fill shorter vectors "
+                "with zeros."
             )
         return encode(np.broadcast_to(given, (*given.shape[:-1], slots)), ring, scale)
 
@@ -137,37 +142,38 @@ class CKKS:
     # ---- arithmetic; batches broadcast ----
 
     def add(self, x: Ciphertext, y: Ciphertext) -> Ciphertext:
-        """Return the sum. The operand with more limbs loses the surplus.
+        """Return x + y modulo the limbs that both have; see `ckks_arithmetic.add`.
 
         Raises:
-            ParameterError: x and y have as many limbs, and scales that differ by more than 2^-20.
+            ParameterError: the relative difference of the scales is above 2^-20, and either x and y have the
+                same number of limbs or no multiplication of one by an integer makes the scales equal.
         """
         return add(x, y)
 
     def add_plain(self, x: Ciphertext, z: Any) -> Ciphertext:
-        """Return the sum with plain vectors or a number. `encode` says what it refuses."""
+        """Return x plus vectors or a number that are not encrypted. The errors are those of `encode`."""
         return x._replace(value=x.value + _first(self.encode(z, x.value.ring, x.scale)))
 
     def multiply(self, keys: Keys, x: Ciphertext, y: Ciphertext) -> Ciphertext:
-        """Return the product, relinearised and rescaled. The operand with more limbs loses the surplus."""
+        """Return x * y, relinearised and rescaled. If one operand has more limbs, the surplus is ignored."""
         return self._arithmetic(keys).product(x, y)
 
     def multiply_plain(self, x: Ciphertext, z: Any) -> Ciphertext:
-        """Return the product with plain vectors or a number, rescaled; the scale stays that of x.
+        """Return x times vectors or a number that are not encrypted, rescaled, with the scale of x.
 
-        `encode` says what it refuses.
+        The errors are those of `encode`.
         """
         ring = x.value.ring
         m = self.encode(z, ring, ring.moduli[-1])
         return x._replace(value=(x.value * m[..., None]).rescale())
 
     def rotate(self, keys: Keys, x: Ciphertext, amounts: Sequence[int]) -> list[Ciphertext]:
-        """Return x with its slots turned left by each amount. Digits are made once (hoisting).
+        """Return x with its slots rotated left, once for each amount. Digits are made once (hoisting).
 
-        Amounts count modulo N/2. An amount of 0 takes no key and gives x itself.
+        Amounts count modulo N/2. An amount of 0 needs no key and returns x itself.
 
         Raises:
-            ParameterError: A key is missing.
+            ParameterError: `keys` has no key for an amount.
         """
         elements = self._elements(keys, amounts)
         needed = sorted(set(elements) - {1})
@@ -176,20 +182,21 @@ class CKKS:
         return [found[g] for g in elements]
 
     def matrix_vector(self, keys: Keys, matrix: Array, x: Ciphertext) -> Ciphertext:
-        """Return the product of a small matrix (d, d) with x, whose slots repeat d numbers. d divides N/2.
+        """Return a matrix (d, d) times x, whose slots are a vector of d numbers, repeated. d divides N/2.
 
-        It is the sum over k of diagonal k times x turned by k (Halevi & Shoup 2014/106), and takes one limb.
-        Keys of rotations by 1 ... d - 1 suffice; about 2 sqrt(d) of them are used (baby and giant steps).
+        The result is the sum over k of diagonal k times x rotated left by k (Halevi & Shoup 2014/106). It has
+        one limb less than x. Keys for rotations by 1 ... d - 1 are enough; about 2 sqrt(d) of them are used
+        (baby-step giant-step method).
 
         Raises:
-            ParameterError: The matrix has another shape, or a key is missing.
+            ParameterError: the matrix is not square, d does not divide N/2, or a key is missing.
         """
         matrix, slots = np.asarray(matrix), self.n // 2
         d = max(1, len(matrix)) if matrix.ndim else 1
         if matrix.shape != (d, d) or slots % d:
             raise pg.ParameterError(
-                f"matrix: shape {matrix.shape} is not (d, d) with d a divisor of N/2 = {slots}. Fill it with "
-                "zeros to a power of two."
+                f"The shape of matrix is {matrix.shape}. It must be (d, d) with d a divisor of N/2 = "
+                f"{slots}. Fill the matrix with zeros up to a power of two."
             )
         ring, rows = x.value.ring, np.arange(d)
         diagonals = {k: matrix[rows, (rows + k) % d] for k in range(d)}
@@ -198,11 +205,11 @@ class CKKS:
         return transform(x, M.to(x.value.device), keys.rotations)
 
     def polynomial(self, keys: Keys, coefficients: Sequence[float], x: Ciphertext) -> Ciphertext:
-        """Return c_0 + c_1 x + ... + c_d x^d with scale 2^bits. It takes bit_length(d) limbs.
+        """Return c_0 + c_1 x + ... + c_d x^d with scale 2^bits and bit_length(d) limbs less than x.
 
         Raises:
-            ParameterError: The list of coefficients is empty, or x has too few limbs.
-            CoefficientError: A coefficient is not finite.
+            ParameterError: the list of coefficients is empty, or x has too few limbs.
+            CoefficientError: a coefficient is not finite.
         """
         return self._arithmetic(keys).polynomial(x, coefficients, self.scale)
 
@@ -215,15 +222,17 @@ class CKKS:
         missing = sorted(k for k, g in elements.items() if g != 1 and g not in keys.rotations)
         if missing:
             raise pg.ParameterError(
-                f"keys: there is no key of rotations by {[*map(int, missing)]}. Pass them to keygen."
+                f"keys has no keys of rotations by {[*map(int, missing)]}. Pass these numbers to keygen."
             )
         return [elements[k] for k in amounts]
 
     def fresh_deviation(self) -> float:
-        """Return the standard deviation of a slot of a fresh ciphertext, by theory.
+        """Return the theoretical standard deviation of the error in a slot of a fresh ciphertext.
 
-        The noise of the phase is u e + e_0 + e_1 s and a rounding. Its variance is sigma^2 (4 N / 3 + 1)
-        + 1/12, because u and s are ternary. A slot is a sum of N coefficients times roots of size 1.
+        The error of the phase is u * e + e_0 + e_1 * s plus the rounding error, where u is the random ternary
+        factor of the encryption, and e, e_0 and e_1 have the variance sigma^2 = 10.5. The variance of the sum
+        is sigma^2 * (4 N / 3 + 1) + 1/12, because u and s are ternary. The error of a slot is the sum of N
+        such errors times roots of unity.
         """
         sigma2 = 10.5
         return math.sqrt(self.n * (sigma2 * (4 * self.n / 3 + 1) + 1 / 12)) / self.scale
@@ -235,7 +244,10 @@ def _first(m: pg.Poly) -> pg.Poly:
 
 
 class Result(NamedTuple):
-    """What `run` found: root mean squares of the errors in the slots. theory: what `fresh` should be."""
+    """Result of `run`: the number of slots, and root mean squares of the errors in them.
+
+    theory: the value that `fresh` should be near.
+    """
 
     slots: int
     fresh: float
@@ -246,7 +258,7 @@ class Result(NamedTuple):
 
 
 def run(seed: bytes | None = None) -> Result:
-    """Encrypt two vectors; multiply them, multiply one by a matrix, evaluate a polynomial at the other."""
+    """Encrypt two vectors, multiply them, multiply one by a matrix, evaluate a polynomial at the other."""
     seed = secrets.token_bytes(32) if seed is None else seed
     scheme, d = CKKS(), 8
     keys = scheme.keygen(derive(seed, "keys"), range(1, d))

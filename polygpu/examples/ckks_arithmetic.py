@@ -1,13 +1,13 @@
-"""CKKS ciphertexts with exact scales: encoding, sums, products, matrices, and polynomials of few levels.
+"""CKKS ciphertexts with exact scales: encoding, sums, products, matrices, and polynomials of low depth.
 
-A ciphertext holds `scale` times its slots. Rescaling divides the scale by a prime near a power of two, so
-scales of different depth differ slightly. Here every constant is multiplied by the scale that its term needs,
-so that no error comes from the difference.
+A ciphertext holds `scale` times its slots. Rescaling divides the scale by a prime that is only near a power
+of two, so the scales of ciphertexts of different depth differ slightly. Here every constant is encoded at
+exactly the scale that its term needs, so that this difference causes no error.
 
-The examples `ckks` and `bootstrapping` are written with this module.
+The other examples of CKKS, such as `ckks` and `bootstrapping`, use this module.
 
-An example, not a product: it is not constant time, and nobody has reviewed it. Whoever sees a ciphertext and
-its decrypted slots to full precision computes the secret key (Li, Micciancio 2020/1533).
+This is an example, not a product: it is not constant time, and nobody has reviewed it. Whoever sees a
+ciphertext and its decrypted slots to full precision can compute the secret key (Li, Micciancio 2020/1533).
 """
 
 from __future__ import annotations
@@ -29,14 +29,18 @@ Array = NDArray[Any]
 
 
 class Ciphertext(NamedTuple):
-    """value: (*batch, 2), evaluated, modulo the first limbs of Q. scale: of the phase over the slots."""
+    """Ciphertexts (c_0, c_1) of CKKS.
+
+    value: (*batch, 2), evaluated, modulo the first limbs of Q. scale: the number by which the slots are
+    multiplied in the phase c_0 + c_1 * s.
+    """
 
     value: pg.Poly
     scale: float
 
     @property
     def limbs(self) -> int:
-        """How many primes of Q are left."""
+        """The number of primes of Q that are left."""
         return len(self.value.ring.moduli)
 
 
@@ -44,7 +48,7 @@ class Ciphertext(NamedTuple):
 
 
 def encode(z: Any, ring: pg.Ring, scale: float | Fraction) -> pg.Poly:
-    """Encode vectors (*batch, n/2) as an evaluated plaintext of a ring.
+    """Encode vectors (*batch, n/2), times the scale, as evaluated plaintexts of a ring.
 
     Raises:
         ParameterError: scale times a coefficient is too large for the ring.
@@ -54,21 +58,21 @@ def encode(z: Any, ring: pg.Ring, scale: float | Fraction) -> pg.Poly:
     coefficients = fft.from_slots(parts)
     factor = Fraction(scale.item() if isinstance(scale, np.generic) else scale) * Fraction(2) ** exponent
     largest = abs(Fraction(np.max(abs(coefficients), initial=0)) * factor)
-    # The noise of a fresh ciphertext, u e + e_0 + e_1 s, has coefficients of at most 21 (2 N + 1).
+    # Noise needs room too. The noise of a fresh ciphertext, u * e + e_0 + e_1 * s, is at most 21 (2 N + 1).
     if 2 * (largest + 21 * (2 * ring.n + 1) + 1) >= ring.modulus:
         raise pg.ParameterError(
-            f"z: a coefficient times the scale has {int(largest).bit_length()} bits, and the modulus, of "
-            f"{ring.modulus.bit_length()} bits, does not hold it. Take a smaller scale or more limbs."
+            f"A coefficient of z times the scale has {int(largest).bit_length()} bits, and the modulus of "
+            f"{ring.modulus.bit_length()} bits does not hold it. Use a smaller scale or more limbs."
         )
     return ring.from_floats(coefficients, scale=factor).ntt()
 
 
 def decode(m: pg.Poly, scale: float) -> Array:
-    """Return the slots (*batch, n/2) of a plaintext."""
+    """Return the slots (*batch, n/2) of plaintexts."""
     coefficients = m.cpu().to_float64()
     if np.isfinite(coefficients).all():
         parts, exponent = _near_one(coefficients / scale)
-    else:  # larger than doubles: a quotient of Python ints is rounded once, however large they are
+    else:  # too large for doubles; a quotient of Python ints is rounded once, even if the ints are large
         top, bottom = scale.as_integer_ratio()
         exact: Array = m.cpu().to_bigints(centered=True)
         quotients = [int(x) * bottom / top for x in exact.flat]
@@ -77,7 +81,7 @@ def decode(m: pg.Poly, scale: float) -> Array:
 
 
 def phase(secret: pg.Poly, c: Ciphertext) -> pg.Poly:
-    """Return c_0 + c_1 s, (*batch): scale times the slots, plus noise."""
+    """Return the phases c_0 + c_1 * s, (*batch,): plaintexts that hold scale times the slots, plus noise."""
     return pg.fma(c.value[..., 1], secret, c.value[..., 0], ring=c.value.ring)
 
 
@@ -87,44 +91,46 @@ def decrypt(secret: pg.Poly, c: Ciphertext) -> Array:
 
 
 def _near_one(x: Array) -> tuple[Array, int]:
-    """Return x divided by the power 2^e that makes its largest part less than 1, and e.
+    """Return x / 2^e and e, where 2^e makes all real and imaginary parts less than 1 in size.
 
-    No sum in a transform of such numbers overflows.
+    So no sum overflows when x / 2^e is transformed.
     """
     largest = np.max(abs(np.ascontiguousarray(x).view(np.float64)), initial=0)
     if not np.isfinite(largest):
-        raise pg.errors.CoefficientError("a number is infinite or NaN. Look for an overflow before it.")
+        raise pg.errors.CoefficientError("A number is infinite or NaN. Look for an overflow before it.")
     exponent = int(np.frexp(largest)[1])
     return _times_power(x, -exponent), exponent
 
 
 def _times_power(x: Array, exponent: int) -> Array:
-    """Return x times 2^exponent, a factor that may be too large for a double."""
+    """Return x times 2^exponent, even if 2^exponent itself is too large for a double."""
     return np.ldexp(np.ascontiguousarray(x).view(np.float64), exponent).view(x.dtype)
 
 
 # ---- sums and products ----
 
-_CLOSE = 2.0**-20  # relative difference of scales that are taken as equal
+_CLOSE = 2.0**-20  # the largest relative difference of scales that are taken as equal
 
 
 def rescale(c: Ciphertext) -> Ciphertext:
-    """Divide phase and scale by the last prime."""
+    """Divide phase and scale by the last prime, which is dropped."""
     return Ciphertext(c.value.rescale(), c.scale / c.value.ring.moduli[-1])
 
 
 def galois_element(n: int, k: int) -> int:
-    """Return the g for which X -> X^g turns the n/2 slots left by k, an int of either sign."""
+    """Return the g for which X -> X^g rotates the n/2 slots left by k. A negative k rotates them right."""
     return pow(5, operator.index(k), 2 * n)
 
 
 def add(x: Ciphertext, y: Ciphertext) -> Ciphertext:
-    """Return x + y modulo the limbs of both; batches broadcast.
+    """Return x + y modulo the limbs that both have; batches broadcast.
 
-    If one operand has more limbs, its last surplus limb brings it to the scale of the other.
+    If one operand has more limbs and another scale, it is multiplied by an integer, and rescaled by one of
+    its surplus limbs, so that it has the scale of the other operand.
 
     Raises:
-        ParameterError: The scales differ by more than 2^-20, and a surplus limb to mend it is missing.
+        ParameterError: the relative difference of the scales is above 2^-20, and either x and y have the same
+            number of limbs or no multiplication of one by an integer makes the scales equal.
     """
     x, y = sorted((x, y), key=lambda c: c.limbs, reverse=True)
     if x.limbs > y.limbs and x.scale != y.scale:
@@ -133,17 +139,18 @@ def add(x: Ciphertext, y: Ciphertext) -> Ciphertext:
         x = rescale(Ciphertext(pg.combine([factor], [x.value], ring=ring), factor * x.scale))
     if not math.isclose(x.scale, y.scale, rel_tol=_CLOSE):
         raise pg.ParameterError(
-            f"scales {x.scale} and {y.scale} differ. Rescale both, or encode with the other's scale."
+            f"The scales {x.scale} and {y.scale} differ. Rescale both operands, or encode one with the scale "
+            "of the other."
         )
     return Ciphertext(x.value.add(y.value, ring=y.value.ring), y.scale)
 
 
 def _ratio(scale: float, of: float) -> int:
-    """Return scale / of, by which a value of scale `of` is multiplied. An integer must be close to it."""
+    """Return the integer that brings a value of scale `of` to `scale`, or raise ParameterError."""
     ratio = scale / of
     if not math.isclose(ratio, round(ratio), rel_tol=_CLOSE):
         raise pg.ParameterError(
-            f"scales {of} and {scale} differ by a factor that is not close to an integer. Rescale the "
+            f"The scales {of} and {scale} differ by a factor that is not close to an integer. Rescale the "
             "operand with the larger scale."
         )
     return round(ratio)
@@ -152,13 +159,19 @@ def _ratio(scale: float, of: float) -> int:
 def transform(
     c: Ciphertext, matrix: lattice.LinearTransform, rotations: Mapping[int, lattice.SwitchKey]
 ) -> Ciphertext:
-    """Return a matrix times the slots, rescaled. rotations: turned keys by their Galois elements."""
+    """Return a matrix times the slots, rescaled.
+
+    rotations: a dict from Galois elements to keys that rotation_keys made with turned=True.
+    """
     value = lattice.transform(c.value, matrix, rotations, rescale=1)
     return Ciphertext(value, c.scale * float(matrix.scale / matrix.ring.moduli[-1]))
 
 
 class Sum(NamedTuple):
-    """A sum of products x y, not relinearised, and of a ciphertext, modulo the ring of that one."""
+    """A sum of products of ciphertexts and of one more ciphertext, not yet relinearised.
+
+    products: the pairs of factors. rest: the other ciphertext, in the ring of the sum.
+    """
 
     products: list[tuple[pg.Poly, pg.Poly]]
     rest: pg.Poly
@@ -168,15 +181,15 @@ class Sum(NamedTuple):
 class Arithmetic:
     """Sums and products of ciphertexts modulo the first limbs of a ring Q.
 
-    Operands may have different numbers of limbs: surplus ones are not read. `relin` switches from s^2 to s,
-    at the limbs of all products.
+    Operands may have different numbers of limbs; surplus limbs are ignored. `relin` is a key that switches
+    from s^2 to s, and has the limbs of all products.
     """
 
     ring: pg.Ring
     relin: lattice.SwitchKey
 
     def rescaled(self, total: Sum, scale: float) -> Ciphertext:
-        """Return a sum, relinearised and divided by its last prime; `scale` is that before."""
+        """Relinearise a sum and divide it by its last prime. `scale` is its scale before the division."""
         ring = total.rest.ring
         if not total.products:
             return rescale(Ciphertext(total.rest, scale))
@@ -185,17 +198,18 @@ class Arithmetic:
         return Ciphertext(value, scale / ring.moduli[-1])
 
     def product(self, x: Ciphertext, y: Ciphertext) -> Ciphertext:
-        """Return x y, relinearised and rescaled."""
+        """Return x * y, relinearised and rescaled."""
         return self._product(x, y, min(x.limbs, y.limbs), x.scale * y.scale)
 
     def doubled_product(self, x: Ciphertext, y: Ciphertext, minus: Ciphertext | float) -> Ciphertext:
-        """Return 2 x y - minus. A ciphertext `minus` has the batch shape of the product.
+        """Return 2 x y - minus, relinearised and rescaled.
 
-        If the scales allow it, the factor 2 costs nothing: it halves the scale. So scales of twice the primes
-        stay what they are.
+        `minus` is a number, or a ciphertext with the batch shape of the product. If x and y have scales near
+        2 q, where q is the last prime, the factor 2 costs nothing: a ciphertext of x y with the scale 4 q^2
+        is one of 2 x y with the scale 2 q^2. Divided by q, the scale is near 2 q again.
 
         Raises:
-            ParameterError: The scale of `minus` is not small beside that of x y.
+            ParameterError: the scale of the product is not close to an integer times that of `minus`.
         """
         limbs, scale = min(x.limbs, y.limbs), x.scale * y.scale
         if isinstance(minus, Ciphertext):
@@ -212,7 +226,7 @@ class Arithmetic:
     def _product(
         self, x: Ciphertext, y: Ciphertext, limbs: int, scale: float, add: pg.Poly | None = None
     ) -> Ciphertext:
-        """Return x y + add modulo the first limbs, divided by the last one; `scale` is that before."""
+        """Return x * y + add modulo the first `limbs` limbs, rescaled. `scale` is the scale before that."""
         ring = self.ring[:limbs]
         value = lattice.multiply(x.value, y.value, self.relin, add=add, rescale=1, ring=ring)
         return Ciphertext(value, scale / ring.moduli[-1])
@@ -235,27 +249,32 @@ class Arithmetic:
     ) -> Ciphertext:
         """Return the sum of c_i b_i(x) at the given scale, where b_i is x^i or the Chebyshev polynomial T_i.
 
-        Degree d takes bit_length(d) limbs of x, and leaves at least one. Chebyshev series need slots of x in
-        [-1, 1]. The scale of the result is exact, whatever that of x is. Steps are most precise if x has
-        about the scale of its primes, or twice that for Chebyshev series.
+        A polynomial of degree d uses up bit_length(d) limbs of x, and at least one must be left. Chebyshev
+        series need slots of x in [-1, 1]. The result has exactly the given scale, for any scale of x. It is
+        most precise if the scale of x is near its primes, or near twice its primes for a Chebyshev series.
 
-        The baby steps are b_1 ... b_(baby - 1), where `baby` is a power of two; the giant steps are b_j for
-        the powers of two above. A series of degree d is split by the giant step j into quotient b_j + rest.
-        The quotient is multiplied before it is relinearised together with the rest (Paterson, Stockmeyer
-        1973; Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux 2020/1203, section 5).
+        The baby steps are b_1 ... b_(baby - 1), where `baby` is a power of two. The giant steps are b_j for
+        j = baby, 2 * baby, 4 * baby, ... up to d. A series is split into quotient times b_j, plus rest, where
+        j is the largest power of two up to its degree. The product of quotient and b_j is added to the rest,
+        and only the sum is relinearised (Paterson, Stockmeyer 1973; Bossuat, Mouchet, Troncoso-Pastoriza,
+        Hubaux 2020/1203, section 5).
 
         Raises:
-            ParameterError: The list of coefficients is empty, x has too few limbs, or `basis` or `baby` is
-                wrong.
-            CoefficientError: A coefficient is infinite or NaN.
+            ParameterError: the list of coefficients is empty, x has too few limbs, `basis` is unknown, or
+                `baby` is not a power of two of at least 2.
+            CoefficientError: a coefficient is infinite or NaN.
         """
         series = _Series(self, x, basis, baby)
         given = np.asarray(coefficients, np.float64)
         if given.ndim != 1 or not given.size:
-            what = f"there are none (shape {given.shape})" if not given.size else f"shape {given.shape}"
-            raise pg.ParameterError(f"coefficients: {what}. Pass a list, such as [0] for the polynomial 0.")
+            raise pg.ParameterError(
+                f"The shape of coefficients is {given.shape}. It must be a list of at least one number, such "
+                "as [0] for the polynomial 0."
+            )
         if not np.isfinite(given).all():
-            raise pg.errors.CoefficientError("coefficients: one is infinite or NaN. Pass finite numbers.")
+            raise pg.errors.CoefficientError(
+                "coefficients contains a number that is infinite or NaN. Give finite numbers."
+            )
         c = np.trim_zeros(given, "b")
         if len(c) < 2:
             constant = np.array([round(float(c.sum()) * scale), 0], object)
@@ -264,8 +283,8 @@ class Arithmetic:
         depth = degree.bit_length()
         if x.limbs <= depth:
             raise pg.ParameterError(
-                f"x: has {x.limbs} limbs, and degree {degree} takes {depth} and leaves at least one. Take a "
-                "smaller degree, or bootstrap x before."
+                f"x has {x.limbs} limbs, but a polynomial of degree {degree} uses {depth} and must leave at "
+                "least one. Use a smaller degree, or bootstrap x before."
             )
         limbs = x.limbs - depth + 1
         series.make_steps(degree)
@@ -274,16 +293,17 @@ class Arithmetic:
 
 
 class _Series:
-    """The steps of one evaluation of a polynomial: b_i(x) by i."""
+    """The evaluation of one polynomial (see `Arithmetic.polynomial`). steps: a dict from i to b_i(x)."""
 
     def __init__(self, arithmetic: Arithmetic, x: Ciphertext, basis: str, baby: int) -> None:
         self.is_chebyshev = basis == "chebyshev"
         if basis not in ("power", "chebyshev"):
-            raise pg.ParameterError(f"basis: {basis!r} must be 'power' or 'chebyshev'.")
+            raise pg.ParameterError(f"basis={basis!r} must be 'power' or 'chebyshev'.")
         if baby < 2 or baby & (baby - 1):
-            raise pg.ParameterError(f"baby: {baby} must be a power of two of at least 2, such as 8.")
-        # Steps keep the scale q, or 2 q if products are doubled. From a smaller one, b_j would have that of
-        # x to the power j. An integer factor brings x near, without a limb.
+            raise pg.ParameterError(f"baby={baby} must be a power of two of at least 2, such as 8.")
+        # Products of steps with the scale q, or 2 q if they are doubled, have that scale again. If the scale
+        # of x were smaller, those of b_2, b_4, ... would shrink further and further. So x is multiplied by
+        # the integer that brings its scale near, which uses up no limb.
         q = x.value.ring.moduli[-1]
         factor = round((2 if self.is_chebyshev else 1) * q / x.scale)
         if factor > 1:
@@ -291,7 +311,7 @@ class _Series:
         self.arithmetic, self.steps, self.baby = arithmetic, {1: x}, baby
 
     def make_steps(self, degree: int) -> None:
-        """Make the baby steps and giant steps of a degree."""
+        """Compute the baby steps and giant steps for polynomials of this degree."""
         for i in range(2, min(self.baby, degree + 1)):
             self._step(i)
         i = self.baby
@@ -312,16 +332,18 @@ class _Series:
         return self.steps[i]
 
     def evaluate(self, c: Array, limbs: int, scale: float) -> Sum:
-        """Return the series modulo the first limbs and of a scale, not relinearised."""
+        """Return the series with coefficients c at a scale, modulo the first `limbs` limbs of Q."""
         c = c[: max(1, len(np.trim_zeros(c, "b")))]
         degree, own, ring = len(c) - 1, self.arithmetic, self.arithmetic.ring[:limbs]
+        # If the baby steps have enough limbs, they are only multiplied by constants and added.
         if degree < self.baby and (degree == 0 or self.steps[degree].limbs >= limbs):
             return Sum([], self._combination(c, ring, scale))
         j = 1 << (degree.bit_length() - 1)
         rest, quotient = c[:j].copy(), c[j:].copy()
-        if self.is_chebyshev:  # T_i = 2 T_j T_(i - j) - T_(2 j - i)
+        if self.is_chebyshev:  # T_i = 2 T_j T_(i - j) - T_(2 j - i) for i > j
             quotient[1:] *= 2
             rest[2 * j - degree :] -= c[:j:-1]
+        # The quotient has one limb more than the result. Rescaled and multiplied by b_j, it has this scale.
         step = self.steps[j]
         inner = scale / step.scale * own.ring.moduli[limbs]
         high = own.rescaled(self.evaluate(quotient, limbs + 1, inner), inner)
@@ -329,7 +351,10 @@ class _Series:
         return low._replace(products=[(high.value, step.value), *low.products])
 
     def _combination(self, c: Array, ring: pg.Ring, scale: float) -> pg.Poly:
-        """Return c_0 + c_1 b_1 + ...: constants are integers, c_i times the scale over that of b_i."""
+        """Return c_0 + c_1 b_1 + ... at `scale`.
+
+        Each b_i is multiplied by the integer nearest to c_i * scale / s_i, where s_i is the scale of b_i.
+        """
         terms = [i for i in range(1, len(c)) if c[i]] or [1]
         factors = [round(c[i] * (scale / self.steps[i].scale)) if i < len(c) else 0 for i in terms]
         values = [self.steps[i].value for i in terms]

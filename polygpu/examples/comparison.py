@@ -1,36 +1,38 @@
-"""Comparison of CKKS slots with a threshold: between the schemes, and back.
+"""Comparison of CKKS slots with a threshold: from CKKS to TFHE, and back.
 
     python -m polygpu.examples.comparison
     python -m polygpu.examples.comparison --logn 10 --threshold 0.25 --insecure
 
-CKKS adds and multiplies, and a comparison would take polynomials of high degree. TFHE compares: the sign of a
-phase decides by which half of a polynomial a table is read. So each slot x moves to TFHE, and the result,
-1 if x > t and 0 otherwise, comes back as a slot. The steps are:
+CKKS adds and multiplies, so a comparison would need a polynomial of high degree. TFHE compares by one blind
+rotation, whose result depends on the sign of a phase. So each slot x moves to TFHE, and the result, 1 if x is
+above the threshold and 0 otherwise, comes back as a slot. The steps are:
 
-1. A matrix moves the slots to coefficients, modulo the first prime q. A coefficient is x times `turns` q.
-2. Each coefficient is extracted as an LWE vector of N entries modulo q. Its key is switched to a short secret
-   of bits.
-3. The threshold is subtracted from the body. The vector is rounded modulo 2N, and turns the polynomial whose
-   coefficients are all 1/2. Coefficient 0 of the result is 1/2 or -1/2, and 1/2 is added.
+1. A matrix moves the slots to coefficients, modulo the first prime q. The coefficient of slot x is x times
+   `turns` times q.
+2. Each coefficient is extracted as an LWE vector with a mask of N entries, modulo q. The vector is switched
+   to a short binary secret.
+3. The threshold is subtracted from the body, and the vector is rounded modulo 2N. A blind rotation multiplies
+   the polynomial whose coefficients are all 1/2 by X^-phase. Coefficient 0 of the result is 1/2 or -1/2, and
+   1/2 is added.
 4. The results of all slots are packed into one ciphertext, and a second matrix moves them to the slots.
 
-Step 3 turns a polynomial of the ring of CKKS, modulo all primes of Q. The TFHE library uses one modulus, of
-32 or 64 bits, and a smaller ring. A result modulo 2^64 has noise of about 2^49, so its bit must be near 2^64.
-Such a phase, times Q / 2^64, is near Q, and leaves no room for products. Modulo Q the noise of a rotation is
-about 2^10 and does not grow with Q, so a bit of 2^35 modulo a Q of 91 bits is precise and leaves room. The
-result is under the secret of CKKS, so no key has to switch it back.
+Step 3 uses the ring of CKKS, modulo all primes of Q. The TFHE library uses a smaller ring and one modulus, of
+32 or 64 bits. But a result modulo 2^64 has noise of about 2^49, so the 1 must be encoded as a number near
+2^64. Scaled from 2^64 to Q, it is near Q, which leaves no room for products. Modulo Q, the noise of a blind
+rotation is about 2^10 and does not grow with Q. So with a Q of 91 bits, a 1 that is encoded as 2^35 is
+precise and leaves room. The result is under the secret of CKKS, so no key has to switch it back.
 
-A slot whose distance from the threshold is below `Parameters.distance` may come out either way. All others
-are right, with a probability of an error below 2^-29 each.
+If a slot is closer to the threshold than `Parameters.distance`, its result may be 0 or 1. Every other result
+is wrong with a probability below 2^-29.
 
 Sources: Boura, Gama, Georgieva, Jetchev 2018/758 (CHIMERA) and Lu, Huang, Hong, Ma, Qu 2020/1606 (PEGASUS)
-for the way between the schemes; Kim, Deryabin, Eom, Choi, Lee, Ghang, Yoo 2021/691 for rotations modulo
-the primes of CKKS; Chen, Dai, Kim, Song 2020/015 for packing.
+for the conversion between the schemes; Kim, Deryabin, Eom, Choi, Lee, Ghang, Yoo 2021/691 for blind rotations
+modulo the primes of CKKS; Chen, Dai, Kim, Song 2020/015 for packing.
 
-An example, not a product: it is not constant time, nobody has reviewed it, and keys are not erased from
-memory. Keys encrypt the secrets under each other, which is believed to be safe (circular security). Whoever
-sees a ciphertext and its decrypted slots to full precision computes the secret key (Li, Micciancio
-2020/1533). Small rings are not secure.
+This is an example, not a product: it is not constant time, nobody has reviewed it, and keys are not erased
+from memory. Keys encrypt functions of the secrets under the secrets, which is believed to be safe (circular
+security). Whoever sees a ciphertext and its decrypted slots to full precision can compute the secret key (Li,
+Micciancio 2020/1533). Small rings are not secure.
 """
 
 from __future__ import annotations
@@ -71,48 +73,50 @@ SIGMA = 3.2  # the standard deviation of noise in the ring
 
 @dataclass(frozen=True)
 class Parameters:
-    """Primes from the bottom: the first one, those of levels, and one for CoeffToSlot.
+    """Parameters of a comparison.
 
-    There are as many special primes, which are larger. So each key switch takes one digit. With primes below
-    2^31, residues take four bytes.
+    The primes of Q, in this order, are the first one, those of the levels, and one for the matrix that moves
+    results to the slots. There are as many special primes as primes of Q, and they are larger, so all of Q is
+    one digit of a key switch. If all primes are below 2^31, residues take four bytes.
     """
 
     log_n: int = 13
-    log_slots: int = 5  # of different slots; they repeat
+    log_slots: int = 5  # log2 of the number of different slots, which repeat
     first: int = 31  # bits of the first prime and of the special primes
-    bits: int = 30  # of the other primes
-    levels: int = 1  # that are left after a comparison
+    bits: int = 30  # bits of the other primes
+    levels: int = 1  # levels that are left after a comparison
     scale: int = 29  # bits of the scale of slots
     packed: int = 35  # bits of the scale of packed results
-    turns: float = 0.2  # of the circle for a difference of 1; differences are up to 2, so less than 1/4
+    turns: float = 0.2  # phase / q if slot minus threshold is 1; below 1/4 because this difference is up to 2
     short: int = FOUR_BITS.n  # bits of the short secret
-    noise: int = FOUR_BITS.noise - 64  # log2 of the noise of LWE vectors over their modulus (Ring.tuniform)
-    switch_digits: tuple[int, int] = (3, 6)  # bits and levels
+    noise: int = FOUR_BITS.noise - 64  # log2 of the largest noise of LWE vectors over their modulus
+    switch_digits: tuple[int, int] = (3, 6)  # bits and number of digits for switching LWE vectors
 
     def __post_init__(self) -> None:
-        """Check that there is such a comparison."""
+        """Raise ParameterError if the parameters do not fit together."""
         if self.log_n < 3 or not 1 <= self.log_slots < self.log_n:
             raise pg.ParameterError(
-                f"log_n, log_slots: {self.log_n}, {self.log_slots}. Take log_n of at least 3, and log_slots "
-                "from 1 to log_n - 1."
+                f"log_n={self.log_n} must be at least 3, and log_slots={self.log_slots} must be from 1 to "
+                "log_n - 1."
             )
         if self.levels < 0 or self.short < 1:
             raise pg.ParameterError(
-                f"levels, short: {self.levels}, {self.short}. They must be at least 0 and 1."
+                f"levels={self.levels} must be at least 0, and short={self.short} must be at least 1."
             )
         if not 0 < self.turns < 0.25:
             raise pg.ParameterError(
-                f"turns: {self.turns} must be above 0 and below 1/4, so that no difference passes half of "
-                "the circle."
+                f"turns={self.turns} must be above 0 and below 1/4, so that no difference passes half of the "
+                "circle."
             )
         if self.bits > self.first or self.scale > self.first - 2:
             raise pg.ParameterError(
-                f"first: {self.first} bits, must be at least those of other primes, {self.bits}, and two "
-                f"more than those of the scale, {self.scale}."
+                f"first={self.first} bits must be at least the {self.bits} bits of other primes, and at "
+                f"least two more than scale={self.scale} bits."
             )
         if self.lwe_noise < 0:
             raise pg.ParameterError(
-                f"noise: 2^{self.noise} of a modulus of {self.first} bits is below 1. Take more noise."
+                f"noise={self.noise} is too small, because 2^{self.noise} of a modulus of {self.first} bits "
+                "is below 1. Use a larger noise."
             )
 
     @property
@@ -144,19 +148,19 @@ class Parameters:
 
     @property
     def lwe_noise(self) -> int:
-        """The b of the noise of LWE vectors, modulo the first prime."""
+        """The b of Ring.tuniform for the noise of LWE vectors modulo the first prime."""
         return self.first + self.noise
 
     # ---- security ----
 
     @property
     def log_qp(self) -> int:
-        """The bits of Q P, the modulus of all keys of the ring."""
+        """The bit length of Q * P, the modulus of all keys of the ring."""
         return self.ring.join(self.special).modulus.bit_length()
 
     @property
     def log_qp_limit(self) -> int:
-        """The log_qp up to which 128 bits are estimated; 0 if no estimate is recorded."""
+        """The largest log_qp with an estimated security of 128 bits; 0 if none is recorded."""
         try:
             return lattice.max_log_q(self.n)
         except pg.ParameterError:
@@ -164,10 +168,11 @@ class Parameters:
 
     @property
     def is_secure(self) -> bool:
-        """Whether 128 bits are estimated for the ring and for LWE vectors.
+        """Whether the ring and the LWE vectors have an estimated security of 128 bits.
 
-        The ring is compared with `lattice.max_log_q`. LWE vectors must be as long and have as much noise over
-        the modulus as those of the set "2+2 bits" of the TFHE example, whose source estimates 128 bits.
+        Q * P is compared with `lattice.max_log_q`. LWE vectors must be at least as long as those of the set
+        "2+2 bits" of the TFHE example, and have at least as much noise relative to the modulus. The source of
+        that set estimates 128 bits.
         """
         is_long = self.short >= FOUR_BITS.n and self.noise >= FOUR_BITS.noise - 64
         return is_long and self.log_qp <= self.log_qp_limit
@@ -175,26 +180,28 @@ class Parameters:
     # ---- theory ----
 
     def deviations(self) -> dict[str, float]:
-        """Return the standard deviation of the error that is there after each step, by theory.
+        """Return the theoretical standard deviation of the error of each step.
 
-        Up to "rounded" it is what the step adds to a phase, in turns of the circle. From "rotated" on it is
-        the whole error of a result, which is 0 or 1. "product" is that of x times a result, if |x| is 1.
+        For "coefficients", "short" and "rounded" it is the error that the step adds to a phase, over the
+        modulus. For the later steps it is the total error of a result, which is 0 or 1. For "product" it is
+        the error of x times a result, if |x| is 1.
 
         A key switch multiplies a digit, uniform modulo Q, by noise, and divides by P. The division rounds
-        both components, and the errors of the second one meet a ternary secret, of variance 2/3. An external
-        product does so with two digits. Packing doubles the noise of a switch in every later step. A matrix
-        is rounded when it is encoded; here that counts for half of the results being 1.
+        both components, and the rounding errors of the second one are multiplied by the ternary secret, whose
+        coefficients have the variance 2/3. An external product does the same with two digits. In packing,
+        every step doubles the noise of all key switches before it. The rounding of a matrix when it is
+        encoded is computed as if half of the results were 1.
         """
         n, slots, variance = self.n, self.slots, SIGMA**2
         q, ratio = self.ring.moduli, self.ring.modulus / self.special.modulus
         rounding = (1 + 2 * n / 3) / 12
         product = n * variance * ratio**2 / 12  # of one digit and noise, divided by P
 
-        # The matrix averages over repeated slots. So it sees the noise of only 2 slots coefficients, and half
-        # of that is in the real part.
+        # The slots repeat, and the matrix averages over the repeats. So the noise of only 2 * slots
+        # coefficients counts, and half of it is in the real part.
         fresh = slots * variance * 4.0**-self.scale * self.turns**2
         step = self.turns * q[0] * q[1] * 2.0**-self.scale  # the scale of the matrix
-        # Of each diagonal 2 slots coefficients are rounded, and x^2 is 1/3 on average.
+        # In each diagonal 2 * slots coefficients are rounded, and x^2 is 1/3 on average.
         encoded = slots**2 / 6 / 3 / step**2 * self.turns**2 * (2 * slots / n)
         coefficients = fresh + encoded + rounding / q[0] ** 2
         bits, levels = self.switch_digits
@@ -204,11 +211,11 @@ class Parameters:
 
         rotated = self.short * (2 * product + rounding)
         packed = rotated + (product + rounding) * (n**2 - 1) / 3
-        # Twice the real part of a slot, and a key switch of the conjugate.
+        # The sum with the conjugate doubles the real part, and the conjugate takes a key switch.
         matrix = 2.0 ** (self.scale - self.packed) * q[self.levels + 1]
         encoded = slots**3 / 12 / matrix**2
         in_slots = packed * 4.0**-self.packed + encoded + 2.5 * n * rounding * 4.0**-self.scale
-        scale = 4.0**self.scale / q[1]  # of a product
+        scale = 4.0**self.scale / q[1]  # the scale of a product
         multiplied = in_slots + n / 2 * (variance * 4.0**-self.scale + 2 * rounding / scale**2)
         variances = {
             "coefficients": coefficients,
@@ -223,7 +230,7 @@ class Parameters:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the point at which a slot changes from 0 to 1, by theory."""
+        """The theoretical standard deviation of the number x at which a result changes from 0 to 1."""
         of = self.deviations()
         return math.hypot(of["coefficients"], of["short"], of["rounded"]) / self.turns
 
@@ -231,12 +238,12 @@ class Parameters:
     def distance(self) -> float:
         """The distance from the threshold up to which a result may be wrong: six deviations.
 
-        A normal error exceeds six deviations, on the wrong side, with a probability below 2^-29.
+        A normal error exceeds six deviations on the wrong side with a probability below 2^-29.
         """
         return 6 * self.deviation
 
 
-# By name: 128 bits, and a small set for tests that is not secure.
+# Sets of parameters by name. "small" is for tests and is not secure.
 SETS = {
     "128 bits": Parameters(),
     "small": Parameters(log_n=10, log_slots=4, short=64, noise=-28),
@@ -246,7 +253,7 @@ SETS = {
 
 
 class Secrets(NamedTuple):
-    """ring: s, evaluated modulo Q P. short: the bits of the short secret, on the host."""
+    """The secrets. ring: s, evaluated modulo Q * P. short: the bits of the short secret, on the host."""
 
     ring: pg.Poly
     short: Array
@@ -255,9 +262,10 @@ class Secrets(NamedTuple):
 class Keys(NamedTuple):
     """The public keys.
 
-    rotations: turned keys of the matrices and of the conjugation, by Galois elements. packing: those of
-    `lattice.pack`. relin: from s^2 to s, for products. switch: from s to the short secret. ggsw: encryptions
-    of the short secret's bits under s.
+    rotations: a dict from Galois elements to keys made with turned=True, for the matrices and the
+    conjugation. packing: the dict of keys for `lattice.pack`. relin: a key that switches from s^2 to s, for
+    products. switch: a key that switches LWE vectors from s to the short secret. ggsw: GGSW ciphertexts of
+    the bits of the short secret, under s.
     """
 
     rotations: dict[int, lattice.SwitchKey]
@@ -268,7 +276,7 @@ class Keys(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all keys."""
+        """Size of all keys in bytes."""
         keys = [*self.rotations.values(), *self.packing.values(), self.relin]
         return sum(key.nbytes for key in keys) + int(self.switch.nbytes + self.ggsw.data.nbytes)
 
@@ -283,7 +291,11 @@ class Keys(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """value: LWE vectors modulo q, (*batch, slots, 1 + m). turns: the phase of 1, over q."""
+    """LWE vectors of slots, modulo q.
+
+    value: (*batch, slots, 1 + m), where m is the length of the secret. turns: the phase over q of a slot that
+    is 1.
+    """
 
     value: Array
     turns: float
@@ -353,19 +365,23 @@ class Comparator:
     def encrypt(self, secret: Secrets, z: Any, seed: bytes) -> Ciphertext:
         """Encrypt real vectors (*batch, slots) with numbers from -1 to 1 under the secret key.
 
-        The seed must be secret and used only once: two messages of one seed show their difference.
+        The seed must be secret and used only once: two messages that are encrypted with one seed reveal their
+        difference.
 
         Raises:
-            ParameterError: z has another length, is not real, or has a number outside -1 to 1.
+            ParameterError: the last axis of z does not have `slots` entries, or z is not real, or has a
+                number outside -1 to 1.
         """
         p, given = self.p, np.asarray(z)
         if given.shape[-1:] != (p.slots,) or given.dtype.kind not in "biuf":
             raise pg.ParameterError(
-                f"z: shape {given.shape} and dtype {given.dtype}. Give real numbers that end in {p.slots} "
-                "slots."
+                f"z has shape {given.shape} and dtype {given.dtype}. Its shape must end in {p.slots} slots, "
+                "and its numbers must be real."
             )
         if not np.all(abs(given) <= 1):  # refuses NaN too
-            raise pg.ParameterError("z: a number is not from -1 to 1. Divide by a bound on all numbers.")
+            raise pg.ParameterError(
+                "z contains a number that is not from -1 to 1. Divide z by a bound on all its numbers."
+            )
         m = encode(np.tile(given, p.n // 2 // p.slots), p.ring, 2.0**p.scale)
         mask = p.ring.random(m.shape, seed=derive(seed, "mask"), domain="eval")
         e = p.ring.gaussian(SIGMA, batch=m.shape, seed=derive(seed, "noise")).ntt()
@@ -377,7 +393,7 @@ class Comparator:
         return np.asarray(decrypt(secret.ring, c)[..., : self.p.slots].real)
 
     def multiply(self, keys: Keys, x: Ciphertext, y: Ciphertext) -> Ciphertext:
-        """Return x y, relinearised and rescaled."""
+        """Return x * y, relinearised and rescaled."""
         return Arithmetic(self.p.ring, keys.relin).product(x, y)
 
     # ---- steps ----
@@ -385,33 +401,35 @@ class Comparator:
     def greater(self, keys: Keys, c: Ciphertext, threshold: Any = 0.0) -> Ciphertext:
         """Return ciphertexts with 1 in each slot above the threshold and 0 in the others, of scale 2^scale.
 
-        Slots of c are real and from -1 to 1. Only the first two limbs of c are read. The result has
-        `levels` + 1 limbs. Batches of ciphertexts, (*batch, 2), are compared at once.
+        Slots of c are real numbers from -1 to 1. Only the first two limbs of c are read. The result has
+        `levels` + 1 limbs.
 
         Args:
-            keys: of `keygen`, on the device of c.
-            c: ciphertexts with about the scale of `encrypt`, and at least two limbs.
+            keys: the keys that `keygen` made, on the device of c.
+            c: ciphertexts, (*batch, 2), with about the scale of `encrypt` and at least two limbs.
             threshold: a number from -1 to 1, or one for each slot, (*batch, slots).
 
         Raises:
-            ParameterError: a threshold outside -1 to 1 or of another shape, or c has too few limbs or too
-                large a scale.
+            ParameterError: a threshold is outside -1 to 1, their shape does not broadcast to (*batch, slots),
+                c has fewer than two limbs, or its scale is too large.
         """
         vectors = self.shorten(keys, self.extract(keys, c))
         return self.to_slots(keys, self.pack(keys, self.rotate(keys, vectors, threshold)))
 
     def extract(self, keys: Keys, c: Ciphertext) -> Vectors:
-        """Return an LWE vector of each slot, under the secret of the ring: step 1."""
+        """Return an LWE vector of each slot, under the ring's secret: step 1 and the first part of step 2."""
         p, q = self.p, self.p.ring.moduli[0]
         if c.limbs < 2:
             raise pg.ParameterError(
-                f"c: has {c.limbs} limb, and the matrix takes one of two. Compare before the last product."
+                f"c has {c.limbs} limb, but it must have at least two, because the matrix uses one. Compare "
+                "before the last product."
             )
         c = transform(c, self.to_coefficients, keys.rotations)
         turns = c.scale / q
         if turns >= 0.25:
             raise pg.ParameterError(
-                f"c: its scale makes {turns:.3f} turns of the circle of 1, which must be below 1/4. Rescale."
+                f"A slot of 1 makes {turns:.3f} turns of the circle at the scale of c, but it must make less "
+                "than 1/4. Rescale c."
             )
         value, step = c.value.intt(), p.n // (2 * p.slots)
         vectors = [lattice.extract(value, i * step) for i in range(p.slots)]
@@ -421,16 +439,16 @@ class Comparator:
         return Vectors(together, turns)
 
     def shorten(self, keys: Keys, vectors: Vectors) -> Vectors:
-        """Return the vectors under the short secret."""
+        """Switch the vectors to the short secret: the second part of step 2."""
         q, (bits, levels) = self.p.ring.moduli[0], self.p.switch_digits
         value = lattice.lwe_switch(vectors.value, keys.switch, q=q, bits=bits, levels=levels)
         return vectors._replace(value=value)
 
     def round(self, vectors: Vectors, threshold: Any = 0.0) -> Array:
-        """Return the vectors minus the threshold, modulo 2N.
+        """Subtract the threshold from the vectors, and round them modulo 2N.
 
-        Rounding to the nearest takes phases from -1/2 on as 0. Half of a step is subtracted, so that results
-        change at the threshold.
+        Because of rounding to the nearest, a result would change at the phase -1/2, in units of the new
+        modulus. So half a unit is subtracted too, and the result changes at the threshold.
         """
         q, size = self.p.ring.moduli[0], 2 * self.p.n
         t = self._checked_threshold(threshold, vectors.value.shape[:-1])
@@ -439,7 +457,7 @@ class Comparator:
         steps = there.from_host(steps)
         with there.device_scope():
             moved = vectors.value.astype(np.int64)
-            moved[..., 0] -= steps  # taken modulo q below
+            moved[..., 0] -= steps  # lwe_modulus_switch takes them modulo q
         return lattice.lwe_modulus_switch(moved, q=q, to=size, centered_mean=True)
 
     def rotate(self, keys: Keys, vectors: Vectors, threshold: Any = 0.0) -> pg.Poly:
@@ -456,33 +474,35 @@ class Comparator:
         return value
 
     def pack(self, keys: Keys, c: pg.Poly) -> Ciphertext:
-        """Return one ciphertext (*batch, 2) of rotated ones, with the results at the multiples of N / slots.
+        """Pack rotated ciphertexts into one, (*batch, 2), with the results at the multiples of N / slots.
 
-        Packing multiplies phases by N. Multiplied by 1 / N modulo Q before, results and their noise stay what
-        they are.
+        Packing multiplies phases by N. So c is first multiplied by 1 / N modulo Q, after which results and
+        their noise have the same size as before.
         """
         ring = self.p.ring
         packed = lattice.pack(c * pow(ring.n, -1, ring.modulus), keys.packing)
         return Ciphertext(packed.ntt(), 2.0**self.p.packed)
 
     def to_slots(self, keys: Keys, packed: Ciphertext) -> Ciphertext:
-        """Return the packed results in the slots: the end of step 4."""
+        """Move the packed results to the slots: the end of step 4."""
         half = transform(packed, self.from_packed, keys.rotations)
         conjugate = lattice.rotate(half.value, keys.rotations[2 * self.p.n - 1])
         return Ciphertext(half.value + conjugate, half.scale)
 
     def _checked_threshold(self, threshold: Any, shape: tuple[int, ...]) -> Array:
-        """Return thresholds as floats, of a shape that broadcasts to that of the vectors."""
+        """Return thresholds as floats, broadcast to `shape`. Raise ParameterError if they do not fit."""
         t = np.asarray(threshold)
         if t.dtype.kind not in "biuf" or not np.all(abs(t) <= 1):
             raise pg.ParameterError(
-                "threshold: a number is not real or not from -1 to 1. Slots lie there, so none is beyond."
+                "threshold contains a number that is not real or not from -1 to 1. Use a threshold in this "
+                "range, in which all slots lie."
             )
         try:
             return np.broadcast_to(t.astype(np.float64), shape)
         except ValueError:
             raise pg.ParameterError(
-                f"threshold: shape {t.shape} does not fit. Give a number, or one for each slot, {shape}."
+                f"The shape of threshold is {t.shape}. Give one number, or one for each slot with shape "
+                f"{shape}."
             ) from None
 
 
@@ -490,9 +510,9 @@ class Comparator:
 
 
 def to_coefficients(slots: int) -> dict[int, Array]:
-    """Return the matrix that makes x_k coefficient k N / (2 slots) of the ciphertext.
+    """Return the matrix that moves slot k, x_k, to coefficient k * N / (2 * slots) of the phase.
 
-    Slot j of that polynomial is the sum over k of x_k exp(i pi 5^j k / (2 slots)).
+    Slot j of the polynomial with these coefficients is the sum over k of x_k exp(i pi 5^j k / (2 slots)).
     """
     matrix = _roots(slots)
     j = np.arange(slots)
@@ -500,11 +520,11 @@ def to_coefficients(slots: int) -> dict[int, Array]:
 
 
 def from_packed(slots: int) -> dict[int, Array]:
-    """Return a matrix that moves coefficient k N / slots to slot k. The conjugate is added afterwards.
+    """Return a matrix that moves coefficient k * N / slots, x_k, to slot k, after the conjugate is added.
 
-    The polynomial has slots / 2 different slots, v. They are those of the numbers t_k = x_k + i x_(k + h)
-    with h = slots / 2. The inverse gives t. Half of t is in the first h slots and half of -i t in the others,
-    so that a sum with the conjugate leaves x.
+    Let h = slots / 2. The polynomial has h different slots. They are `_roots(h)` times the vector of the
+    numbers t_k = x_k + i x_(k + h), so the inverse matrix gives t. The result has t / 2 in its first h slots
+    and -i t / 2 in the others. The sum with its conjugate is the real part of t and of -i t, which is x.
     """
     h = slots // 2
     inverse = _roots(h).conj().T / (2 * h)
@@ -514,7 +534,7 @@ def from_packed(slots: int) -> dict[int, Array]:
 
 
 def _roots(slots: int) -> Array:
-    """Return the matrix exp(i pi 5^j k / (2 slots)) from coefficients k to slots j."""
+    """Return the matrix with the entry exp(i pi 5^j k / (2 slots)) in row j and column k."""
     powers = np.array([pow(5, j, 4 * slots) for j in range(slots)])
     return np.asarray(np.exp(2j * np.pi * (np.outer(powers, np.arange(slots)) % (4 * slots)) / (4 * slots)))
 
@@ -528,7 +548,10 @@ def _coefficients(s: pg.Poly, ring: pg.Ring) -> Array:
 
 
 class Step(NamedTuple):
-    """A step: the standard deviation of its error beside theory, as `Parameters.deviations` counts."""
+    """Measurement of a step.
+
+    found: the standard deviation of its error. theory: the one that `Parameters.deviations` gives.
+    """
 
     name: str
     seconds: float
@@ -537,9 +560,11 @@ class Step(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What `run` found. wrong: results that differ, of slots that are not too close to the threshold.
+    """Result of `run`.
 
-    close: slots that are. relu: the largest error of x [x > t] in slots that are right.
+    slots: the number of slots. close: how many of them are closer to the threshold t than the distance.
+    wrong: how many of the other results are wrong. relu: the largest error of x times the result, over the
+    slots whose results are right. steps: the measurements.
     """
 
     slots: int
@@ -552,7 +577,7 @@ class Result(NamedTuple):
 def measure(
     comparator: Comparator, secret: Secrets, keys: Keys, z: Array, threshold: Any, seed: bytes
 ) -> Result:
-    """Compare vectors (*batch, slots) step by step, and measure the error after each."""
+    """Compare vectors (*batch, slots) with a threshold, and measure time and error of each step."""
     p, theory = comparator.p, comparator.p.deviations()
     steps: list[Step] = []
     start = perf_counter()
@@ -587,7 +612,7 @@ def measure(
 
     rotated = comparator.rotate(keys, short, threshold).cpu()
     end = perf_counter()
-    bits = (turned < 0.5).astype(np.float64)  # what the rounded vectors say
+    bits = (turned < 0.5).astype(np.float64)  # the results that the rounded vectors give without noise
     at_zero = phase(secret.ring.cpu(), Ciphertext(rotated.ntt(), 1.0)).to_float64()[..., 0]
     ended("rotated", at_zero * 2.0**-p.packed - bits, end)
 
@@ -626,17 +651,18 @@ def _host(x: Array) -> Array:
 
 
 def _turns(vectors: Array, secret: Array, q: int) -> Array:
-    """Return the phases of vectors on the host over q, in [0, 1)."""
+    """Return the phases of vectors on the host, divided by q, in [0, 1)."""
     whole = np.concatenate([np.ones(1, np.int64), secret])
     return np.asarray(linalg.matmul(vectors, whole[:, None], q=q)[..., 0] / q)
 
 
 def _centred(turns: Array) -> Array:
+    """Return differences of phases over q, which count modulo 1, in [-1/2, 1/2]."""
     return np.asarray(turns - np.rint(turns))
 
 
 def run(seed: bytes | None = None, name: str = "small", threshold: float = 0.25) -> Result:
-    """Compare random slots and slots near the threshold, with a set of parameters; "small" is not secure."""
+    """Compare random slots and slots near the threshold, with the set `name` of SETS."""
     seed = secrets.token_bytes(32) if seed is None else seed
     comparator = Comparator(SETS[name]).to()
     secret, keys = comparator.keygen(derive(seed, "keys"))
@@ -645,7 +671,7 @@ def run(seed: bytes | None = None, name: str = "small", threshold: float = 0.25)
 
 
 def samples(p: Parameters, threshold: float) -> Array:
-    """Return numbers to compare: random ones, and two at each side of the threshold, at 1 and 2 distances."""
+    """Return numbers to compare: random ones, and four that are 1 or 2 `p.distance` from the threshold."""
     z = np.random.default_rng(1).uniform(-1, 1, p.slots)
     near = threshold + p.distance * np.array([-2, -1, 1, 2])[: p.slots]
     z[: len(near)] = np.clip(near, -1, 1)
@@ -656,7 +682,7 @@ def samples(p: Parameters, threshold: float) -> Array:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make keys, compare, and print times and errors."""
+    """Make keys, compare, print times and errors, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m polygpu.examples.comparison", description="Compare slots of CKKS with a threshold."
     )
@@ -670,9 +696,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         p = replace(SETS["128 bits"], log_n=options.logn, log_slots=options.log_slots)
         describe(p)
         if not p.is_secure and not options.insecure:
-            parser.error(
-                "these parameters are for benchmarks only, they are not secure. --insecure runs them"
-            )
+            parser.error("These parameters are not secure. Use --insecure to run them for a benchmark.")
         with pg.device(options.device):
             _print_result(p, options.threshold)
     except pg.PolyGPUError as error:
@@ -681,7 +705,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def describe(p: Parameters) -> None:
-    """Print sizes, security, scales, and the distance from the threshold that is needed."""
+    """Print sizes, security, scales, and how far from the threshold results are right."""
     print(f"N = 2^{p.log_n}, {p.slots} slots; {p.ring.rows} + {p.special.rows} limbs")
     limit = p.log_qp_limit or "not recorded"
     print(f"ternary secret: log2 Q P {p.log_qp}, limit for 128 bits {limit}")

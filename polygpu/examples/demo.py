@@ -1,4 +1,4 @@
-"""The demo: NIST's known answers for ML-KEM-768, computations under BFV, CKKS and TFHE, checked and timed."""
+"""The demo: ML-KEM-768 on NIST's known answers, BFV, private retrieval, CKKS and TFHE, checked and timed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ KNOWN_ANSWERS = files("polygpu.examples") / "kat_ml_kem_768.json"
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the demo: what was computed on how many cases, its seconds, and whether it is right.
+    """One line of the demo's output.
 
-    note: for homomorphic computations the noise budget, the error or the noise.
+    name: the scheme. what: the computation. count: the number of cases, slots, bytes or bootstraps. seconds:
+    the time that it took. ok: whether all results are right. note: for homomorphic computations the noise
+    budget, the error, the noise or the probability of an error.
     """
 
     name: str
@@ -35,17 +37,17 @@ class Row:
 
 
 class CheckFailed(RuntimeError):
-    """A result of the demo is wrong; `rows` holds all of them, right and wrong."""
+    """Error that some results of the demo are wrong; `rows` has the rows of all results, right or wrong."""
 
     def __init__(self, rows: list[Row]) -> None:
         """Name the wrong rows in the message."""
         wrong = ", ".join(f"{row.name} {row.what}" for row in rows if not row.ok)
-        super().__init__(f"wrong results: {wrong}")
+        super().__init__(f"These results are wrong: {wrong}.")
         self.rows = rows
 
 
 def run(progress: Callable[[str], None] | None = None) -> list[Row]:
-    """Run and check everything; `progress` is told the name of each step as it begins.
+    """Run and check everything; `progress` is called with the name of each step as it begins.
 
     Raises:
         CheckFailed: a result differs from the known answer or from NumPy's, or has too much noise.
@@ -58,11 +60,11 @@ def run(progress: Callable[[str], None] | None = None) -> list[Row]:
 
 
 def _ml_kem(tell: Callable[[str], None]) -> Iterator[Row]:
-    """Compute the known answers as one batch. Each step works on results of the steps before."""
+    """Compute the known answers as one batch. Each step uses the results of earlier steps."""
     cases = json.loads(KNOWN_ANSWERS.read_text("ascii"))["cases"]
     known = {field: [bytes.fromhex(case[field]) for case in cases] for field in cases[0]}
     name, p, count = "ML-KEM-768", ml_kem.ML_KEM_768, len(cases)
-    ml_kem.keygen(p, known["d"][:1], known["z"][:1])  # roots, tables and imports are not timed
+    ml_kem.keygen(p, known["d"][:1], known["z"][:1])  # so that imports and tables are not timed
 
     tell(f"{name} key generation")
     (ek, dk), seconds = _timed(ml_kem.keygen, p, known["d"], known["z"])
@@ -94,7 +96,7 @@ def _bfv(tell: Callable[[str], None]) -> Row:
 
 
 def _pir(tell: Callable[[str], None]) -> Iterator[Row]:
-    """Read records of a database that encrypted queries choose."""
+    """Fetch records of a database by encrypted queries, with each of three protocols."""
     what = "bytes of private records"
     protocols: tuple[tuple[str, Callable[[], Result]], ...] = (
         (f"SimplePIR n={simple.SECRETS}", simple.run),
@@ -109,7 +111,7 @@ def _pir(tell: Callable[[str], None]) -> Iterator[Row]:
 
 
 def _ckks(tell: Callable[[str], None]) -> Row:
-    """Multiply encrypted vectors, multiply one by a matrix, and evaluate a polynomial of one."""
+    """Multiply two encrypted vectors, multiply one by a matrix, and evaluate a polynomial at the other."""
     name = f"CKKS N={ckks.CKKS().n}"
     tell(f"{name} product, matrix, polynomial")
     result, seconds = _timed(ckks.run)
@@ -120,7 +122,7 @@ def _ckks(tell: Callable[[str], None]) -> Row:
 
 
 def _bootstrap(tell: Callable[[str], None]) -> Row:
-    """Bootstrap a ciphertext without levels, which gets new ones."""
+    """Bootstrap a ciphertext that has no levels left."""
     name, what = "CKKS N=2048", "slots of a bootstrap, not secure"
     tell(f"{name} {what}")
     result, seconds = _timed(bootstrapping.run)
@@ -139,7 +141,7 @@ def _tfhe(tell: Callable[[str], None]) -> Row:
 
 
 def _timed(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, float]:
-    """Return a call's result and its seconds."""
+    """Return the result of a call, and its time in seconds."""
     start = perf_counter()
     result = function(*args, **kwargs)
     return result, perf_counter() - start

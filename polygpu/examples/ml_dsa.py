@@ -1,9 +1,11 @@
 """ML-DSA (FIPS 204) on batches: key generation from 32-byte seeds.
 
-Like `ml_kem`, whose packing it shares: hashlib hashes, NumPy samples and packs, polygpu does the
-arithmetic of Z_8380417[X]/(X^256 + 1). Algorithm numbers are those of FIPS 204.
+As in `ml_kem`, whose packing functions are used here, hashlib hashes, NumPy samples and packs, and
+polygpu does the arithmetic of Z_8380417[X]/(X^256 + 1). A number in parentheses, such as (35), is that
+of an algorithm in FIPS 204.
 
-An example, checked against NIST's known answers. It is not constant time: no secret is safe in it.
+This is an example. It is checked against NIST's known answers, but it is not constant time, so it does
+not protect secrets.
 """
 
 from __future__ import annotations
@@ -31,18 +33,18 @@ from polygpu.examples.ml_kem import (
 
 RING = pg.Ring.preset("ml-dsa")
 N, Q = RING.n, RING.modulus
-D = 13  # bits of t that the public key drops
+D = 13  # low bits of t that the public key leaves out
 T1_BITS = (Q - 1).bit_length() - D
 
-# FIPS 204, appendix C: 298 rounds of RejNTTPoly, of three bytes each, and 481 rounds of RejBoundedPoly,
-# of one byte each, give too few coefficients with probability below 2^-256.
+# A round of RejNTTPoly takes three bytes, and one of RejBoundedPoly takes one. 298 and 481 rounds give fewer
+# than 256 coefficients with probability below 2^-256 (FIPS 204, appendix C).
 MATRIX_BYTES = 3 * 298
 SECRET_BYTES = 481
 
 
 @dataclass(frozen=True)
 class ParameterSet:
-    """The part of a column of FIPS 204, table 1, that key generation needs."""
+    """The parameters of key generation, from a column of FIPS 204, table 1."""
 
     k: int
     l: int  # noqa: E741 - the standard's name
@@ -55,7 +57,7 @@ ML_DSA_87 = ParameterSet(k=8, l=7, eta=2)
 
 
 def keygen(p: ParameterSet, xi: Batch) -> tuple[list[bytes], list[bytes]]:
-    """ML-DSA.KeyGen_internal (algorithm 6): seeds xi -> public and secret keys."""
+    """Return public keys and secret keys made from seeds xi (ML-DSA.KeyGen_internal, algorithm 6)."""
     check_lengths(xi, 32)
     rho, rho_prime, key = columns([_h(x + bytes([p.k, p.l]), 128) for x in xi], 32, 64, 32)
     s1 = _expand_s(rho_prime, p.eta, range(p.l))
@@ -71,7 +73,7 @@ def keygen(p: ParameterSet, xi: Batch) -> tuple[list[bytes], list[bytes]]:
 
 
 def _expand_a(rho: Batch, p: ParameterSet) -> pg.Poly:
-    """ExpandA (32), shape (batch, k, l): entry [r, s] is RejNTTPoly(rho || s || r) (30)."""
+    """Return the matrices of ExpandA (32), (batch, k, l): entry [r, s] is RejNTTPoly(rho || s || r) (30)."""
     seeds = [seed + bytes([s, r]) for seed in rho for r in range(p.k) for s in range(p.l)]
     stream = [shake_128(seed).digest(MATRIX_BYTES) for seed in seeds]
     triples = as_array(stream, MATRIX_BYTES // 3, 3).astype(np.uint32)
@@ -81,26 +83,27 @@ def _expand_a(rho: Batch, p: ParameterSet) -> pg.Poly:
 
 
 def _expand_s(rho_prime: Batch, eta: int, nonces: Sequence[int]) -> Array:
-    """Return ExpandS (33) by RejBoundedPoly (31): (batch, len(nonces), N) integers in [-eta, eta]."""
+    """Return the secret vectors of ExpandS (33): integers in [-eta, eta], (batch, len(nonces), N)."""
     seeds = [seed + nonce.to_bytes(2, "little") for seed in rho_prime for nonce in nonces]
     stream = as_array([_h(seed, SECRET_BYTES) for seed in seeds], SECRET_BYTES)
+    # RejBoundedPoly (31): half-bytes below the largest multiple of 2 eta + 1 give uniform remainders.
     width = 2 * eta + 1
     values = first_accepted(byte_decode(stream, 4), below=16 // width * width) % width
     return (eta - values.astype(np.int64)).reshape(len(rho_prime), len(nonces), N)
 
 
 def _power2round(r: Array) -> tuple[Array, Array]:
-    """Power2Round (35): r = r1 2^d + r0 with r0 in (-2^(d-1), 2^(d-1)]."""
+    """Return (r1, r0) with r = r1 * 2^D + r0 and r0 in (-2^(D-1), 2^(D-1)]: Power2Round (35)."""
     r = r.astype(np.int64)
     r1 = (r + 2 ** (D - 1) - 1) >> D
     return r1, r - (r1 << D)
 
 
 def _bit_pack(w: Array, a: int, b: int) -> list[bytes]:
-    """BitPack (17) of values in [-a, b]."""
+    """Encode values in [-a, b] as b - w: BitPack (17)."""
     return byte_encode(b - w, (a + b).bit_length())
 
 
 def _h(data: bytes, length: int) -> bytes:
-    """H (3.7)."""
+    """Return H(data), which is SHAKE256 (section 3.7)."""
     return shake_256(data).digest(length)

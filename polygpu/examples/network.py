@@ -4,14 +4,16 @@
     python -m polygpu.examples.network
     python -m polygpu.examples.network --logn 12 --samples 64 --insecure --device cuda
 
-The images are scikit-learn's handwritten digits, 8 x 8 pixels. A network with 64 inputs, 32 squares and 10
-scores is trained in the open on 1,297 of them. The owner of the other images encrypts them, many in one
-ciphertext of CKKS. The server multiplies by the weights, squares, bootstraps, and multiplies again. It sees
-neither images nor scores. The owner decrypts the scores; the class is the largest one.
+The images are scikit-learn's handwritten digits, 8 x 8 pixels. The network has 64 inputs, a hidden layer of
+32 neurons, whose activation is the square, and 10 scores. It is trained on 1,297 images without encryption.
+The owner of the other images encrypts them, many in one ciphertext of CKKS. The server multiplies by the
+first weights, squares, bootstraps, and multiplies by the second weights. It sees neither images nor scores.
+The owner decrypts the scores; the largest one gives the class.
 
-An example, not a product: it is not constant time, nobody has reviewed it, and keys are not erased from
-memory. Scores must not be shown to others without additional noise: they tell the secret key (Li, Micciancio
-2020/1533). The server knows the weights, and scores tell the owner about them.
+This is an example, not a product: it is not constant time, nobody has reviewed it, and keys are not erased
+from memory. Scores must not be shown to others without additional noise, because they reveal the secret key
+(Li, Micciancio 2020/1533). The server knows the weights, and the owner learns something about them from the
+scores.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ from polygpu.examples.bootstrapping import Bootstrapper, Keys, Parameters
 from polygpu.examples.ckks_arithmetic import Arithmetic, Array, Ciphertext, encode, transform
 
 PIXELS, SQUARES, CLASSES = 64, 32, 10
-TRAINED = 1297  # images; the others are for the test
+TRAINED = 1297  # training images; the others are test images
 
-# ---- the network, in the open ----
+# ---- the network, without encryption ----
 
 
 class Digits(NamedTuple):
-    """images: (count, 64), from 0 to 1. labels: (count,), the digit of each."""
+    """Images of digits. images: pixels from 0 to 1, (count, 64). labels: the digit in each, (count,)."""
 
     images: Array
     labels: Array
@@ -49,7 +51,10 @@ class Digits(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """scores = second (first x + first_bias)^2 + second_bias; the squared numbers are in [-1, 1]."""
+    """Weights of a network that computes scores = second @ (first @ x + first_bias)^2 + second_bias.
+
+    `train` scales them so that the numbers to square are in [-1, 1].
+    """
 
     first: Array  # (32, 64)
     first_bias: Array  # (32,)
@@ -63,15 +68,15 @@ class Network:
 
 
 def load() -> tuple[Digits, Digits]:
-    """Return the images to train with and those to test with."""
+    """Return the training images and the test images."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
         raise pg.errors.BackendUnavailable(
-            'the images come from scikit-learn, which is not installed. Run pip install "polygpu[examples]"'
+            'The images come from scikit-learn, which is not installed. Run pip install "polygpu[examples]".'
         ) from None
     found = load_digits()
-    mixed = np.random.default_rng(0).permutation(len(found.target))  # the last images are of few writers
+    mixed = np.random.default_rng(0).permutation(len(found.target))  # few writers made the last images
     images, labels = found.data[mixed] / 16, found.target[mixed]
     return Digits(images[:TRAINED], labels[:TRAINED]), Digits(images[TRAINED:], labels[TRAINED:])
 
@@ -98,7 +103,8 @@ def train(digits: Digits, passes: int = 60, seed: int = 1) -> Network:
                 square += 0.001 * (g**2 - square)
                 w -= 0.005 * mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
     first, first_bias, second, second_bias = weights
-    # The bootstrap takes slots in [-1, 1]. Other images may be larger than those of the training.
+    # The bootstrap needs slots in [-1, 1]. The factor 1.25 is for other images, which may give larger numbers
+    # than the training images.
     largest = 1.25 * abs(digits.images @ first.T + first_bias).max()
     return Network(first / largest, first_bias / largest, second * largest**2, second_bias)
 
@@ -107,22 +113,25 @@ def train(digits: Digits, passes: int = 60, seed: int = 1) -> Network:
 
 
 class EncryptedNetwork:
-    """The server's side: weights as matrices that act on slots, and a bootstrap between them.
+    """The server's part: two matrices of weights that act on slots, and a bootstrap between them.
 
-    A sample takes 64 slots that follow each other: its pixels, then its squares, then its scores.
+    A sample has 64 neighbouring slots. They hold the pixels of the sample at first, the squares of its
+    neurons after the first layer, and its scores at the end.
     """
 
     def __init__(self, network: Network, boot: Bootstrapper) -> None:
         self.network, self.boot, p = network, boot, boot.p
         if p.slots < PIXELS or p.levels < 2:
-            raise pg.ParameterError(f"boot: {p.slots} slots, {p.levels} levels. Take at least {PIXELS} and 2")
+            raise pg.ParameterError(
+                f"boot has {p.slots} slots and {p.levels} levels. Use at least {PIXELS} slots and 2 levels."
+            )
         ring = p.ring[: p.levels + 1]
         self.first = _matrix(network.first, ring, p.special)
         self.second = _matrix(network.second, ring, p.special)
 
     @property
     def samples(self) -> int:
-        """How many samples a ciphertext holds."""
+        """The number of samples that a ciphertext holds."""
         return self.boot.p.slots // PIXELS
 
     def keygen(self, seed: bytes) -> tuple[pg.Poly, Keys]:
@@ -142,7 +151,10 @@ class EncryptedNetwork:
     def encrypt(self, secret: pg.Poly, images: Array, seed: bytes) -> Ciphertext:
         """Encrypt images (count, 64) in as few ciphertexts as hold them, (ciphertexts, 2)."""
         if images.ndim != 2 or images.shape[1] != PIXELS or not len(images):
-            raise pg.ParameterError(f"images: shape {images.shape}, must be (count, {PIXELS}), at least one")
+            raise pg.ParameterError(
+                f"The shape of images is {images.shape}. It must be (count, {PIXELS}) with at least one "
+                "image."
+            )
         count = -(-len(images) // self.samples)
         slots = np.zeros((count * self.samples, PIXELS))
         slots[: len(images)] = images
@@ -160,6 +172,7 @@ class EncryptedNetwork:
         return self._layer(keys, fresh, self.second, self.network.second_bias)
 
     def _layer(self, keys: Keys, c: Ciphertext, M: lattice.LinearTransform, bias: Array) -> Ciphertext:
+        """Return M times the slots, plus the bias, rescaled."""
         value, scale = transform(c, M, keys.rotations)
         place = np.pad(bias, (0, PIXELS - len(bias)))
         constant = encode(np.tile(place, self.boot.p.n // 2 // PIXELS), value.ring, scale)
@@ -168,10 +181,10 @@ class EncryptedNetwork:
 
 
 def _matrix(weights: Array, ring: pg.Ring, special: pg.Ring) -> lattice.LinearTransform:
-    """Return the map that multiplies each block of 64 slots by the weights (rows, columns)."""
+    """Return the matrix that multiplies each block of 64 slots by the weights (rows, columns)."""
     rows, columns = weights.shape
     diagonals = {}
-    for k in range(1 - rows, columns):  # row j takes the slot j + k of its own block
+    for k in range(1 - rows, columns):  # diagonal k multiplies slot j + k for row j of its block
         j = np.arange(max(0, -k), min(rows, columns - k))
         diagonals[k] = np.zeros(PIXELS)
         diagonals[k][j] = weights[j, j + k]
@@ -182,10 +195,12 @@ def _matrix(weights: Array, ring: pg.Ring, special: pg.Ring) -> lattice.LinearTr
 
 
 class Result(NamedTuple):
-    """Accuracies of the plain and the encrypted network, and how many classes differ.
+    """Result of `run`.
 
-    bits: -log2 of the largest difference of a score over the largest score. seconds: for all samples.
-    keys, matrices: bytes of the public keys, and of the encoded matrices of network and bootstrap.
+    plain, encrypted: the accuracies without and with encryption. different: the number of samples whose class
+    differs. bits: -log2 of the largest difference of a score, divided by the largest score. seconds: the time
+    for all samples. keys: bytes of the public keys. matrices: bytes of the encoded matrices of network and
+    bootstrap.
     """
 
     plain: float
@@ -198,24 +213,24 @@ class Result(NamedTuple):
 
 
 def run(p: Parameters, samples: int, device: str = "cpu", seed: bytes | None = None) -> Result:
-    """Classify the first test images with both networks.
+    """Classify the first `samples` test images without and with encryption.
 
     Raises:
-        ParameterError: `samples` is 0, or larger than the number of test images.
-        BackendUnavailable: scikit-learn is not installed, or the device is not there.
+        ParameterError: `samples` is not from 1 to the number of test images.
+        BackendUnavailable: scikit-learn is not installed, or the device is not available.
     """
     seed = secrets.token_bytes(32) if seed is None else seed
     training, test = load()
     if not 1 <= samples <= len(test.images):
-        raise pg.ParameterError(f"samples: {samples}, must be from 1 to {len(test.images)}")
+        raise pg.ParameterError(f"samples={samples} must be from 1 to {len(test.images)}.")
     network = train(training)
     images, labels = test.images[:samples], test.labels[:samples]
     with pg.device(device):
         server = EncryptedNetwork(network, Bootstrapper(p)).to()
         secret, keys = server.keygen(derive(seed, "keys"))
-        pg.memory.release()  # a bootstrap needs blocks of other sizes
+        pg.memory.release()  # frees cached blocks; a bootstrap needs other sizes
         c = server.encrypt(secret, images, derive(seed, "images"))
-        server(keys, c)  # tables and kernels are made once
+        server(keys, c)  # makes tables and kernels, whose time is not measured
         start = perf_counter()
         found = server.decrypt(secret, server(keys, c), samples)
         seconds = perf_counter() - start
@@ -233,7 +248,7 @@ def run(p: Parameters, samples: int, device: str = "cpu", seed: bytes | None = N
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Classify test images, and print accuracies and times."""
+    """Classify test images, print accuracies and times, and return the exit status."""
     parser = bootstrapping.parser_of("network", "Classify encrypted images.")
     parser.add_argument("--samples", type=int, default=500, help="test images (500)")
     options = parser.parse_args(arguments)

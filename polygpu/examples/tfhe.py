@@ -1,18 +1,23 @@
 """TFHE: bootstrapping that applies a table to an encrypted message.
 
-A message m in 0 ... p - 1 is encrypted as an LWE vector (b, a) modulo q under the secret of a ring. Its phase
-b + <a, s> is m q / (2 p) plus noise, so the upper half of the circle stays free. `bootstrap` switches the
-vector to a shorter secret, rounds it modulo 2N, turns the table's polynomial by it, and extracts an
-encryption of f(m) for any table f, with noise that does not depend on the noise before. Ciphertexts add up
-without a key, as long as messages stay below p, and the noise small enough: `failure` gives the
-probability. Sources: Chillotti et al. 2018/421; Joye 2021/1402 is a guide.
+A message m in 0 ... p - 1 is encrypted as an LWE vector (b, a) modulo q. The entries of its secret s are the
+coefficients of the ring's secrets. The phase b + <a, s> is m * q / (2 * p) plus noise, which leaves the upper
+half of 0 ... q - 1 free. For any table f, `bootstrap` returns an encryption of f(m). It switches the vector
+to a shorter secret, rounds it modulo 2N, multiplies the table's polynomial by X^-phase (blind rotation), and
+extracts coefficient 0. The noise of the result does not depend on the noise before. Ciphertexts are added
+without a key, as long as the sum of the messages stays below p and the noise stays small. `failure` gives the
+probability that the noise is too large for a bootstrap.
 
-SETS has named sets of parameters. Those of TFHE-rs 1.4 (tfhe/src/shortint/parameters/v1_4, noise
-"TUNIFORM", failures below 2^-128, with groups below 2^-124) have 128 bits of security by Zama's use of the
-lattice estimator. The set "2020" is that of the TFHE library, with a prime modulus: polynomials have 128
-bits by the HE standard of 2018, which assumes ternary secrets where these are bits; newer estimates give its
-vectors of 630 entries about 120 bits. An example, not a product: it is not constant time, and nobody has
-reviewed it.
+Sources: Chillotti et al. 2018/421; Joye 2021/1402 is a guide.
+
+SETS has named sets of parameters. The sets with "bits" in their names are those of TFHE-rs 1.4
+(tfhe/src/shortint/parameters/v1_4, noise "TUNIFORM"). Zama estimates 128 bits of security for them, with the
+lattice estimator. The probability of a failure is below 2^-128, or below 2^-124 for the sets with `group`
+above 1. The set "2020" is that of the TFHE library, with a prime modulus. By the HE standard of 2018 its
+polynomials have 128 bits of security, but the standard assumes ternary secrets, and the secrets here are
+binary. Newer estimates give the short vectors of that set, with 630 entries, about 120 bits.
+
+This is an example, not a product: it is not constant time, and nobody has reviewed it.
 """
 
 from __future__ import annotations
@@ -38,11 +43,12 @@ Array = NDArray[Any]
 
 
 class Keys(NamedTuple):
-    """A key set: two secrets of bits, and what a server needs to bootstrap.
+    """A key set: two binary secrets, and the keys that a server needs to bootstrap.
 
-    large: the secrets of the ring, one after the other; vectors are encrypted under them. small: the bits s
-    of the vectors that turn a table. ggsw: encryptions of the bits s, or of groups of them; bootstrap: the
-    same, prepared. switch: the key that switches vectors from `large` to `small`.
+    large: the coefficients of the ring's secrets, one secret after the other; messages are encrypted under
+    them. small: the shorter secret, to which vectors are switched before a blind rotation. ggsw: GGSW
+    ciphertexts of the bits of `small`, or of groups of these bits. bootstrap: `ggsw`, prepared for products.
+    switch: the key that switches vectors from `large` to `small`.
     """
 
     large: Array
@@ -62,42 +68,42 @@ class Keys(NamedTuple):
 
 @dataclass(frozen=True)
 class TFHE:
-    """Messages modulo p, secrets of n and k N bits, polynomials of degree N modulo a prime or 2^bits."""
+    """The scheme for messages below p, with secrets of n and k * N bits, in a ring of degree N modulo q."""
 
     p: int = 4
-    n: int = 630
-    k: int = 1  # masks of a ciphertext of the ring
+    n: int = 630  # bits of the short secret
+    k: int = 1  # number of masks in a ciphertext of the ring
     N: int = 1024
-    bits: int = 31  # of q
-    is_torus: bool = False  # q is 2^bits, for bits = 32 and 64, and products are computed in doubles
-    noise: int = 17  # b for short vectors: noise is nearly uniform on [-2^b, 2^b] (Ring.tuniform)
-    ring_noise: int = 7  # b for polynomials
-    digits: tuple[int, int] = (7, 3)  # bits and levels, for products with GGSW ciphertexts
-    switch_digits: tuple[int, int] = (2, 8)  # for key switching
-    centered_mean: bool = False  # of the rounding modulo 2N (lattice.lwe_modulus_switch)
-    norm: float = math.sqrt(3)  # of the coefficients of the sums that a bootstrap takes
-    group: int = 1  # bits of the short secret that a step of the rotation takes
+    bits: int = 31  # bit length of q if q is a prime, else q = 2^bits
+    is_torus: bool = False  # whether q is 2^bits, with bits = 32 or 64; products are then computed in doubles
+    noise: int = 17  # b of Ring.tuniform for short vectors: noise nearly uniform on [-2^b, 2^b]
+    ring_noise: int = 7  # b of Ring.tuniform for the noise of polynomials
+    digits: tuple[int, int] = (7, 3)  # bits and number of digits in products with GGSW ciphertexts
+    switch_digits: tuple[int, int] = (2, 8)  # bits and number of digits in key switching
+    centered_mean: bool = False  # an option of the rounding modulo 2N (lattice.lwe_modulus_switch)
+    norm: float = math.sqrt(3)  # a sum of vectors to bootstrap has coefficients of at most this 2-norm
+    group: int = 1  # bits of the short secret for each step of the blind rotation
 
     @cached_property
     def ring(self) -> pg.Ring:
-        """Polynomials of degree N modulo q."""
+        """Return the ring of degree N modulo q."""
         return pg.Ring(self.N, 1 << self.bits if self.is_torus else pg.ntt_primes(self.N, bits=self.bits))
 
     @property
     def q(self) -> int:
-        """The modulus of everything."""
+        """The modulus of vectors and polynomials."""
         return self.ring.modulus
 
     @property
     def step(self) -> int:
-        """The phase of message 1."""
+        """The phase of message 1, which is q / (2 p), rounded."""
         return (self.q + self.p) // (2 * self.p)
 
     # ---- keys ----
 
     @pg.device("cpu")
     def keygen(self, seed: bytes) -> Keys:
-        """Make a fresh key set. As every seed here, this one must be secret and used only once."""
+        """Make a key set. Like every seed here, this one must be secret and used only once."""
         small, large = (
             pg.Ring(size, 2).random(seed=derive(seed, label)).data[0].astype(np.int64)
             for size, label in ((self.n, "small"), (self.k * self.N, "large"))
@@ -119,15 +125,17 @@ class TFHE:
 
     @pg.device("cpu")
     def encrypt(self, keys: Keys, messages: Array, seed: bytes) -> Array:
-        """Encrypt integers in 0 ... p - 1, of shape (*batch,), as vectors (*batch, k N + 1)."""
+        """Encrypt integers in 0 ... p - 1, of shape (*batch,), as vectors (*batch, k * N + 1)."""
         given = np.asarray(messages)
         if given.size and given.dtype.kind not in "iu":
             raise pg.errors.CoefficientError(
-                f"messages: dtype {given.dtype} must be an integer dtype. Round them first."
+                f"The dtype of messages is {given.dtype}. It must be an integer dtype. Round the messages "
+                "first."
             )
         if np.min(given, initial=0) < 0 or np.max(given, initial=0) >= self.p:
             raise pg.ParameterError(
-                f"messages: one is not in 0 ... {self.p - 1}. Reduce them modulo {self.p}."
+                f"messages contains a number that is not from 0 to {self.p - 1}. Reduce the messages modulo "
+                f"{self.p}."
             )
         numbers, size = pg.Ring(1, self.q), len(keys.large)
         mask = numbers.random(given.size * size, seed=derive(seed, "mask")).data.reshape(given.size, size)
@@ -138,12 +146,12 @@ class TFHE:
         return np.concatenate([body, mask], axis=1).reshape(*given.shape, size + 1)
 
     def decrypt(self, keys: Keys, vectors: Array) -> Array:
-        """Return the message nearest to each phase."""
+        """Return the message whose phase is nearest to that of each vector."""
         nearest = np.rint(self.phase(keys, vectors) * 2 * self.p).astype(np.int64)
         return np.asarray(nearest % (2 * self.p))
 
     def phase(self, keys: Keys, vectors: Array) -> Array:
-        """Return (b + <a, s>) / q, in [0, 1), on the host; of vectors under either secret."""
+        """Return the phases (b + <a, s>) / q, in [0, 1), on the host. Vectors may be under either secret."""
         own = backend_of(vectors).to_host(vectors)
         secret = keys.large if own.shape[-1] == len(keys.large) + 1 else keys.small
         whole = np.concatenate([np.ones(1, np.int64), secret])
@@ -154,7 +162,7 @@ class TFHE:
         return reduce(self._sum, terms)
 
     def _sum(self, x: Array, y: Array) -> Array:
-        """Return the sum modulo q of residues. It is right even if the sum of the words exceeds 2^64."""
+        """Return x + y modulo q, also if the sum of the words would not fit a word."""
         rest = x.dtype.type(self.q % (1 << 8 * x.dtype.itemsize)) - y
         wraps = (x >= rest) & (y > 0)
         return backend_of(x).xp.where(wraps, x - rest, x + y)  # type: ignore[no-any-return]
@@ -162,9 +170,9 @@ class TFHE:
     # ---- bootstrapping ----
 
     def bootstrap(self, keys: Keys, vectors: Array, *tables: Callable[[int], int]) -> Array:
-        """Return f(m), encrypted, for each table f: (len(tables), *batch, k N + 1), from (*batch, k N + 1).
+        """Return encryptions of f(m) for each table f, (len(tables), *batch, k * N + 1).
 
-        It computes where the keys and the vectors are.
+        vectors: encryptions of messages m, (*batch, k * N + 1), on the device of the keys.
         """
         with pg.device(keys.bootstrap.device):
             acc = self.ring.zeros((len(tables), *vectors.shape[:-1], self.k + 1))
@@ -173,24 +181,28 @@ class TFHE:
         return self.turned(keys, acc, vectors)
 
     def turned(self, keys: Keys, acc: pg.Poly, vectors: Array) -> Array:
-        """Coefficient 0 of X^-phase acc as a vector: what of a bootstrap can be recorded."""
+        """Return coefficient 0 of X^-phase * acc as vectors. `polygpu.capture` can record this part."""
         exponents = -self.rounded(keys, vectors)
         return lattice.extract(lattice.blind_rotate(acc, keys.bootstrap, exponents, bits=self.digits[0]), 0)
 
     def rounded(self, keys: Keys, vectors: Array) -> Array:
-        """Vectors under the short secret, modulo 2N: (*batch, n + 1)."""
+        """Return the vectors, switched to the short secret and rounded modulo 2N: (*batch, n + 1)."""
         bits, levels = self.switch_digits
         short = lattice.lwe_switch(vectors, keys.switch, q=self.q, bits=bits, levels=levels)
         return lattice.lwe_modulus_switch(short, q=self.q, to=2 * self.N, centered_mean=self.centered_mean)
 
     def _table(self, f: Callable[[int], int]) -> list[int]:
-        """Coefficients that are f(m) around m N / p. Those just below 0 come last, with the other sign."""
+        """Return the coefficients of a table's polynomial: those around m N / p are the phase of f(m).
+
+        Those for m = 0 that are just below exponent 0 come last, with the opposite sign, since X^N = -1.
+        """
         if 2 * self.p > self.N:
-            raise pg.ParameterError(f"N = {self.N} is less than 2 p = {2 * self.p}. Take a larger N.")
+            raise pg.ParameterError(f"N={self.N} must be at least 2 p = {2 * self.p}. Use a larger N.")
         results = [operator.index(f(m)) for m in range(self.p)]
         if wrong := [x for x in results if not 0 <= x < self.p]:
             raise pg.ParameterError(
-                f"tables: {wrong[0]} is not in 0 ... {self.p - 1}. Reduce it modulo {self.p}."
+                f"tables has the value {wrong[0]}, which is not from 0 to {self.p - 1}. Reduce it modulo "
+                f"{self.p}."
             )
         half, values = self.N // (2 * self.p), [x * self.step for x in results]
         around = [values[(j + half) * self.p // self.N] for j in range(self.N - half)]
@@ -199,16 +211,18 @@ class TFHE:
     # ---- theory ----
 
     def variances(self) -> dict[str, float]:
-        """Return the variance of the phase over q^2 that each step adds, for independent noises.
+        """Return the variance that each step adds to the phase, over q^2, for independent noises.
 
-        As in Chillotti et al. 2018/421, theorems 4.1 and 6.3. Digits to the base B are uniform, with squares
-        of (B^2 + 2) / 12 on average. What l digits leave out has the variance 1 / (12 B^(2 l)). Half of a
-        secret's bits are 1, and what a step leaves out counts only if its bit is. For a group of g bits it
-        always counts, and the noise of 2^g matrices adds up. A rounding error of a product counts in each
-        component, as what is left out does.
+        The formulas are those of Chillotti et al. 2018/421, theorems 4.1 and 6.3. Digits to the base B are
+        taken as uniform, and their squares are (B^2 + 2) / 12 on average. The part of a coefficient that l
+        digits leave out has the variance 1 / (12 B^(2 l)). In each step this part is multiplied by a bit of
+        the secret, and half of these bits are 1. In a step for a group of g bits this part always counts, and
+        the noises of 2^g matrices add up. The rounding error of a product counts in each component, like the
+        part that digits leave out.
         """
         bits, levels = self.digits
-        size, seen = self.k * self.N, 1 + self.k * self.N / 2  # seen: errors of a ciphertext in a phase
+        # The phase has the errors of 1 + k * N / 2 coefficients, since half of the bits of the secrets are 1.
+        size, seen = self.k * self.N, 1 + self.k * self.N / 2
         steps = -(-self.n // self.group)
         matrices, counts = (2**self.group, 1.0) if self.group > 1 else (1, 0.5)
         products = (self.k + 1) * levels * self.N * (4**bits + 2) / 12 * self._variance(self.ring_noise)
@@ -227,7 +241,7 @@ class TFHE:
 
     @cached_property
     def error(self) -> float:
-        """Return the standard deviation of a product's rounding error, in residues (Prepared.error)."""
+        """Return the standard deviation of the rounding error of a product, in residues (Prepared.error)."""
         if not self.is_torus:
             return 0.0
         bits, levels = self.digits
@@ -239,7 +253,7 @@ class TFHE:
         return prepared.error.std
 
     def deviation(self) -> float:
-        """Return the standard deviation of a bootstrapped phase over q, by theory."""
+        """Return the theoretical standard deviation of the phase of a bootstrapped vector, over q."""
         return math.sqrt(self.variances()["rotation"])
 
     def _variance(self, b: int) -> float:
@@ -247,9 +261,10 @@ class TFHE:
         return (2.0 ** (2 * b + 1) + 1) / 6 / self.q**2
 
     def failure(self, norm: float | None = None) -> float:
-        """Return the probability that a table is read at a wrong place.
+        """Return the probability that a bootstrap reads a table at a wrong message.
 
-        norm: of the coefficients with which bootstrapped values are added up before, `self.norm` by default.
+        The LWE vector that is bootstrapped is a sum of earlier results, each times a coefficient.
+        norm: the 2-norm of these coefficients, by default `self.norm`.
         """
         of = self.variances()
         size = self.norm if norm is None else norm
@@ -260,8 +275,8 @@ class TFHE:
 _TFHE_RS: dict[str, Any] = {"bits": 64, "is_torus": True, "ring_noise": 17, "centered_mean": True}
 SETS = {
     "2020": TFHE(),
-    # Messages and carries of 1, 2 and 3 bits each. By TFHE-rs log2 of the failure is -144.3, -129.6, -129.0,
-    # here -143.8, -129.1, -128.6.
+    # Message and carry have 1, 2 and 3 bits each. TFHE-rs gives -144.3, -129.6 and -129.0 as log2 of the
+    # probability of failure. `failure` gives -143.8, -129.1 and -128.6.
     "1+1 bits": TFHE(
         p=4, n=879, k=4, N=512, noise=46, digits=(23, 1), switch_digits=(5, 3), norm=3, **_TFHE_RS
     ),
@@ -276,9 +291,10 @@ SETS = {
         norm=9,
         **_TFHE_RS | {"ring_noise": 3},
     ),
-    # By TFHE-rs -145.0, -134.3, -131.0, here -144.8, -139.2, -124.7. TFHE-rs rounds the sum of a group
-    # modulo 2N, 15/64 n errors, where these round each entry and take the mean out, 16/64 n errors; and its
-    # formula has a larger error of products.
+    # TFHE-rs gives -145.0, -134.3 and -131.0 as log2 of the probability of failure, and `failure` gives
+    # -144.8, -139.2 and -124.7. They differ for two reasons. TFHE-rs rounds the sum of a group modulo 2N,
+    # which counts as 15/64 n rounding errors. Here each entry is rounded and the mean error is subtracted,
+    # which counts as 16/64 n. And the formula of TFHE-rs has a larger error of products.
     "1+1 bits, groups of 4": TFHE(
         p=4, n=760, N=2048, noise=49, digits=(22, 1), switch_digits=(3, 4), norm=3, group=4, **_TFHE_RS
     ),
@@ -301,7 +317,7 @@ FOUR_BITS = SETS["2+2 bits"]
 
 
 def add_numbers(scheme: TFHE, keys: Keys, x: Array, y: Array) -> Array:
-    """Add two encrypted numbers of `count` bits, lowest first; the sum has count + 1 bits."""
+    """Add numbers of encrypted bits, lowest first on the first axis. The sum has one bit more."""
     with backend_of(x).device_scope():
         carry, bits = backend_of(x).xp.zeros(x.shape[1:], x.dtype), []
     for a, b in zip(x, y, strict=True):
@@ -312,10 +328,11 @@ def add_numbers(scheme: TFHE, keys: Keys, x: Array, y: Array) -> Array:
 
 
 class Integers:
-    """Encrypted integers as blocks of two bits, lowest first: (count, *batch, k N + 1), for p = 16.
+    """Arithmetic with encrypted integers, for p = 16.
 
-    A block that a bootstrap made is below 4. So two of them and a carry add up to less than 16, and 4 x + y
-    holds a pair.
+    An integer is encrypted as blocks of two bits, lowest first: (count, *batch, k * N + 1). A block or carry
+    that a bootstrap made is at most 3. So a sum of five of them is below 16, and so is 4 x + y, which holds
+    the blocks x and y in one message.
     """
 
     def __init__(self, scheme: TFHE, keys: Keys) -> None:
@@ -333,11 +350,11 @@ class Integers:
         return np.asarray(sum(digit << 2 * i for i, digit in enumerate(digits)))
 
     def add(self, x: Array, y: Array) -> Array:
-        """Return x + y modulo 4^count: a bootstrap with two tables for each block."""
+        """Return x + y modulo 4^count, by one bootstrap with two tables for each block."""
         return self._carried([[a, b] for a, b in zip(x, y, strict=True)])
 
     def multiply(self, x: Array, y: Array) -> Array:
-        """Return x y modulo 4^count: all products of two blocks by one batch, then sums."""
+        """Return x * y modulo 4^count: first all products of two blocks in one batch, then their sums."""
         count = len(x)
         places = [(i, j) for i in range(count) for j in range(count - i)]
         pairs = self._stack([self._pair(x[i], y[j]) for i, j in places])
@@ -349,7 +366,8 @@ class Integers:
         return self._carried(columns[:count])
 
     def less(self, x: Array, y: Array) -> Array:
-        """Return a block that hides 1 if x < y, else 0: by the highest blocks that differ."""
+        """Return a block that encrypts 1 if x < y, else 0. The highest blocks that differ decide."""
+        # For each pair of blocks: 0 if they are equal, 1 if that of x is less, 2 if it is greater.
         orders = self._tables(
             self._stack([self._pair(a, b) for a, b in zip(x, y, strict=True)]),
             lambda m: 0 if m // 4 == m % 4 else 1 if m // 4 < m % 4 else 2,
@@ -360,15 +378,18 @@ class Integers:
         return self._tables(found, lambda m: int(m == 1))[0]
 
     def apply(self, x: Array, f: Callable[[int], int]) -> Array:
-        """Apply f to each block, by one batch."""
+        """Apply f to each block, in one batch."""
         return self._tables(x, f)[0]
 
     def _carried(self, columns: list[list[Array]]) -> Array:
-        """Blocks of the sums of columns, of entries below 4, with carries; the last carry falls away."""
+        """Return one block for each column: the sum of its blocks and of carries from the column before.
+
+        Blocks and carries are below 4. The carries of the last column are dropped.
+        """
         waiting, blocks = [list(column) for column in columns], []
         for i, column in enumerate(waiting):
             while len(column) > 1:
-                some = [column.pop() for _ in range(min(5, len(column)))]  # at most 15
+                some = [column.pop() for _ in range(min(5, len(column)))]  # their sum is at most 15
                 low, carry = self._tables(self.scheme.add(*some), lambda m: m % 4, lambda m: m // 4)
                 column.append(low)
                 if i + 1 < len(waiting):
@@ -377,6 +398,7 @@ class Integers:
         return self._stack(blocks)
 
     def _pair(self, x: Array, y: Array) -> Array:
+        """Return an encryption of 4 x + y."""
         return self.scheme.add(x, x, x, x, y)
 
     def _tables(self, vectors: Array, *tables: Callable[[int], int]) -> list[Array]:
@@ -388,7 +410,10 @@ class Integers:
 
 
 class Result(NamedTuple):
-    """What `run` found: whether messages are right, and their phases' deviation, measured and by theory."""
+    """Result of `run`: the number of bootstraps, and whether the results are right.
+
+    deviation: the measured standard deviation of phases over q. theory: the expected one.
+    """
 
     bootstraps: int
     table_ok: bool
@@ -398,7 +423,7 @@ class Result(NamedTuple):
 
 
 def run(seed: bytes | None = None, numbers: Sequence[int] = (201, 118)) -> Result:
-    """Square encrypted messages by a table, add two encrypted numbers of 8 bits; on the current device."""
+    """Square encrypted messages by a table, and add two encrypted 8-bit numbers, on the current device."""
     seed = secrets.token_bytes(32) if seed is None else seed
     scheme = SETS["2020"]
     keys = scheme.keygen(derive(seed, "keys"))

@@ -1,10 +1,11 @@
 """Lattice cryptography above the ring: key switching, gadgets, products with gadget ciphertexts.
 
-A ciphertext (RLWE) is a value of batch shape (*batch, k). Its phase is c_0 + c_1 s_1 + ... + c_(k-1) s_(k-1),
-where s_i are the secrets. A ciphertext hides m if its phase is m plus a small noise.
+An RLWE ciphertext c has k components c_0, ..., c_(k-1), in a value of batch shape (*batch, k). Its phase is
+c_0 + c_1 s_1 + ... + c_(k-1) s_(k-1), where s_i are the secrets. It hides m if its phase is m plus a small
+noise.
 
 A key that switches from s' to s consists of ciphertexts under s that hide multiples of s'. A GGSW ciphertext
-of m has batch shape (k, levels, k): row (i, l) is a ciphertext that hides 0, with m g_l added to its
+of m has batch shape (k, levels, k): row (i, l) is a ciphertext that hides 0, with m * g_l added to its
 component i, where g_l are the weights of a gadget.
 """
 

@@ -21,14 +21,15 @@ def gadget(ring: Ring, *, bits: int, levels: int) -> tuple[int, ...]:
     """Return the weights of digits to the base B = 2**bits: g_i is the integer nearest to q / B**i.
 
     Args:
-        ring: a ring of moduli of at most 2**64. Of several, q is the product.
-        bits: of a digit.
-        levels: how many digits; B**levels is at most q.
+        ring: a ring whose moduli are at most 2**64; q is their product.
+        bits: how many bits a digit has.
+        levels: how many digits. B**levels must be at most q, and at most 2**64 if there are several moduli.
 
     Returns the ints g_1, ..., g_levels; halves are rounded up.
 
     Raises:
-        ParameterError: `ring` is not a Ring or has a modulus above 2**64, or B**levels is above q.
+        ParameterError: `ring` is not a Ring or has a modulus above 2**64; or bits or levels is below 1 or too
+            large.
 
     Cost: a few operations on Python ints for each level.
     Source: Chillotti et al. 2018/421, section 3.3; docs/math.md, "Gadget decomposition".
@@ -44,23 +45,23 @@ def decompose(a: Poly, *, bits: int, levels: int, out: Poly | None = None) -> Po
     """Compute the digits of each coefficient to the base B = 2**bits, most significant first.
 
     A coefficient x in [0, q) is scaled to y = floor((2 x B**levels + q) / (2 q)). Its digits are the unique
-    d_i in [-B/2, B/2) with sum d_i B**(levels - i) = y modulo B**levels. With the weights g of gadget(),
-    |x - sum d_i g_i| <= q / (2 B**levels) + levels B / 4 modulo q.
+    d_i in [-B/2, B/2) with sum d_i B**(levels - i) = y modulo B**levels. The sum of d_i g_i, with the weights
+    g_i of gadget(), is close to x: modulo q, |x - sum d_i g_i| <= q / (2 B**levels) + levels B / 4.
 
     Args:
-        a: a value. Of several moduli q is the product.
-        bits: of a digit.
-        levels: how many digits; B**levels is at most q, and 2**64 in a ring of several moduli.
+        a: a value; q is the product of its moduli.
+        bits: how many bits a digit has.
+        levels: how many digits. B**levels must be at most q, and at most 2**64 if there are several moduli.
         out: a Poly of the ring with batch shape (*batch, levels) to write into.
 
-    Returns a value of a's ring, (*batch, levels), in coefficients.
+    Returns a value of a's ring, of batch shape (*batch, levels), in coefficients.
 
     Raises:
-        ParameterError: a modulus above 2**64, or too many or too long digits. OutputError: `out` cannot take
-            the result.
+        ParameterError: a modulus is above 2**64, or bits or levels is below 1 or too large.
+        OutputError: `out` cannot take the result.
 
-    Cost: one pass; an inverse transform of an evaluated value. Of several moduli a conversion to one of
-    B**levels, and of the digits to all moduli.
+    Cost: one pass over the coefficients. An evaluated value first takes an inverse transform. If there are
+    several moduli, y is computed by a basis conversion, and the digits are reduced modulo each of them.
     Source: Chillotti et al. 2018/421, section 3.3; Joye 2021/1402, section 3; docs/math.md, "Gadget
     decomposition".
 
@@ -75,15 +76,17 @@ def decompose(a: Poly, *, bits: int, levels: int, out: Poly | None = None) -> Po
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Prepared:
-    """GGSW ciphertexts in the form that products read fastest, transforms in doubles; prepare() makes it.
+    """GGSW ciphertexts in the form that products read fastest: transformed in doubles. Made by prepare().
 
-    A key of groups of bits is held as residues, since it is combined before it is transformed.
+    A bootstrapping key for groups of bits (multi_bit_key) is held as residues instead, because its matrices
+    are combined before they are transformed.
 
-    It has `ring`, `shape` (the batch shape of the ciphertexts), `bits` of the digits that it multiplies,
-    `device`, `precision`, and the `error` of a coefficient of one product: `error.bound` is its largest size,
-    which is proven, and `error.std` its standard deviation for uniform digits and ciphertexts, by a model
-    within 10 %. Both count residues, and are 0 if products are exact. It is not a Poly and cannot be pickled,
-    because its numbers are laid out for one device and, on the CPU, one instruction set.
+    Its fields are `ring`; `shape`, the batch shape of the ciphertexts; `bits`, how many bits the digits have
+    that multiply it; `device`; `precision`; and `error`, the error of each coefficient of one product.
+    `error.bound` is the largest absolute error, which is proven. `error.std` is the standard deviation for
+    uniform digits and ciphertexts, from a model that is right within 10 %. Both are errors of residues as
+    integers, and 0 if products are exact. A Prepared is not a Poly and cannot be pickled, because its numbers
+    are laid out for one device and, on the CPU, one instruction set.
 
     >>> import polygpu as pg
     >>> pg.lattice.prepare(pg.Ring(32, 2**32).random((2, 3, 2), seed=1), bits=7)
@@ -91,8 +94,8 @@ class Prepared:
     """
 
     ring: Ring
-    shape: tuple[int, ...]  # the batch shape, (k, levels, k) or (count, k, levels, k)
-    bits: int  # of the digits that multiply it
+    shape: tuple[int, ...]  # the batch shape of the GGSW ciphertexts, see prepare()
+    bits: int  # how many bits the digits have that multiply it
     device: str
     precision: ops.Precision
     error: ProductError
@@ -104,57 +107,72 @@ class Prepared:
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(
-            "a Prepared cannot be copied or pickled; keep the GGSW ciphertexts, and prepare again"
+            "A Prepared cannot be copied or pickled. Keep the GGSW ciphertexts, and prepare them again."
         )
 
     def _for(self, c: Poly, bits: int, name: str) -> ops.Matrices:
-        """Return the matrices for products with c; raise if they are for another ring, device or bits."""
+        """Return the matrices for products with c; raise if they are for another ring, device or `bits`."""
         if self.ring != c.ring:
-            raise RingMismatch(f"{name}: of {self.ring!r}, the ciphertexts of {c.ring!r}")
+            raise RingMismatch(
+                f"{name} is of {self.ring!r}, and the ciphertexts are of {c.ring!r}. Use ciphertexts and "
+                "matrices of one ring."
+            )
         if self.device != c.device:
             raise DeviceError(
-                f"{name}: prepared on {self.device}, the ciphertexts are on {c.device}; prepare it there"
+                f"{name} was prepared on {self.device}, and the ciphertexts are on {c.device}. Prepare it on "
+                "their device."
             )
         if self.device == "cpu" and self._isa != _cpu.isa() and not ops.is_grouped(self.shape):
-            raise DeviceError(f"{name}: prepared for {self._isa}, {_cpu.isa()} is in use; prepare it again")
+            raise DeviceError(
+                f"{name} was prepared for the instruction set {self._isa}, and {_cpu.isa()} is in use. "
+                "Prepare it again."
+            )
         if integer(bits, "bits") != self.bits:
-            raise ParameterError(f"{name}: prepared for digits of {self.bits} bits, bits is {bits}")
+            raise ParameterError(
+                f"{name} was prepared for digits of {self.bits} bits, but bits={bits}. Use bits={self.bits}, "
+                "or prepare it for other bits."
+            )
         return ops.Matrices(self._data, "prepared", self.shape, self.precision)
 
 
 def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Poly | Prepared:
     """Prepare GGSW ciphertexts once for many products, which otherwise prepare them in each call.
 
-    In a ring with a complete transform they are evaluated. In other rings, such as modulo 2**32 and 2**64,
-    they are transformed in doubles. Products with digits are then exact, by a proven bound on the error, or
-    with precision="double" some times as fast and wrong by a stated error, which adds to the noise.
+    If the ring has a complete transform, they are evaluated. In other rings, such as those modulo 2**32 and
+    2**64, they are transformed in doubles. Products are then exact, by a proven bound on the rounding errors.
+    With precision="double" products are several times as fast, but not exact: their error, which
+    `Prepared.error` states, adds to the noise.
 
     Args:
-        ggsw: of batch shape (k, levels, k); for blind_rotate also (count, k, levels, k), for ternary secrets
-            (count, 2, k, levels, k), for groups of g bits (groups, 2**g, k, levels, k). In any domain.
-        bits: of the digits that will multiply them.
-        precision: "exact", or "double" for rings modulo X**n + 1 and 2**32 or 2**64, n a power of two from 32
-            on, and bits up to 31: one transform for each polynomial, whatever its residues. blind_rotate
-            then holds ciphertexts modulo 2**64 as multiples of 2**32, if bits * levels is below 32.
+        ggsw: GGSW ciphertexts in either domain, of batch shape (k, levels, k). For blind_rotate the batch
+            shape is (count, k, levels, k), (count, 2, k, levels, k) for ternary secrets, or
+            (groups, 2**g, k, levels, k) for groups of g bits.
+        bits: how many bits the digits have that will multiply them.
+        precision: "exact" or "double". "double" needs bits <= 31, and a ring modulo X**n + 1 with q = 2**32
+            or 2**64 and n a power of two, at least 32. It takes one transform for each polynomial; "exact"
+            takes several. With "double", blind_rotate rounds ciphertexts modulo 2**64 to multiples of 2**32
+            if bits * levels is below 32.
 
     Returns:
-        The matrices for external_product, cmux and blind_rotate with these bits, on the device of ggsw: with
-        a complete transform an evaluated Poly, else a Prepared. Without one it is ggsw itself if the ring has
-        product="ntt", or if no transform in doubles is proven exact (bits above 30, or moduli of 64 bits and
-        long digits). A Prepared splits each residue in L digits, 16 L bytes for each point; for 7 bits, 6
-        products in a sum and n = 1024, L is 2 modulo 2**32 and 3 modulo 2**64. There are n/2 points, for
-        cyclic rings and other n than powers of two between n and 2n. Keys of groups are combined as integers
-        before they are transformed. Of them a Prepared holds a copy of the residues with "double"; without,
-        the result is ggsw.intt() in each ring.
+        An argument for external_product, cmux and blind_rotate with the same bits, on the device of ggsw:
+
+        - For a key of groups of bits, ggsw.intt(), or with "double" a Prepared with a copy of its residues.
+          The matrices of such a key are combined as integers before they are transformed.
+        - Otherwise, if the ring has a complete transform, ggsw.ntt().
+        - Otherwise, ggsw itself, if the ring has several moduli or was made with product="ntt", or if no
+          transform in doubles is proven exact (for bits above 30, or for 64-bit moduli with long digits).
+        - Otherwise, a Prepared. It splits each residue into L parts, and takes 16 L bytes for each point of
+          the transform. For bits=7, k * levels = 6 and n = 1024, L is 2 modulo 2**32 and 3 modulo 2**64.
+          There are n/2 points, or from n to 2n in cyclic rings and if n is not a power of two.
 
     Raises:
-        ParameterError: another shape, 2**(bits * levels) above q, a Prepared, or a ring or digits that
-            precision="double" does not serve.
-        PrecisionError: "double", and NumPy has no extended precision on this machine.
-        OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+        ParameterError: ggsw is a Prepared or has none of these batch shapes, 2**(bits * levels) is above q,
+            or precision="double" does not support the ring or the digits.
+        PrecisionError: precision is "double", and NumPy has no extended precision on this machine.
+        OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Cost: a transform for each digit of each polynomial; with "double" one in extended precision on the host,
-    about 0.2 ms for n = 2048; a copy of a key of groups.
+    Cost: L transforms for each polynomial. With "double" one transform in extended precision on the host,
+    about 0.2 ms for n = 2048. For a key for groups of bits, only a copy.
     Source: docs/math.md, "Products by FFT" and "Products in doubles".
 
     >>> import polygpu as pg
@@ -170,7 +188,10 @@ def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Pol
     True
     """
     if isinstance(ggsw, Prepared):
-        raise ParameterError(f"ggsw: is prepared already, for digits of {ggsw.bits} bits")
+        raise ParameterError(
+            f"ggsw is already prepared, for digits of {ggsw.bits} bits. Give the GGSW ciphertexts from which "
+            "it was made."
+        )
     data, error = ops.prepare(checked_poly(ggsw, "ggsw"), bits, precision)
     if data is not None:
         return Prepared(ggsw.ring, ggsw.shape, int(bits), ggsw.device, precision, error, data)
@@ -188,36 +209,40 @@ def external_product(
     special: Ring | None = None,
     out: Poly | None = None,
 ) -> Poly:
-    """Multiply by a GGSW ciphertext of m: the phase is m times that of c, plus noise.
+    """Multiply ciphertexts by a GGSW ciphertext of m: the phase is m times that of c, plus noise.
 
-    It is the sum over components i and levels l of digit_l(c_i) ggsw[i, l]. There are two kinds of digits.
-    With `bits` they are those of decompose. With `limbs_per_digit` and `special` they are groups of limbs, as
-    of Poly.digits, modulo T = c.ring.join(special), and the sum is divided by the product P of the special
-    primes and rounded to the nearest. So digits of any size add little noise, if P is about as large as one.
+    The result is the sum over components i and levels l of digit_l(c_i) * ggsw[i, l]. There are two kinds of
+    digits. With `bits` they are those of decompose. With `limbs_per_digit` and `special` they are those of
+    Poly.digits, groups of limbs, modulo T = c.ring.join(special). The sum is then divided by P, the product
+    of the special primes, and rounded to the nearest. If P is about as large as a digit, this adds little
+    noise, however large the digits are.
 
     Args:
-        ggsw: of batch shape (k, levels, k), for the weights that gadget() lists. In a ring with a
-            complete transform it is evaluated. Or the result of prepare(). With `special` it is of T, for the
-            weights P g_j of rns.gadget().
-        c: ciphertexts, (*batch, k); with `bits` of the same ring.
-        bits: of a digit.
-        limbs_per_digit: limbs of a digit, instead of bits.
-        special: the ring of P, with limbs_per_digit.
-        out: a Poly of the ring with c's batch shape to write into; may be c.
+        ggsw: a GGSW ciphertext of batch shape (k, levels, k), or the result of prepare() for one. It must be
+            evaluated if its ring has a complete transform. With `bits` its weights are those of gadget().
+            With `special` it is a value of T, and its weights are P times the factors of rns.gadget().
+        c: ciphertexts of batch shape (*batch, k). With `bits` they have the ring of ggsw.
+        bits: how many bits a digit has.
+        limbs_per_digit: how many limbs form a digit; given instead of `bits`.
+        special: the ring of the special primes; given with limbs_per_digit.
+        out: a Poly of c's ring with c's batch shape to write into; may be c.
 
-    Returns a value of c's shape, in c's domain.
+    Returns a value of c's batch shape, in c's ring and domain.
 
     Raises:
-        ParameterError: shapes or a ring that do not fit, matrices in coefficients where they must be
-            evaluated, or prepared for other bits; digits that are given twice or not at all.
-        RingMismatch: other rings. DeviceError: two devices, or prepared on another device or instruction set.
+        ParameterError: the batch shape of ggsw is not (k, levels, k) with k components of c; the digits do
+            not fit the ring or the levels of ggsw; ggsw is in coefficients although it must be evaluated, or
+            was prepared for another number of bits; or not exactly one kind of digits is given.
+        RingMismatch: the ring of ggsw is not that of c, or with `special` not T.
+        DeviceError: the operands are on two devices, or ggsw was prepared for another device or instruction
+            set.
         OutputError: `out` cannot take the result, or overlaps ggsw.
 
-    Cost: for each ciphertext k levels transforms of digits, k inverse transforms, and k^2 levels products for
-    each point. Without a complete transform, as modulo 2**32, the transforms are in doubles; a ggsw that is
-    not prepared takes k^2 levels transforms more in each call. Where prepare() returns ggsw itself, it is a
-    product of matrices of polynomials, which takes 10 times as long. Of L limbs there are k levels L
-    transforms of digits and k L inverse ones; with p special limbs L + p stands for L.
+    Cost: for each ciphertext and limb, k * levels transforms of digits, k inverse transforms, and k^2 levels
+    products for each point; limbs include the special ones. If the ring has no complete transform, for
+    example modulo 2**32, the transforms are in doubles, and a ggsw that is not prepared takes another k^2
+    levels transforms in each call. In the cases in which prepare() returns ggsw itself, matrices of
+    polynomials are multiplied, which takes 10 times as long.
     Source: Chillotti et al. 2018/421, definition 3.12; Joye 2021/1402, section 4; for groups of limbs Han, Ki
     2019/688, section 3.
 
@@ -242,22 +267,23 @@ def cmux(
     limbs_per_digit: int | None = None,
     special: Ring | None = None,
 ) -> Poly:
-    """Choose by a hidden bit: c0 if the GGSW ciphertext is one of 0, c1 if it is one of 1, plus noise.
+    """Choose by a hidden bit: c0 if the GGSW ciphertext hides 0, c1 if it hides 1, plus noise.
 
-    It is c0 + external_product(ggsw, c1 - c0).
+    The result is c0 + external_product(ggsw, c1 - c0).
 
     Args:
-        ggsw: as in external_product.
-        c0: ciphertexts, (*batch, k).
-        c1: ciphertexts of the same shape; in the other domain they are transformed.
-        bits: of a digit.
-        limbs_per_digit: as in external_product.
-        special: as in external_product.
+        ggsw: see external_product.
+        c0: ciphertexts of batch shape (*batch, k).
+        c1: ciphertexts of the same ring and batch shape. If they are not in c0's domain, they are
+            transformed.
+        bits: how many bits a digit has.
+        limbs_per_digit: see external_product.
+        special: see external_product.
 
-    Returns a value of c0's shape, in c0's domain.
+    Returns a value of c0's batch shape, in c0's ring and domain.
 
     Raises:
-        ParameterError: c1 is of another shape. All else as external_product.
+        ParameterError: the batch shapes of c0 and c1 differ. For all else, see external_product.
 
     Cost: an external product, and two passes over the ciphertexts.
     Source: Chillotti et al. 2018/421, CMux.
@@ -273,11 +299,14 @@ def cmux(
     c0, matrices, way = _of_one_ring(c0, "c0", ggsw, "ggsw", bits, limbs_per_digit, special)
     other = to_domain(c0._operand(checked_poly(c1, "c1")), c0.domain)
     if other._batch != c0.shape:
-        raise ParameterError(f"c1: batch shape {other._batch}, that of c0 is {c0.shape}")
+        raise ParameterError(
+            f"The batch shape of c1 is {other._batch}, and that of c0 is {c0.shape}. Give ciphertexts of the "
+            "same batch shape."
+        )
     return ops.cmux(matrices, c0, other, way)
 
 
-# Seven parameters: three operands, the three of digits, and the memory of the result.
+# Seven parameters: three operands, three for the digits, and the memory of the result.
 def blind_rotate(
     acc: Poly,
     bsk: Poly | Prepared,
@@ -290,41 +319,47 @@ def blind_rotate(
 ) -> Poly:
     """Multiply ciphertexts by X^(e_0 + sum e_i s_i), for a secret s that the key hides.
 
-    It starts from X^e_0 acc. With a key (count, k, levels, k) of single bits acc becomes, for each i from 1
-    on, cmux(bsk[i - 1], acc, X^e_i acc). One of a ternary secret, (count, 2, k, levels, k), has matrices of
-    [s_i = 1] and [s_i = -1]: two such steps, with e_i and -e_i. With one (groups, 2**g, k, levels, k) of
-    multi_bit_key, g at least 2, acc becomes, for each group j, the external product of acc with the sum over
-    S of X^(sum of e_i, i in S) bsk[j, S].
+    First acc is multiplied by X^e_0. The steps after that depend on the batch shape of the key:
+
+      (count, k, levels, k)         for secrets of bits. For i = 1, 2, ..., count, acc becomes
+                                    cmux(bsk[i - 1], acc, X^e_i * acc).
+      (count, 2, k, levels, k)      for ternary secrets. bsk[i - 1] hides two bits: whether s_i = 1, and
+                                    whether s_i = -1. Each i takes two cmux steps, for e_i and -e_i.
+      (groups, 2**g, k, levels, k)  for groups of g >= 2 bits, made by multi_bit_key. For each group j, acc
+                                    becomes its external product with the sum, over all subsets S of the
+                                    group, of X^(sum of e_i for i in S) * bsk[j, S].
 
     Args:
-        acc: ciphertexts, (*batch, k).
-        bsk: the bootstrapping key: matrices as in external_product; a key of groups in any domain. Modulo
-            2**32 or 2**64 prepare() it once; otherwise each call takes about twice as long. A key of groups
-            is fast with precision="double", and takes 5 to 25 times as long without on a core.
-        exponents: integers (*batch, 1 + count), e_0 first, or a shape that broadcasts to that; taken modulo
-            the order of X. For a key of groups there is one for each bit: the last group may be shorter. An
-            array on acc's GPU stays there, and a recorded call reads it at each launch; other arrays are
-            copied to acc's device.
-        bits: of a digit.
-        limbs_per_digit: as in external_product.
-        special: as in external_product.
-        out: a Poly of the ring with acc's batch shape to write into; it must not be an operand.
+        acc: ciphertexts of batch shape (*batch, k).
+        bsk: the bootstrapping key: GGSW ciphertexts as external_product takes them, except that a key for
+            groups may be in either domain. Modulo 2**32 or 2**64 call prepare() once; otherwise each call
+            takes about twice as long. Prepare a key for groups with precision="double"; otherwise each call
+            takes 5 to 25 times as long on a CPU core.
+        exponents: integers of shape (*batch, 1 + count), e_0 first, taken modulo the order of X. The axes
+            before the last broadcast to acc's. For a key for groups, count is the number of bits; the last
+            group may have fewer than g bits. An array on acc's GPU stays there, and a recorded call reads it
+            at each launch. Other arrays are copied to acc's device.
+        bits: how many bits a digit has.
+        limbs_per_digit: see external_product.
+        special: see external_product.
+        out: a Poly of acc's ring with acc's batch shape to write into; it must not be an operand.
 
-    Returns a value of acc's shape, in coefficients.
+    Returns a value of acc's batch shape, in acc's ring and in coefficients.
 
     Raises:
-        ParameterError: exponents of another shape. CoefficientError: exponents that are not integers.
-            All else as external_product.
+        ParameterError: the shape of exponents does not fit. CoefficientError: an exponent is not an integer.
+            For all else, see external_product.
 
-    Cost: an external product for each exponent from e_1 on; on the CPU none for those that are 0. There a
-    ciphertext stays in the cache throughout. On a GPU it stays in the shared memory of one multiprocessor, or
-    of k, in one kernel: for k up to 3 and n from 2**8 to 2**12 (2**11 for 64-bit integers), and prepared with
-    precision="double" for k from 2 to 5, n from 2**9 to 2**12, up to 3 levels and, modulo 2**64, digits of
-    less than 32 bits together. Elsewhere, in rings of several moduli, and in those for which prepare()
-    returns its operand, each step takes several calls. A group saves g - 1 external products for each
-    ciphertext, and adds k^2 levels transforms and 2**g times as many sums of polynomials. On a GPU the
-    transforms of 512 MiB, or of one group of all ciphertexts if that is more, are in memory at a time; groups
-    of more than 8 bits are slow there.
+    Cost: an external product for each of e_1, e_2, ...; on the CPU none for those that are 0. On the CPU a
+    ciphertext stays in the cache throughout. On a GPU there are two cases in which one kernel does all steps
+    and keeps a ciphertext in the shared memory of one multiprocessor, or of k multiprocessors. First: k is at
+    most 3, and n is from 2**8 to 2**12 (2**11 for 64-bit integers). Second: the key is prepared with
+    precision="double", k is from 2 to 5, n is from 2**9 to 2**12, levels is at most 3, and, modulo 2**64,
+    bits * levels is below 32. Otherwise each step takes several launches, for example in rings of several
+    moduli and in rings for which prepare() returns its argument. With a key for groups, each group takes one
+    external product for each ciphertext, and in addition k^2 * levels transforms and 2**g * k^2 * levels sums
+    of polynomials. On a GPU at most 512 MiB of transforms are in memory at a time, or, if they are larger,
+    the transforms of one group for all ciphertexts. Groups of more than 8 bits are slow on a GPU.
     Source: Chillotti et al. 2018/421, algorithm 3; Zhou et al. 2017/735 for groups.
 
     >>> import polygpu as pg
@@ -341,7 +376,7 @@ def blind_rotate(
     return held(ops.blind_rotate(acc, matrices, exponents, way, memory_of(acc._plan, out)), out)
 
 
-# Seven parameters: two operands with their names, and the three of digits.
+# Seven parameters: two operands with their names, and three for the digits.
 def _of_one_ring(
     c: Poly,
     c_name: str,
@@ -351,23 +386,30 @@ def _of_one_ring(
     limbs_per_digit: int | None,
     special: Ring | None,
 ) -> tuple[Poly, ops.Matrices, int | KeySwitch]:
-    """Return ciphertexts, matrices that fit them, and the kind of digits; raise if they do not fit."""
+    """Return ciphertexts, matrices in the ring that products need, and the kind of digits, after checks.
+
+    The kind of digits is `bits`, or the KeySwitch whose digits are groups of limbs.
+    """
     c = checked_poly(c, c_name)
     if (bits is None) == (limbs_per_digit is None) or (limbs_per_digit is None) != (special is None):
         raise ParameterError(
-            "bits, limbs_per_digit, special: give bits, for digits to a base, or the other two, for digits "
-            "that are groups of limbs"
+            "Give either bits, for digits to a base, or both limbs_per_digit and special, for digits that "
+            "are groups of limbs."
         )
     if limbs_per_digit is not None and special is not None:
         if isinstance(matrices, Prepared):
-            raise ParameterError(f"{name}: is prepared for digits of {matrices.bits} bits; give bits instead")
+            raise ParameterError(
+                f"{name} was prepared for digits of {matrices.bits} bits. Give bits instead of "
+                "limbs_per_digit and special."
+            )
         value, P = checked_poly(matrices, name), plan_of(special, "special")
         T = c.ring.join(special)
         way = key_switch_plan(c._plan, P, T._plan, limbs_per_digit)
         if value.ring != T:
             raise RingMismatch(
-                f"{name}: of {value.ring!r}, must be of {T!r}, which is {c_name}.ring.join(special); "
-                f"restrict drops limbs, and {name}[..., :, :d, :] keeps the first d digits"
+                f"{name} is of {value.ring!r}, but it must be of {T!r}, which is "
+                f"{c_name}.ring.join(special). Use restrict to drop limbs, and {name}[..., :, :d, :] to keep "
+                "the first d digits."
             )
         check_one_device(c, value)
         return c, ops.Matrices(value.data, value.domain, value.shape), way
@@ -377,8 +419,8 @@ def _of_one_ring(
     given = checked_poly(matrices, name)
     if set(given.ring.moduli) > set(c.ring.moduli):
         raise RingMismatch(
-            f"{name}: of {given.ring!r}, {c_name} of {c.ring!r}. If it was made with special primes, give "
-            "limbs_per_digit and special instead of bits"
+            f"{name} is of {given.ring!r}, and {c_name} is of {c.ring!r}. If {name} was made with special "
+            "primes, give limbs_per_digit and special instead of bits."
         )
     value = c._operand(given)
     return c, ops.Matrices(value.data, value.domain, value.shape), bits

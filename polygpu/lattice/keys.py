@@ -1,4 +1,4 @@
-"""Keys that switch ciphertexts to another secret, which know their parameters."""
+"""Keys for key switching, each stored with the rings and digits that it was made for."""
 
 from __future__ import annotations
 
@@ -20,25 +20,32 @@ from ..ring import Ring
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class SwitchKey:
-    """A key that switches from a secret s' to s, with its special primes, its digits and its automorphism.
+    """A key that switches from a secret s' to a secret s, with the parameters that it was made for.
 
-    Component j of `value` is (b_j, a_j) with b_j + a_j s = P g_j s' + e_j, where P is the modulus of
-    `special`, g the weights of polygpu.rns.gadget and e_j a small noise. switch_key and rotation_keys make
-    such keys; the constructor wraps those of other libraries.
+    Entry j of `value` is a pair (b_j, a_j) with b_j + a_j * s = P * w_j * s' + e_j. P is the product of the
+    special primes, w_j is the factor that polygpu.rns.gadget(Q, ...) lists for digit j, and e_j is a small
+    noise. switch_key and rotation_keys make such keys; the constructor wraps keys of other libraries.
 
     Args:
-        value: all of the key, (digits, 2), evaluated, of the ring Q.join(special) or one with these moduli in
-            another order.
-        ring: the ring of the values that the key switches. Its moduli are the first ones of Q.
-        special: the ring of P.
-        limbs_per_digit: neighbouring limbs of Q that form a digit; the last digit may have fewer.
-        galois_element: g, if s' and s belong to the automorphism X -> X^g.
-        turned: whether the key goes from s to s(X^(1/g)), so that the automorphism follows the switch.
+        value: the whole key, of batch shape (digits, 2), evaluated. Its ring has the special primes, in any
+            places, and the moduli of Q, in the order of Q. Q is the largest ring whose values the key can
+            switch.
+        ring: the ring of the values to switch. It has the first limbs of Q, or all of them.
+        special: the ring of the special primes.
+        limbs_per_digit: how many neighbouring limbs of Q form a digit; the last digit may have fewer.
+        galois_element: g, if the key is for the automorphism X -> X^g, so that s' = s(X^g).
+        turned: False if the automorphism is applied before the switch: s is then the secret of the
+            ciphertexts. True if it is applied after the switch: s' is then the secret of the ciphertexts.
 
     Raises:
-        RingMismatch: `value` lacks a limb, or a limb is missing before the end of a digit.
-        ParameterError: another batch shape, or a g that is not coprime to 2n (cyclic: to n).
-        DomainError: a value in coefficients.
+        RingMismatch: `value` lacks a limb of `ring` or `special`, or `ring` does not have the first limbs of
+            Q; or the rings differ in degree or kind.
+        ParameterError: the batch shape of `value` is not (digits, 2); `ring` and `special` have moduli with a
+            common factor; limbs_per_digit < 1; galois_element is not coprime to the order of X (2n, in cyclic
+            rings n); or `turned` is True without a galois_element.
+        NotNTTFriendly: ring.join(special) has no complete transform.
+        BadRoot: two of the rings have different roots for the same prime.
+        DomainError: `value` is in coefficients.
 
     Cost: some checks; the value is not copied.
 
@@ -65,41 +72,44 @@ class SwitchKey:
         value = checked_poly(self.value, "value")
         switch = self._switch(self.ring)
         if value.domain != "eval":
-            raise DomainError("value: in coefficients; give it evaluated, as value.ntt()")
+            raise DomainError("value is in coefficients. Give it evaluated, as value.ntt().")
         switch.checked_key(value, "value")
         _set(self, "limbs_per_digit", switch.size)
         if not isinstance(self.turned, bool):
-            raise ParameterError(f"turned: {shown(self.turned)}, must be True or False")
+            raise ParameterError(f"turned={shown(self.turned)} must be True or False.")
         if self.galois_element is not None:
             _set(self, "galois_element", _checked_element(self.ring, self.galois_element))
         elif self.turned:
-            raise ParameterError("turned: True, but galois_element is None; give the g of the automorphism")
+            raise ParameterError(
+                "turned=True needs a galois_element, and it is None. Give the g of the automorphism as "
+                "galois_element."
+            )
 
     def _switch(self, ring: Ring, conversion: Any = "exact") -> ops.KeySwitch:
-        """Return the part of a key switch in this ring that does not depend on values."""
+        """Return the part of a key switch for values of this ring that does not depend on the values."""
         special, whole = plan_of(self.special, "special"), self.value._plan
         return ops.key_switch_plan(plan_of(ring, "ring"), special, whole, self.limbs_per_digit, conversion)
 
     @property
     def device(self) -> str:
-        """Where the key lies, as of Poly.device."""
+        """The device that holds the key, see `Poly.device`."""
         return self.value.device
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole value, which all keys that at() gives share."""
+        """Bytes of the whole value. Keys that at() returns share these bytes."""
         return int(self.value.data.nbytes)
 
     def at(self, ring: Ring) -> SwitchKey:
-        """Return the key for values of fewer limbs; it shares the value of this one.
+        """Return a key that switches values of fewer limbs. It shares `value` with this key.
 
         Args:
-            ring: a ring of the first limbs of the key's ring. It may end inside a digit.
+            ring: the ring of these values. Its limbs are the first ones of Q; the last digit may be cut.
 
         Raises:
-            RingMismatch: a limb is missing before the last one, or the key has it not.
+            RingMismatch: `ring` does not have the first limbs of Q.
 
-        Cost: some microseconds; nothing is copied.
+        Cost: a few microseconds; nothing is copied.
 
         >>> import polygpu as pg
         >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=4))
@@ -113,15 +123,15 @@ class SwitchKey:
         return self._with(ring=ring)
 
     def to(self, device: str | None = None) -> SwitchKey:
-        """Return the key on a device, by default the current one, or itself if it is there already.
+        """Return the key on a device, by default the current one; the same object if it is on it already.
 
         Args:
-            device: as of Poly.to.
+            device: see `Poly.to`.
 
         Raises:
-            BackendUnavailable, OutOfHostMemory, OutOfDeviceMemory: as Poly.to.
+            BackendUnavailable, OutOfHostMemory, OutOfDeviceMemory: see `Poly.to`.
 
-        Cost: a copy of the value. Keys that at() made of one do not share the copies.
+        Cost: a copy of the value. Two keys that share a value (see at) get a copy each.
 
         >>> import polygpu as pg
         >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=2))
@@ -133,7 +143,7 @@ class SwitchKey:
         return self if value is self.value else self._with(value=value)
 
     def cpu(self) -> SwitchKey:
-        """Return the key in host memory, or itself if it is there already.
+        """Return the key in host memory; the same object if it is in host memory already.
 
         Cost: a copy of the value.
 
@@ -146,11 +156,11 @@ class SwitchKey:
         return self.to("cpu")
 
     def _stored(self) -> Poly:
-        """Return what a file keeps: the bodies, if the masks have seeds, else all of the value."""
+        """Return what a file stores: the bodies b_j if the masks a_j have seeds, else the whole value."""
         return self.value if self._masks is None else self.value[:, 0]
 
     def _with(self, **changes: Any) -> SwitchKey:
-        """Return a key with other fields, which are right."""
+        """Return a copy of the key with some fields changed. The new values are not checked."""
         new = object.__new__(SwitchKey)
         for name in _FIELDS:
             _set(new, name, changes[name] if name in changes else getattr(self, name))
@@ -180,7 +190,7 @@ _set = object.__setattr__
 
 
 def _restored(*values: Any) -> SwitchKey:
-    """Return a key from its fields, checked, since a pickle may come from anywhere."""
+    """Return the key with these fields. They are checked, because a pickle may come from anywhere."""
     given = dict(zip(_FIELDS, values, strict=True))
     masks = given.pop("_masks")
     key = SwitchKey(given.pop("value"), **given)
@@ -188,7 +198,10 @@ def _restored(*values: Any) -> SwitchKey:
 
 
 def expanded(bodies: Poly, masks: tuple[bytes, ...], **options: Any) -> SwitchKey:
-    """Return the key with these bodies b_j, and with the masks a_j of these public seeds."""
+    """Return the key with these bodies b_j and with masks a_j drawn from these public seeds.
+
+    options: arguments of SwitchKey.
+    """
     T = bodies.ring
     data = empty(backend(), (len(masks), 2, T.rows, T.n), T.dtype)
     data[:, 0] = bodies.data
@@ -210,31 +223,36 @@ def switch_key(
     sigma: float = 3.2,
     seed: Seed = None,
 ) -> SwitchKey:
-    """Make a key that switches from the secret `other` to the secret `to`: b_j + a_j to = P g_j other + e_j.
+    """Make a key that switches from the secret `other` to the secret `to`.
 
-    With other = to * to it relinearises products.
+    Entry j of the key is (b_j, a_j) with b_j + a_j * to = P * w_j * other + e_j, as in SwitchKey. A key with
+    other = to * to relinearises products of ciphertexts.
 
     Args:
-        to: the secret of the results, in either domain. Of a ring without the special moduli its centred
-            value counts.
-        other: the secret of the values that are switched; as `to`.
+        to: the secret of the results, in either domain. If its ring is not Q.join(special), its centred
+            value is converted to that ring.
+        other: the secret of the values that are switched. Domain and ring are free, as for `to`.
         ring: the ring Q of these values.
-        special: the ring of P, coprime to Q. The noise stays small if P is about as large as a digit.
-        limbs_per_digit: neighbouring limbs of Q that form a digit.
-        sigma: standard deviation of the noise, as of Ring.gaussian.
-        seed: a secret int, bytes or str; by default 32 bytes from the operating system. It is not stored.
-            SHA-256 of it, of the secrets and of the digit's number gives the public seed of each mask a_j,
-            which the key keeps, and the secret seed of each noise e_j.
+        special: the ring of the special primes. They are coprime to Q, and their product is P. The noise
+            stays small if P is about as large as a digit.
+        limbs_per_digit: how many neighbouring limbs of Q form a digit; the last digit may have fewer.
+        sigma: standard deviation of the noise, see Ring.gaussian.
+        seed: a secret int, bytes or str; by default 32 bytes from the operating system. It is not stored. For
+            each digit j it is hashed with the secrets and j by SHA-256 into two seeds: a public seed for
+            the mask a_j and a secret seed for the noise e_j. The key stores the public seeds.
 
     Returns:
         A SwitchKey on the current device.
 
     Raises:
         NotNTTFriendly: Q.join(special) has no complete transform.
-        RingMismatch, BadRoot: rings that do not fit.
-        ParameterError: moduli with a common factor, limbs_per_digit < 1, or a wrong sigma or seed.
+        RingMismatch: `special` or the ring of a secret differs from `ring` in degree or kind.
+        BadRoot: two of the rings have different roots for the same prime.
+        ParameterError: a modulus of `ring` and one of `special` have a common factor, limbs_per_digit < 1, or
+            sigma or seed is outside the rules of Ring.gaussian.
 
-    Cost: with d digits and k limbs of Q and P, d k uniform rows and d k forward transforms.
+    Cost: with d digits, and k limbs in Q and P together: d * k limbs of uniform residues, and d * k forward
+    transforms.
     Source: Han, Ki 2019/688, section 3.
 
     >>> import polygpu as pg
@@ -249,7 +267,7 @@ def switch_key(
     return maker.key(maker.to, maker.secret(other, "other"), "switch")
 
 
-# Eight parameters: those of switch_key, and two of rotations.
+# Eight parameters: six that switch_key has too, and two for rotations only.
 def rotation_keys(
     secret: Poly,
     galois_elements: Iterable[int],
@@ -261,27 +279,30 @@ def rotation_keys(
     sigma: float = 3.2,
     seed: Seed = None,
 ) -> dict[int, SwitchKey]:
-    """Make keys that rotate ciphertexts: for each g one that switches from s(X^g) to s.
+    """Make keys that rotate ciphertexts: for each g, a key that switches from s(X^g) to s.
 
     Args:
-        secret: s, as `to` of switch_key.
-        galois_elements: the g; they count modulo the order of X, so that -1 is 2n - 1 (cyclic: n - 1).
-            5^k turns the slots of CKKS and BFV left by k.
-        ring: as in switch_key; or a dict that names for each g the largest ring that needs the key.
-        special: as in switch_key.
-        limbs_per_digit: as in switch_key.
-        turned: make keys from s to s(X^(1/g)), with which the automorphism follows the switch.
-        sigma: as in switch_key.
-        seed: as in switch_key. Keys of different g share no mask and no noise.
+        secret: s, with the rules of `to` in switch_key.
+        galois_elements: the exponents g of the automorphisms X -> X^g, taken modulo the order of X (2n, in
+            cyclic rings n), so that -1 stands for 2n - 1. g = 5^k rotates the slots of CKKS and BFV to the
+            left by k places.
+        ring: see switch_key; or a dict from each g to the largest ring in which the key of g is needed.
+        special: see switch_key.
+        limbs_per_digit: see switch_key.
+        turned: True makes keys that switch from s to s(X^(1/g)). With these the automorphism is applied after
+            the switch.
+        sigma: see switch_key.
+        seed: see switch_key. Keys of different g have different masks and noise.
 
     Returns:
-        A dict from each g, in [0, 2n) (cyclic: [0, n)), to its SwitchKey on the current device.
+        A dict from each g, reduced to [0, 2n) (in cyclic rings to [0, n)), to its SwitchKey on the current
+        device.
 
     Raises:
-        ParameterError: a g that is not coprime to 2n (cyclic: to n), or a dict of rings without a g. All else
-            as switch_key.
+        ParameterError: a g is not coprime to the order of X, or `ring` is a dict that lacks a g. For all
+            else, see switch_key.
 
-    Cost: for each g that of switch_key and a permutation.
+    Cost: for each g, that of switch_key and of a permutation.
     Source: Halevi, Shoup 2018/244, section 4.
 
     >>> import polygpu as pg
@@ -303,7 +324,10 @@ def rotation_keys(
     for given in elements:
         of = ring.get(given) if isinstance(ring, Mapping) else ring
         if of is None:
-            raise ParameterError(f"ring: has no ring for the galois element {shown(given)}")
+            raise ParameterError(
+                f"ring has no entry for the Galois element {shown(given)}. Add the ring of its key to the "
+                "dict."
+            )
         plan_of(of, "ring")
         g = _checked_element(of, given)
         if g in keys:
@@ -321,7 +345,7 @@ def rotation_keys(
 
 
 class _Maker:
-    """Makes keys of one ring, with masks and noise that no two keys share."""
+    """A maker of keys for one ring. No two of its keys share a mask or noise."""
 
     def __init__(
         self, to: Poly, ring: Ring, special: Ring, limbs_per_digit: int, sigma: float, seed: Seed
@@ -340,15 +364,16 @@ class _Maker:
         self.state.update(_limb(self.to))
 
     def secret(self, x: Poly, name: str) -> Poly:
-        """Return a secret in the ring of the keys, evaluated, on the current device."""
+        """Return a secret converted to the ring of the keys, evaluated, on the current device."""
         x = checked_poly(x, name).to()
         return (x if x.ring == self.T else x.convert(self.T)).ntt()
 
     def seeds(self, label: str, g: int | None, other: Poly) -> list[tuple[bytes, bytes]]:
-        """Return for each digit the public seed of the mask and the secret one of the noise.
+        """Return, for each digit, the public seed of its mask and the secret seed of its noise.
 
-        A limb of each secret is part of what is hashed: keys of other secrets have other masks, even if a
-        seed comes again. A rotation's other secret follows from g.
+        One limb of each secret is hashed too, so that keys for different secrets have different masks even if
+        the user gives the same seed. For a rotation, g is hashed instead of the secret `other`, which follows
+        from g.
         """
         state = self.state.copy()
         state.update(repr((label, g)).encode())
@@ -365,10 +390,14 @@ class _Maker:
         return made
 
     def key(self, to: Poly, other: Poly, label: str, **options: Any) -> SwitchKey:
-        """Make the key from `other` to `to`, both in the ring of the keys and evaluated."""
+        """Make the key that switches from `other` to `to`. Both are evaluated, in the ring of the keys.
+
+        label: the kind of the key, which is hashed into its seeds. options: arguments of SwitchKey.
+        """
         seeds = self.seeds(label, options.get("galois_element"), other)
         P, own = self.special.modulus, self.ring.rows
-        # P g_j is P modulo the limbs of digit j, and 0 modulo all other moduli.
+        # P * w_j is P modulo the limbs of digit j, and 0 modulo all other moduli. So P * w_j * other equals
+        # `scaled` in the rows of these limbs, and is 0 in all other rows. Only these rows are added to b_j.
         scaled = other.scale_by(limbs=[P % q if i < own else 0 for i, q in enumerate(self.T.moduli)])
         minus = -to
         data = empty(backend(), (len(seeds), 2, self.T.rows, self.T.n), self.T.dtype)
@@ -378,7 +407,7 @@ class _Maker:
             noise = self.T.gaussian(self.sigma, seed=hidden)
             fma(mask, minus, noise.ntt(out=noise), out=_evaluated(self.T, data[j, 0]))
             rows = slice(part[0], part[-1] + 1)
-            limbs = self.T[rows]  # whose residues may have a narrower word
+            limbs = self.T[rows]  # a ring whose dtype may be narrower than that of T
             body, more = (limbs.from_residues(x[rows], domain="eval") for x in (data[j, 0], scaled.data))
             data[j, 0, rows] = (body + more).data
         value, size = _evaluated(self.T, data), self.switch.size
@@ -396,7 +425,7 @@ def _evaluated(ring: Ring, data: Array) -> Poly:
 
 
 def _checked_element(ring: Ring, g: object) -> int:
-    """Return a Galois element modulo the order of X; raise unless it is coprime to it."""
+    """Return a Galois element reduced modulo the order of X. Raise ParameterError unless they are coprime."""
     number, quotient = integer(g, "galois_element"), ring._plan.quotient
     multipliers(quotient, (number,), True)
     return number % quotient.order

@@ -1,4 +1,4 @@
-"""LWE vectors, the body first, then the mask: from ciphertexts, to another secret, to another modulus."""
+"""LWE vectors, the body before the mask: extraction from ciphertexts, switching of secrets and of moduli."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from ..poly import Poly, checked_poly
 
 
 def decompose_integers(x: Any, *, q: int, bits: int, levels: int) -> Array:
-    """Compute the digits of integers modulo q to the base B = 2**bits, as decompose does: for LWE vectors.
+    """Compute the digits of integers modulo q to the base B = 2**bits, as `decompose` does for polynomials.
 
-    linalg.matmul of the digits switches the key of LWE vectors. With one level the modulus is switched to B:
-    the digit is x B / q, rounded, modulo B.
+    To switch LWE vectors to another secret, multiply the digits by a key with linalg.matmul. With levels=1
+    the digit is x * B / q, rounded, modulo B: this switches the modulus from q to B.
 
     Args:
-        x: integers of any dtype and size, of NumPy or CuPy, or nested lists; taken modulo q.
+        x: integers, taken modulo q: an array of NumPy or CuPy of any integer dtype, or a nested list.
         q: a modulus from 2 to 2**64.
-        bits: of a digit.
+        bits: how many bits a digit has.
         levels: how many digits; B**levels is at most q.
 
-    Returns int64, (*x.shape, levels), in [-B/2, B/2), on x's device.
+    Returns int64 of shape (*x.shape, levels), in [-B/2, B/2), on x's device.
 
     Raises:
-        ParameterError: q outside its range, or B**levels is above q. CoefficientError: no integers.
+        ParameterError: q is outside its range, bits or levels is below 1, or B**levels is above q.
+        CoefficientError: x holds something other than integers.
 
-    Cost: a pass to reduce x, one for the digits, and a copy to int64.
-    Source: as in decompose.
+    Cost: a pass to reduce x, and a pass for the digits.
+    Source: see decompose.
 
     >>> decompose_integers([0x12345678, -1], q=2**32, bits=8, levels=2).tolist()
     [[18, 52], [0, 0]]
@@ -36,21 +37,23 @@ def decompose_integers(x: Any, *, q: int, bits: int, levels: int) -> Array:
 
 
 def extract(c: Poly, i: int) -> Array:
-    """Extract LWE vectors that hide coefficient i of what ciphertexts hide: the body first, then the mask.
+    """Extract LWE vectors that hide coefficient i of the messages of ciphertexts.
 
-    Their phase is body + <mask, s>, with s the coefficients of the secrets, one secret after the other. It is
-    coefficient i of c's phase.
+    A vector is the body followed by the mask. Its phase is body + <mask, s>, where s lists the coefficients
+    of the secrets, one secret after the other. This phase equals coefficient i of c's phase.
 
     Args:
-        c: ciphertexts, (*batch, k), k at least 2, modulo one q of at most 2**64.
-        i: the number of a coefficient.
+        c: ciphertexts of batch shape (*batch, k), k at least 2, in a ring of one modulus q <= 2**64.
+        i: the index of a coefficient, in [0, n).
 
-    Returns residues (*batch, 1 + (k - 1) n) of the ring's dtype, on c's device.
+    Returns residues of shape (*batch, 1 + (k - 1) n) and of the ring's dtype, on c's device.
 
     Raises:
-        ParameterError: c is of another batch shape or has several moduli, or there is no such coefficient.
+        ParameterError: c does not have at least two components, its ring has several moduli or is not modulo
+            X^n + 1 or X^n - 1, or i is outside [0, n).
 
-    Cost: a copy; an inverse transform of evaluated values. Source: Chillotti et al. 2018/421, SampleExtract.
+    Cost: a copy; evaluated values also take an inverse transform.
+    Source: Chillotti et al. 2018/421, SampleExtract.
 
     >>> import polygpu as pg
     >>> pg.lattice.extract(pg.Ring(4, 17)([[9, 8, 0, 0], [1, 2, 3, 4]]), 1).tolist()
@@ -62,25 +65,28 @@ def extract(c: Poly, i: int) -> Array:
 def lwe_switch(x: Any, key: Any, *, q: int, bits: int, levels: int, out: Any = None) -> Array:
     """Switch LWE vectors to another secret, by a key that lwe_switch_key made.
 
-    It is (x_0, 0, ..., 0) plus the sum over i and l of digit_l(x_(i + 1)) key[i levels + l], modulo q.
+    The result is (x_0, 0, ..., 0) plus the sum over i and l of digit_l(x_(i + 1)) * key[i * levels + l],
+    modulo q. Digits are to the base B = 2**bits, as in decompose_integers.
 
     Args:
-        x: vectors (*batch, m + 1): integers as in linalg.matmul.
-        key: (m levels, n + 1), on x's device.
+        x: LWE vectors of shape (*batch, m + 1), the body first: integers, see linalg.matmul.
+        key: the key, of shape (m * levels, n + 1), on x's device.
         q: a modulus from 2 to 2**64.
-        bits: of a digit.
+        bits: how many bits a digit has.
         levels: how many digits; B**levels is at most q.
         out: a C-contiguous array of the result's shape and dtype to write into; may be x.
 
-    Returns residues (*batch, n + 1) on x's device, uint32 for q <= 2**32, else uint64.
+    Returns residues of shape (*batch, n + 1) on x's device, uint32 for q <= 2**32, else uint64.
 
     Raises:
-        ParameterError: shapes that do not fit, q outside its range, or B**levels above q.
-        CoefficientError: no integers. DeviceError: x and key on two devices.
+        ParameterError: the shapes of x and key do not fit, q is outside its range, or B**levels is above q.
+        CoefficientError: x or key holds something other than integers. DeviceError: x and key are on two
+            devices.
         OutputError: `out` cannot take the result, or overlaps the key.
 
-    Cost: a pass for the digits, and m levels (n + 1) products for each vector: of bytes, if bits is at most
-    8, else of pairs of bytes up to 16, else of words; on the CPU of words too for fewer than 48 vectors.
+    Cost: a pass for the digits, and m * levels * (n + 1) products for each vector. Digits are multiplied as
+    bytes if bits is at most 8, as pairs of bytes if it is at most 16, else as words. On the CPU they are
+    multiplied as words also if there are fewer than 48 vectors or q is a power of two.
     Source: Chillotti et al. 2018/421, section 2.4; docs/math.md, "Gadget decomposition".
 
     >>> import numpy as np, polygpu as pg
@@ -96,27 +102,33 @@ def lwe_switch(x: Any, key: Any, *, q: int, bits: int, levels: int, out: Any = N
 
 
 def lwe_modulus_switch(x: Any, *, q: int, to: int, centered_mean: bool = False) -> Array:
-    """Round LWE vectors to a power of two as modulus: take for each entry the nearest multiple of q / to.
+    """Switch LWE vectors from the modulus q to the modulus `to`, a power of two, by rounding.
 
-    An entry becomes floor((2 x to + q) / (2 q)) modulo `to`. With bits as the secret each mask's rounding
-    error counts half of the time. So centered_mean adds half of the sum of these errors to the body before
-    it is rounded, which halves their variance: from n / 24 to n / 48, beside 1 / 12 of the body itself,
-    in units of the new modulus.
+    An entry x becomes floor((2 * x * to + q) / (2 * q)) modulo `to`, which is x * to / q rounded. If the
+    secret consists of random bits, the rounding error of a mask entry enters the phase only if the secret's
+    bit at this place is 1, that is half of the time. centered_mean=True adds half of the sum of these errors
+    to the body before the body is rounded. That halves the variance that the errors cause, from n / 24 to
+    n / 48 for n mask entries, measured in units of the result. Rounding the body itself adds 1 / 12 to the
+    variance in both cases.
 
     Args:
-        x: vectors (*batch, n + 1), as in lwe_switch; without centered_mean integers of any shape.
+        x: LWE vectors of shape (*batch, n + 1), the body first, see lwe_switch. Without centered_mean,
+            integers of any shape.
         q: a modulus from 2 to 2**64.
-        to: a power of two of at most q and 2**32; 2N for blind_rotate.
-        centered_mean: as above. The errors are added up in parts of 2**-20, or less if q is small.
+        to: a power of two from 2 to 2**32, at most q. For blind_rotate it is 2N, with N the ring's degree.
+        centered_mean: whether to correct the body as above. The errors are summed with 20 bits after the
+            binary point, or fewer if q is small.
 
     Returns int64 of x's shape in [0, to), on x's device.
 
     Raises:
-        ParameterError: q or `to` outside its range. CoefficientError: no integers.
+        ParameterError: q or `to` is outside its range, centered_mean is not a bool, or it is True and x is a
+            single number.
+        CoefficientError: x holds something other than integers.
 
-    Cost: some passes over the vectors.
-    Source: Chillotti et al. 2018/421, algorithm 9; the mean of the errors: TFHE-rs, Zama, whose failure
-    probabilities suppose it.
+    Cost: a few passes over the vectors.
+    Source: Chillotti et al. 2018/421, algorithm 9. centered_mean is from TFHE-rs (Zama), whose failure
+    probabilities assume it.
 
     >>> import polygpu as pg
     >>> pg.lattice.lwe_modulus_switch([0, 2**20, 2**31, 2**32 - 1], q=2**32, to=2048).tolist()

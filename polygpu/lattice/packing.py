@@ -1,4 +1,4 @@
-"""Many messages in one ciphertext and back: LWE vectors in a ring, packing, traces, expansion of queries."""
+"""Many messages in one ciphertext, and back: embedded LWE vectors, packing, traces, expansion of queries."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from .switch import checked_ciphertext, checked_key, checked_rotations, key_swit
 
 
 def embed(x: Any, ring: Ring, *, q: int | None = None) -> Poly:
-    """Return LWE vectors as ciphertexts of a ring: the phase of each one is the phase of its vector at X^0.
+    """Return LWE vectors as ciphertexts of a ring. At X^0 the phase of a ciphertext is that of its vector.
 
-    The first coefficients of the ring's secrets, one secret after the other, are the secret of the vectors,
-    and those after them are of no influence. Other coefficients of the phase are of no use. With `q` an entry
-    x becomes floor((2 x Q + q) / (2 q)): so phases are multiplied by Q / q. extract(embed(x, ring), 0) is x,
-    for one modulus and 1 + n entries.
+    The secret of the vectors has m entries, one for each mask entry. The coefficients of the ciphertexts'
+    secrets, listed one secret after the other, must begin with these m entries; what follows them does not
+    matter. The coefficients of the phase other than that at X^0 are meaningless. With `q`, an entry x becomes
+    floor((2 * x * Q + q) / (2 * q)), where Q is the ring's modulus. This multiplies phases by Q / q. If the
+    ring has one modulus and vectors have 1 + n entries, extract(embed(x, ring), 0) is x.
 
     Args:
-        x: vectors (*batch, 1 + m), the body first: integers of any dtype, size and sign.
+        x: LWE vectors of shape (*batch, 1 + m), the body first: integers of any dtype, size and sign.
         ring: the ring of the result, of any moduli up to 2**64.
-        q: the modulus of the vectors, from 2 to 2**64, such as 2**32. By default x are residues modulo Q.
+        q: the modulus of the vectors, from 2 to 2**64, such as 2**32. By default the modulus is Q.
 
-    Returns a value in coefficients, (*batch, 1 + ceil(m / n)), at least 2 components; on the current device,
-    or on the GPU where x lies.
+    Returns a value in coefficients, of batch shape (*batch, 1 + max(1, ceil(m / n))). It is on the GPU that
+    holds x, or else on the current device.
 
     Raises:
-        ParameterError: x has no axis, or one without entries; q outside its range; or a modulus of `ring`
-            above 2**64.
+        ParameterError: x has no axis, or its last axis is empty; q is outside its range; or `ring` has a
+            modulus above 2**64, or is not modulo X^n + 1 or X^n - 1.
         CoefficientError: x holds something other than integers.
 
-    Cost: a pass; with q a conversion of 1 + ceil(m / n) polynomials.
+    Cost: a pass over x. With `q`, 1 + ceil(m / n) polynomials are converted to the ring.
     Source: Chen, Dai, Kim, Song 2020/015, section 3.2.
 
     >>> import polygpu as pg
@@ -50,40 +51,47 @@ def embed(x: Any, ring: Ring, *, q: int | None = None) -> Poly:
     """
     plan, given = plan_of(ring, "ring"), as_integers(x, "x")
     if plan.basis.wide:
-        raise ParameterError(f"ring: {ring!r} has a modulus above 2**64; LWE vectors have words as entries")
+        raise ParameterError(
+            f"ring is {ring!r}, which has a modulus above 2**64. Use smaller moduli, because the entries of "
+            "LWE vectors are words."
+        )
     if given.ndim < 1 or not given.shape[-1]:
         raise ParameterError(
-            f"x: shape {given.shape}; the last axis must be that of a vector, the body first"
+            f"The shape of x is {given.shape}. Its last axis must hold the entries of a vector, the body "
+            "first."
         )
     moduli = plan.moduli
     if q is not None:
         modulus = integer(q, "q")
         if not 2 <= modulus <= 1 << 64:
-            raise ParameterError(f"q: {shown(modulus)} must be from 2 to 2**64")
+            raise ParameterError(f"q={shown(modulus)} must be from 2 to 2**64.")
         moduli = (modulus,)
     return as_poly(ring, ops.embed(ops.vectors(given, moduli), plan), None)
 
 
 def pack(c: Any, keys: Mapping[int, SwitchKey]) -> Poly:
-    """Pack ciphertexts into one, which has at X^(i n / count) n times what ciphertext i has at X^0.
+    """Pack `count` ciphertexts into one: its phase at X^(i n / count) is n times phase i at X^0.
 
-    All other coefficients of its phase are noise. To remove the factor n, multiply the ciphertexts by the
-    inverse of n modulo Q before. Afterwards it would also multiply the noise of the key switches, which is no
-    multiple of n.
+    Phase i is the phase of ciphertext i. All other coefficients of the result's phase are noise. To avoid the
+    factor n, multiply the ciphertexts by the inverse of n modulo Q before you pack them. Multiplying the
+    result instead would make the noise of the key switches large, because it is not a multiple of n.
 
     Args:
-        c: ciphertexts, (*batch, count, 2), count a power of two from 1 to n. Or LWE vectors as in embed,
-            (*batch, count, 1 + n), modulo the Q of the ring that all keys have, on their device.
-        keys: ordinary keys of rotation_keys for the Galois elements 2**j + 1, j = 1, ..., log2 n: a dict from
-            each to its key. All have the same special primes and digits.
+        c: ciphertexts of batch shape (*batch, count, 2), where count is a power of two from 1 to n. Or LWE
+            vectors of shape (*batch, count, 1 + m), m at most n, see embed. Then all keys have the same
+            ring, the vectors are modulo its modulus Q, and they are in host memory or on the keys' device.
+        keys: a dict from the Galois elements 2**j + 1, j = 1, ..., log2 n, to their keys, made by
+            rotation_keys with turned=False. All keys have the same special primes and limbs_per_digit.
 
-    Returns a value (*batch, 2) in c's domain; of LWE vectors in coefficients.
+    Returns a value of batch shape (*batch, 2), in c's domain, or in coefficients if c holds LWE vectors.
 
     Raises:
-        ParameterError: c has another batch shape, or count is not a power of two up to n; a key is missing,
-            turned or has other parameters; or the ring is not that of X^n + 1, n a power of two.
-        RingMismatch: c's ring has limbs that a key has not. DeviceError: operands on two devices.
-        NotNTTFriendly: a ring without a complete transform.
+        ParameterError: the batch shape of c is not (*batch, count, 2); count is not a power of two from 1 to
+            n; a key is missing, is turned, or differs from the others in special primes or limbs_per_digit;
+            or the ring is not modulo X^n + 1 with n a power of two.
+        RingMismatch: c's ring does not have the first limbs of a key.
+        DeviceError: the operands are on two devices.
+        NotNTTFriendly: the ring has no complete transform.
 
     Cost: count - 1 + log2(n / count) key switches.
     Source: Chen, Dai, Kim, Song 2020/015, algorithms 1 to 3.
@@ -101,8 +109,8 @@ def pack(c: Any, keys: Mapping[int, SwitchKey]) -> Poly:
     """
     given = c if isinstance(c, Poly) else _embedded(c, _checked_keys(keys))
     if given.ndim < 2 or given.shape[-1] != 2:
-        raise ParameterError(f"c: batch shape {given.shape}, must be (*batch, count, 2)")
-    n, count = _checked_ring(given, "c"), _checked_count(given.shape[-2], given.ring.n, "c")
+        raise ParameterError(f"The batch shape of c is {given.shape}. It must be (*batch, count, 2).")
+    n, count = _checked_ring(given, "c"), _checked_count(given.shape[-2], given.ring.n, "c.shape[-2]")
     levels, packing = n.bit_length() - 1, count.bit_length() - 1
     gs = [2**j + 1 for j in range(1, levels + 1)]
     shifts = tuple(n >> j for j in range(1, packing + 1))
@@ -112,17 +120,19 @@ def pack(c: Any, keys: Mapping[int, SwitchKey]) -> Poly:
 def trace(c: Poly, keys: Mapping[int, SwitchKey], count: int) -> Poly:
     """Keep every (n / count)-th coefficient of the phase, times n / count; the others become noise.
 
-    It is the sum over the automorphisms that leave X^(n / count) as it is. For the factor see pack.
+    The result is the sum of c(X^g) over all automorphisms X -> X^g that leave X^(n / count) unchanged. To
+    avoid the factor n / count, multiply c by the inverse of n / count modulo Q first, as in pack.
 
     Args:
-        c: ciphertexts, (*batch, 2).
-        keys: as in pack, for 2**j + 1, j = log2(count) + 1, ..., log2 n.
+        c: ciphertexts of batch shape (*batch, 2).
+        keys: see pack. Only the keys for 2**j + 1, j = log2(count) + 1, ..., log2 n, are needed.
         count: how many coefficients stay: a power of two from 1 to n.
 
-    Returns a value of c's ring, shape and domain.
+    Returns a value of c's ring, batch shape and domain.
 
     Raises:
-        ParameterError: another batch shape, count, key or ring; all else as pack.
+        ParameterError: the last batch axis of c does not have length 2, or count is not a power of two from 1
+            to n. For all else, see pack.
 
     Cost: log2(n / count) key switches.
     Source: Chen, Dai, Kim, Song 2020/015, algorithm 1.
@@ -145,24 +155,27 @@ def trace(c: Poly, keys: Mapping[int, SwitchKey], count: int) -> Poly:
 
 
 def expand(c: Poly, keys: Mapping[int, SwitchKey], count: int) -> Poly:
-    """Return `count` ciphertexts: ciphertext i has at X^0 `count` times what c has at X^i.
+    """Return `count` ciphertexts: at X^0 the phase of ciphertext i is `count` times c's phase at X^i.
 
-    Its coefficient at X^(j count) is `count` times that of c at X^(j count + i), and its other coefficients
-    are noise. For the factor see pack.
+    At X^(j count) the phase of ciphertext i is `count` times that of c at X^(j count + i). All other
+    coefficients are noise. To avoid the factor `count`, multiply c by the inverse of `count` modulo Q first,
+    as in pack.
 
     Args:
-        c: ciphertexts, (*batch, 2).
-        keys: ordinary keys of rotation_keys for n / 2**j + 1, j = 0, ..., log2(count) - 1: those of pack
-            include them.
+        c: ciphertexts of batch shape (*batch, 2).
+        keys: a dict from the Galois elements n / 2**j + 1, j = 0, ..., log2(count) - 1, to their keys, made
+            by rotation_keys with turned=False. The keys for pack include these.
         count: a power of two from 1 to n.
 
-    Returns a value of c's ring and domain, (*batch, count, 2).
+    Returns a value of batch shape (*batch, count, 2), in c's ring and domain.
 
     Raises:
-        ParameterError: another batch shape, count, key or ring; all else as pack.
+        ParameterError: the last batch axis of c does not have length 2, or count is not a power of two from 1
+            to n. For all else, see pack.
 
     Cost: count - 1 key switches.
-    Source: Angel, Chen, Laine, Setty 2018 (IEEE S&P), figure 3, with one automorphism for each pair.
+    Source: Angel, Chen, Laine, Setty 2018 (IEEE S&P), figure 3, with one automorphism for each pair
+    of results.
 
     >>> import polygpu as pg
     >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=2))
@@ -183,19 +196,23 @@ def expand(c: Poly, keys: Mapping[int, SwitchKey], count: int) -> Poly:
 
 
 def rgsw_from_rlwe(c: Poly, relin: SwitchKey) -> Poly:
-    """Return GGSW ciphertexts of m, made of ciphertexts that hide m g_l.
+    """Return GGSW ciphertexts of m, made from ciphertexts that hide m * g_l.
 
-    Row (0, l) is ciphertext l as it is. Row (1, l) hides m g_l s: it is (0, b) plus the key switch of a from
-    s^2 to s, where (b, a) is ciphertext l. Only row 1 gains noise, that of a key switch.
+    g_l are the weights of gadget(). Let (b, a) be ciphertext l. Row (0, l) is (b, a). Row (1, l) hides
+    m * g_l * s: it is (0, b) plus key_switch(a, relin). So rows (0, l) keep their noise, and rows (1, l) gain
+    that of one key switch.
 
     Args:
-        c: ciphertexts, (*batch, levels, 2), of m times the weights of gadget(), such as expand makes them.
-        relin: a key of switch_key that switches from s^2 to s.
+        c: ciphertexts of batch shape (*batch, levels, 2), of which ciphertext l hides m * g_l. expand makes
+            such ciphertexts.
+        relin: a key made by switch_key that switches from s^2 to s.
 
-    Returns a value of c's ring, (*batch, 2, levels, 2), evaluated, for external_product with `bits`.
+    Returns a value of c's ring, of batch shape (*batch, 2, levels, 2), evaluated, for external_product with
+    `bits`.
 
     Raises:
-        ParameterError: another batch shape, or no SwitchKey; all else as key_switch.
+        ParameterError: the batch shape of c is not (*batch, levels, 2), or relin is not a SwitchKey or is a
+            rotation key. For all else, see key_switch.
 
     Cost: a key switch for each ciphertext.
     Source: Menon, Wu 2022/368 (Spiral), section 3.3.
@@ -214,9 +231,9 @@ def rgsw_from_rlwe(c: Poly, relin: SwitchKey) -> Poly:
     """
     c, relin = checked_poly(c, "c"), checked_key(relin, "relin")
     if relin.galois_element is not None:
-        raise ParameterError("relin: a rotation key; switch_key(s, s * s, ...) makes the key of s^2")
+        raise ParameterError("relin is a rotation key. Use switch_key(s, s * s, ...) to make the key of s^2.")
     if c.ndim < 2 or c.shape[-1] != 2:
-        raise ParameterError(f"c: batch shape {c.shape}, must be (*batch, levels, 2)")
+        raise ParameterError(f"The batch shape of c is {c.shape}. It must be (*batch, levels, 2).")
     x = c.ntt()
     moved = key_switch(x[..., 1], relin)
     moved[..., 1] = moved[..., 1] + x[..., 0]
@@ -224,18 +241,25 @@ def rgsw_from_rlwe(c: Poly, relin: SwitchKey) -> Poly:
 
 
 def _embedded(x: Any, keys: Mapping[int, SwitchKey]) -> Poly:
-    """Return LWE vectors as ciphertexts of the ring of all keys, on their device."""
+    """Return LWE vectors as ciphertexts of the ring that all keys share, on the keys' device."""
     if not keys:
-        raise ParameterError("keys: none, so that the ring of the LWE vectors is not known. Use embed")
+        raise ParameterError(
+            "keys is empty, so the ring of the LWE vectors is not known. Use embed to make ciphertexts of "
+            "them."
+        )
     first, *others = keys.values()
     if any(key.ring != first.ring for key in others):
-        raise ParameterError("keys: of several rings, so that of the LWE vectors is not known. Use embed")
+        raise ParameterError(
+            "The entries of keys have different rings, so the ring of the LWE vectors is not known. Use "
+            "embed to make ciphertexts of them."
+        )
     integers = as_integers(x, "c")
     with device(first.device):
         given = embed(integers, first.ring)
     if given.shape[-1] != 2:
         raise ParameterError(
-            f"c: vectors of {integers.shape[-1]} entries, at most n + 1 = {first.ring.n + 1} fit"
+            f"c holds LWE vectors of {integers.shape[-1]} entries, and at most n + 1 = {first.ring.n + 1} "
+            "fit. Use keys of a larger n."
         )
     return given
 
@@ -243,18 +267,25 @@ def _embedded(x: Any, keys: Mapping[int, SwitchKey]) -> Poly:
 def _stepped(
     operation: Any, c: Poly, keys: Mapping[int, SwitchKey], gs: list[int], shifts: tuple[int, ...]
 ) -> Poly:
-    """Return what an operation makes of ciphertexts by automorphisms of these elements, one a step."""
+    """Run pack, trace or expand of polygpu._ops on ciphertexts, after checks of the keys.
+
+    gs: the Galois element of each step. shifts: exponents of the monomials X^shift of the first steps.
+    """
     given = _checked_keys(keys)
     missing = [g for g in gs if g not in given]
     if missing:
         raise ParameterError(
-            f"keys: no key for the Galois elements {missing}. rotation_keys(secret, {gs}, ...) makes all"
+            f"keys has no key for the Galois elements {missing}. Use rotation_keys(secret, {gs}, ...) to "
+            "make all of them."
         )
-    c, _, found = checked_rotations(c, {g: given[g] for g in gs}, "give keys of one kind")
+    c, _, found = checked_rotations(
+        c, {g: given[g] for g in gs}, "Give keys with the same special primes and digits."
+    )
     for g, key in found.items():
         if key.turned or key.galois_element != g:
             raise ParameterError(
-                f"keys[{g}]: must be an ordinary key of X -> X^{g}; make it by rotation_keys"
+                f"keys[{g}] must be a key of X -> X^{g} that is not turned. Use rotation_keys with "
+                "turned=False to make it."
             )
     switches = tuple(key._switch(c.ring) for key in found.values())
     plan = ops.steps_of(c._plan, switches, tuple(gs), shifts)
@@ -264,7 +295,7 @@ def _stepped(
 
 def _checked_keys(keys: object) -> Mapping[int, SwitchKey]:
     if not isinstance(keys, Mapping):
-        raise ParameterError(f"keys: {type(keys).__name__}, must be a dict from Galois elements to keys")
+        raise ParameterError(f"keys must be a dict from Galois elements to keys, not {type(keys).__name__}.")
     for g, key in keys.items():
         checked_key(key, f"keys[{shown(g)}]")
     return keys
@@ -274,12 +305,15 @@ def _checked_ring(c: Poly, name: str) -> int:
     """Return n; raise ParameterError unless the quotient is X^n + 1 with n a power of two."""
     n = c.ring.n
     if c.ring.kind != "negacyclic" or n & (n - 1):
-        raise ParameterError(f"{name}: of {c.ring!r}; packing needs X^n + 1 with n a power of two")
+        raise ParameterError(
+            f"{name} is of {c.ring!r}, but packing needs X^n + 1 with n a power of two. Use a ring with "
+            "kind='negacyclic' and such an n."
+        )
     return n
 
 
 def _checked_count(count: object, n: int, name: str) -> int:
     number = integer(count, name)
     if not 1 <= number <= n or number & (number - 1):
-        raise ParameterError(f"{name}: {shown(number)} must be a power of two from 1 to n = {n}")
+        raise ParameterError(f"{name}={shown(number)} must be a power of two from 1 to n={n}.")
     return number

@@ -1,4 +1,4 @@
-"""Sums and products of ciphertexts with numbers and with each other."""
+"""Sums of ciphertexts and integers, and products of ciphertexts."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from .switch import checked_addend, checked_key
 
 
 def add_constant(c: Poly, x: Any) -> Poly:
-    """Return ciphertexts plus integers: each is added to component 0 of its ciphertext, at X^0.
+    """Return ciphertexts plus integers: each integer is added to component 0 of its ciphertext, at X^0.
 
-    The phase of the result is that of c plus the constant polynomial x. Evaluated ciphertexts stay so: x is
-    added at every point, or to the constant of every leaf if the transform is incomplete.
+    The phase of the result is that of c plus the constant polynomial x. Evaluated ciphertexts stay evaluated:
+    x is added at every point. If the transform is incomplete, x is added to the constant coefficient of every
+    leaf polynomial.
 
     Args:
-        c: ciphertexts, (*batch, k), in either domain.
+        c: ciphertexts of batch shape (*batch, k), in either domain.
         x: ints of any size and sign, taken modulo Q: one int, or a nested list or an array of integers or
             Python ints whose shape broadcasts to (*batch,).
 
-    Returns a new value of c's ring, shape and domain.
+    Returns a new value of c's ring, batch shape and domain.
 
     Raises:
         RingMismatch: c is not a Poly.
@@ -38,7 +39,7 @@ def add_constant(c: Poly, x: Any) -> Poly:
         DeviceError: x is an array on another device than c.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Cost: a copy of c, and one sum for each ciphertext and limb; n / leaf_size sums for evaluated ones.
+    Cost: a copy of c, and one sum for each ciphertext and limb; n / leaf_size sums if c is evaluated.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4, [17, 97])
@@ -51,34 +52,36 @@ def add_constant(c: Poly, x: Any) -> Poly:
     c = checked_poly(c, "c")
     if not c.ndim or not c.shape[-1]:
         raise ParameterError(
-            f"c: batch shape {c.shape}; its last axis must be that of a ciphertext's components, at least "
-            "one. Add an int to a plain value with +"
+            f"The batch shape of c is {c.shape}. Its last axis must hold the components of a ciphertext, at "
+            "least one. Use + to add an int to a value that is not encrypted."
         )
     plan = c._plan
     return c._with(add_to_first(plan.basis, c._data, x, plan.constant_step(c._domain)))
 
 
 def tensor(a: Poly, b: Poly, *, ring: Ring | None = None) -> Poly:
-    """Multiply ciphertexts of two components, and leave three: the phase is c_0 + c_1 s + c_2 s^2.
+    """Multiply ciphertexts of two components. Products have three: their phase is c_0 + c_1 s + c_2 s^2.
 
     Args:
-        a: ciphertexts, (*batch, 2).
-        b: ciphertexts of a's ring and device; batch axes broadcast.
-        ring: the ring of the result, if operands have more limbs than it; see Poly.mul.
+        a: ciphertexts of batch shape (*batch, 2).
+        b: ciphertexts of a's ring, on a's device; batch axes broadcast.
+        ring: the ring of the result, by default that of the operands. The operands may have more limbs; the
+            extra ones are ignored, see Poly.mul.
 
     Returns:
-        (a_0 b_0, a_0 b_1 + a_1 b_0, a_1 b_1), (*batch, 3): in coefficients if both operands are, else
-        evaluated.
+        The three products a_0 * b_0, a_0 * b_1 + a_1 * b_0 and a_1 * b_1, as a value of batch shape
+        (*batch, 3). It is in coefficients if both operands are, else evaluated.
 
     Raises:
-        ParameterError: an operand without an axis of two components, or batch shapes that do not broadcast.
+        ParameterError: the last batch axis of an operand does not have length 2, or the batch shapes do not
+            broadcast.
         NotNTTFriendly: the ring has no complete transform.
-        RingMismatch: operands of different rings, or one that lacks a limb of `ring`.
-        BadRoot: an operand has another root for a modulus of `ring`.
-        DeviceError: operands on two devices.
+        RingMismatch: the operands have different rings, or one of them lacks a limb of `ring`.
+        BadRoot: an operand and `ring` have different roots for the same prime.
+        DeviceError: the operands are on two devices.
 
-    Cost: four products and a sum for each point and limb; of the same object three products. Operands in
-    coefficients are transformed.
+    Cost: four products and a sum for each point and limb, or three products if a and b are the same object.
+    Operands in coefficients are transformed.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4, [17, 97])
@@ -100,21 +103,22 @@ def multiply(
     t = tensor(a, b).
 
     Args:
-        a: ciphertexts, (*batch, 2).
-        b: ciphertexts of a's ring and device; batch axes broadcast.
-        relin: a key of `switch_key` that switches from s^2 to s.
-        add: ciphertexts in the result's shape and domain to add before the division. Its ring is the
-            operands', or has more limbs.
-        rescale: how many limbs at the end of the ring are divided away.
-        ring: the ring of the product, if operands have more limbs than it.
+        a: ciphertexts of batch shape (*batch, 2).
+        b: ciphertexts of a's ring, on a's device; batch axes broadcast.
+        relin: a key made by switch_key that switches from s^2 to s.
+        add: ciphertexts of the result's batch shape and domain, which are added before the division. Their
+            ring may have more limbs than the operands'; the extra ones are ignored.
+        rescale: how many of the ring's last limbs the result drops; it is divided by their product.
+        ring: the ring of the product before limbs are dropped, see tensor.
 
     Returns:
-        A value of the operands' ring without the last `rescale` limbs, (*batch, 2): in coefficients if both
-        operands are, else evaluated.
+        A value of batch shape (*batch, 2), of `ring` without its last `rescale` limbs. It is in coefficients
+        if both operands are, else evaluated.
 
     Raises:
-        ParameterError: no SwitchKey, operands or `add` of other shapes, or rescale outside its range.
-        DomainError: `add` in another domain than the result. All else as tensor and key_switch.
+        ParameterError: relin is not a SwitchKey, the batch shape of an operand or of `add` does not fit, or
+            rescale is outside its range.
+        DomainError: `add` is not in the domain of the result. For all else, see tensor and key_switch.
 
     Cost: that of tensor and of key_switch.
     Source: Han, Ki 2019/688, section 3.
@@ -148,22 +152,23 @@ def inner_product(
     the sum of tensor(a[i], b[i]). `multiply` is the case of one pair.
 
     Args:
-        a: ciphertexts, each (*batch, 2), at least one.
-        b: as many ciphertexts of the same ring and device; all batch axes broadcast.
-        relin: a key of `switch_key` that switches from s^2 to s.
-        add: ciphertexts in the result's shape and domain to add before the division. Its ring is the
-            operands', or has more limbs.
-        rescale: how many limbs at the end of the ring are divided away.
-        ring: the ring of the products, if operands have more limbs than it.
+        a: a sequence of at least one Poly. Each holds ciphertexts of batch shape (*batch, 2).
+        b: a sequence as long as a. All operands have the same ring and device, and
+            their batch axes broadcast.
+        relin: a key made by switch_key that switches from s^2 to s.
+        add: ciphertexts of the result's batch shape and domain, which are added before the division. Their
+            ring may have more limbs than the operands'; the extra ones are ignored.
+        rescale: how many of the ring's last limbs the result drops; it is divided by their product.
+        ring: the ring of the products before limbs are dropped, see tensor.
 
     Returns:
-        A value of the operands' ring without the last `rescale` limbs, (*batch, 2): in coefficients if all
-        operands are, else evaluated.
+        A value of batch shape (*batch, 2), of `ring` without its last `rescale` limbs. It is in coefficients
+        if all operands are, else evaluated.
 
     Raises:
-        ParameterError: no SwitchKey, no operands, not as many of both, operands or `add` of other shapes, or
-            rescale outside its range.
-        DomainError: `add` in another domain than the result. All else as tensor and key_switch.
+        ParameterError: relin is not a SwitchKey, a or b is empty, a and b differ in length, the batch shape
+            of an operand or of `add` does not fit, or rescale is outside its range.
+        DomainError: `add` is not in the domain of the result. For all else, see tensor and key_switch.
 
     Cost: that of tensor for each pair, and of one key_switch.
     Source: Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux 2020/1203, section 5.
@@ -195,19 +200,21 @@ def inner_product(
 def _checked_operands(
     a: Sequence[Poly], b: Sequence[Poly], ring: Ring | None
 ) -> tuple[Ring, tuple[Any, ...], tuple[Any, ...], bool]:
-    """Return the ring of products, evaluated operands as arrays, and whether one was evaluated before."""
+    """Return the ring of the products, evaluated arrays of a and b, and whether an operand was evaluated."""
     for name, operands in (("a", a), ("b", b)):
         if isinstance(operands, Poly) or not isinstance(operands, Sequence) or not operands:
             kind = "an empty sequence" if isinstance(operands, Sequence) else type(operands).__name__
-            raise ParameterError(f"{name}: {kind}. Give a list of ciphertexts, at least one.")
+            raise ParameterError(f"{name} must be a list of at least one ciphertext, not {kind}.")
         for x in operands:
             if checked_poly(x, name).shape[-1:] != (2,):
                 raise ParameterError(
-                    f"{name}: batch shape {x.shape}; the last axis must be of length 2, a ciphertext's "
-                    "components"
+                    f"The batch shape of {name} is {x.shape}. Its last axis must have length 2, the "
+                    "components of a ciphertext."
                 )
     if len(a) != len(b):
-        raise ParameterError(f"a, b: {len(a)} and {len(b)} ciphertexts. Give as many of both.")
+        raise ParameterError(
+            f"The number of ciphertexts is {len(a)} in a and {len(b)} in b. Give the same number in both."
+        )
     given = [*a, *b]
     if ring is not None:
         given = limbs_in(ring, *given)
@@ -216,19 +223,22 @@ def _checked_operands(
     ring = given[0].ring
     if ring._plan.leaf_size != 1:
         raise NotNTTFriendly(
-            f"tensor: {ring!r} has no complete transform; ntt_primes gives moduli that have one"
+            f"{ring!r} has no complete transform, which tensor needs. {ring._plan.where_complete()}"
         )
     try:
         np.broadcast_shapes(*(x.shape for x in given))
     except ValueError:
         shapes = " and ".join(str(x.shape) for x in given)
-        raise ParameterError(f"batch shapes {shapes} do not broadcast") from None
+        raise ParameterError(
+            f"The batch shapes {shapes} do not broadcast. Axes that meet must be of the same length, or of "
+            "length 1."
+        ) from None
     is_evaluated = any(x.domain == "eval" for x in given)
-    made: dict[int, Any] = {}  # of one object once, so that records see that it is one
+    made: dict[int, Any] = {}  # an object that occurs twice gives one array, so that its square is recognised
     arrays = tuple(made[id(x)] if id(x) in made else made.setdefault(id(x), _evaluated(x)) for x in given)
     return ring, arrays[: len(a)], arrays[len(a) :], is_evaluated
 
 
 def _evaluated(a: Poly) -> Any:
-    """Return the evaluated residues, which may have gaps between items."""
+    """Return the evaluated residues; the array may have gaps between its items."""
     return a._data if a.domain == "eval" else ntt(a._with(contiguous(a._data)))._data

@@ -1,4 +1,4 @@
-"""Keys of TFHE: to switch LWE vectors, and gadget ciphertexts of secret bits."""
+"""Keys of TFHE: key-switching keys for LWE vectors, and GGSW ciphertexts of secret bits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .gadget import gadget
 from .products import add_constant
 
 
-# Eight parameters: two secrets, the four of the digits and their modulus, the noise and the seed.
+# Eight parameters: two secrets, three for the digits and their modulus, two for the noise, and the seed.
 def lwe_switch_key(
     to: Any,
     other: Any,
@@ -36,26 +36,30 @@ def lwe_switch_key(
 ) -> Array:
     """Make a key for lwe_switch from the secret `other` to the secret `to`.
 
-    Row i levels + l is a vector under `to` whose phase is other_i g_l + e, with the weights g of gadget().
+    Row i * levels + l of the key is an LWE vector under `to`, with phase other_i * g_l + e. g_l are the
+    weights of gadget() for the base B = 2**bits, and e is noise.
 
     Args:
         to: the secret of the results: n integers, usually bits.
         other: the secret of the vectors that are switched: m integers.
         q: a modulus from 2 to 2**64.
-        bits: of a digit.
+        bits: how many bits a digit has.
         levels: how many digits; B**levels is at most q.
-        sigma: standard deviation of the noise e, as of Ring.gaussian.
-        tuniform: b, for noise as of Ring.tuniform instead; one of both must be given.
-        seed: a secret int, bytes or str; by default 32 bytes from the operating system. Masks and noise have
-            seeds of their own, which are SHA-256 of it, of the parameters and of the secrets.
+        sigma: standard deviation of the noise, if it is that of Ring.gaussian.
+        tuniform: the parameter b, if the noise is that of Ring.tuniform. Give either sigma or tuniform.
+        seed: a secret int, bytes or str; by default 32 bytes from the operating system. It is hashed with the
+            parameters and the secrets by SHA-256 into two seeds, one for the masks and one for the noise.
 
-    Returns residues (m levels, n + 1) on the current device, uint32 for q <= 2**32, else uint64.
+    Returns residues of shape (m * levels, n + 1) on the current device, uint32 for q <= 2**32, else uint64.
 
     Raises:
-        ParameterError: no vector of integers, a modulus or digits outside their range, or a noise that is
-            given twice or not at all.
+        ParameterError: `to` or `other` is not a vector, or has an entry whose absolute value is not below
+            2**31; q, bits, levels or the parameter of the noise is outside its range; or not exactly one of
+            sigma and tuniform is given.
+        CoefficientError: `to` or `other` holds something other than integers.
 
-    Cost: m levels n uniform residues and products. Source: Chillotti et al. 2018/421, section 2.4.
+    Cost: m * levels * n uniform residues, and as many products.
+    Source: Chillotti et al. 2018/421, section 2.4.
 
     >>> import polygpu as pg
     >>> pg.lattice.lwe_switch_key([0, 1, 1], [1, 0], q=2**32, bits=4, levels=3, tuniform=5, seed=1).shape
@@ -77,7 +81,7 @@ def lwe_switch_key(
     return made
 
 
-# Nine parameters: the messages and their secret, the four of digits, the noise and the seed.
+# Nine parameters: the messages and their secret, four for the digits, two for the noise, and the seed.
 def ggsw(
     messages: Any,
     secret: Poly,
@@ -90,34 +94,39 @@ def ggsw(
     tuniform: int | None = None,
     seed: Seed = None,
 ) -> Poly:
-    """Make GGSW ciphertexts of small integers: what external_product, cmux and blind_rotate multiply by.
+    """Make GGSW ciphertexts of small integers, by which external_product, cmux and blind_rotate multiply.
 
-    Row (i, l) is a ciphertext of 0 with m g_l added to its component i. The weights are those of gadget(), or
-    with `special` P times those of rns.gadget(), modulo T = secret.ring.join(special).
+    Row (i, l) of the GGSW ciphertext of m is a ciphertext of 0 with m * g_l added to its component i. The
+    weights g_l are those of gadget(). With `special` the ciphertexts are values of
+    T = secret.ring.join(special), and the weights are P times the factors of rns.gadget(), where P is the
+    product of the special primes.
 
     Args:
-        messages: integers (*batch) below 2**63 in size, such as the bits of a secret, which make a
-            bootstrapping key; for a ternary secret s they are [s_i = 1] and [s_i = -1], (count, 2).
-        secret: s_1, ..., s_k of the ring of the ciphertexts: a Poly of batch shape (k,). With `special` its
-            centred value counts.
-        bits: of a digit.
-        levels: how many digits; B**levels is at most q, and 2**64 in a ring of several moduli.
-        limbs_per_digit: limbs of a digit, instead of bits and levels.
-        special: the ring of P, with limbs_per_digit.
-        sigma: standard deviation of the noise, as of Ring.gaussian.
-        tuniform: b, for noise as of Ring.tuniform instead; one of both must be given.
-        seed: as in lwe_switch_key.
+        messages: integers of shape (*batch,), below 2**63 in absolute value. The bits of a secret make a
+            bootstrapping key. For a ternary secret s, give two bits for each s_i in shape (count, 2): whether
+            s_i = 1, and whether s_i = -1.
+        secret: s_1, ..., s_k, a Poly of batch shape (k,) in the ring of the ciphertexts. With `special` its
+            centred value is converted to T.
+        bits: how many bits a digit has.
+        levels: how many digits. B**levels must be at most q, and at most 2**64 if there are several moduli.
+        limbs_per_digit: how many limbs form a digit; given instead of bits and levels.
+        special: the ring of the special primes; given with limbs_per_digit.
+        sigma: standard deviation of the noise, if it is that of Ring.gaussian.
+        tuniform: the parameter b, if the noise is that of Ring.tuniform. Give either sigma or tuniform.
+        seed: see lwe_switch_key.
 
-    Returns a Poly (*batch, k + 1, levels, k + 1) on the current device, evaluated if the ring has a complete
-    transform, else in coefficients. With `special` it is of T and ready as it is. Otherwise prepare() makes
-    it ready for many products.
+    Returns a Poly of batch shape (*batch, k + 1, levels, k + 1) on the current device, evaluated if the ring
+    has a complete transform, else in coefficients. With `special` it is a value of T, which needs no
+    prepare(). Otherwise call prepare() before many products.
 
     Raises:
-        ParameterError: messages that are too large, another batch shape of the secret, digits outside their
-            range, or digits or a noise that are given twice or not at all. CoefficientError: no integers.
-        RingMismatch, NotNTTFriendly: `special` does not fit, as in switch_key.
+        ParameterError: a message is too large; the batch shape of secret is not (k,); bits, levels,
+            limbs_per_digit or the parameter of the noise is outside its range; or not exactly one kind of
+            digits and one kind of noise is given.
+        CoefficientError: messages holds something other than integers.
+        RingMismatch, NotNTTFriendly: `special` does not fit, see switch_key.
 
-    Cost: for each message (k + 1) levels k uniform polynomials and as many products.
+    Cost: for each message, (k + 1) * levels * k uniform polynomials, and as many products.
     Source: Chillotti et al. 2018/421, definition 3.9.
 
     >>> import polygpu as pg
@@ -128,20 +137,23 @@ def ggsw(
     """
     s = checked_poly(secret, "secret").to()
     if len(s.shape) != 1 or not len(s):
-        raise ParameterError(f"secret: batch shape {s.shape}, must be (k,), one secret for each mask")
+        raise ParameterError(
+            f"The batch shape of secret is {s.shape}. It must be (k,) with k at least 1, one secret for each "
+            "mask."
+        )
     k, numbers = len(s), as_integers(messages, "messages")
     given = [x is not None for x in (bits, levels, limbs_per_digit, special)]
     if given not in ([True, True, False, False], [False, False, True, True]):
         raise ParameterError(
-            "bits, levels, limbs_per_digit, special: give the first two, for digits to a base, or the last "
-            "two, for digits that are groups of limbs"
+            "Give either bits and levels, for digits to a base, or limbs_per_digit and special, for digits "
+            "that are groups of limbs."
         )
     parameters: tuple[Any, ...]
     if limbs_per_digit is not None:
         P, Q = plan_of(special, "special"), s.ring
         assert special is not None
         T = Q.join(special)
-        key_switch_plan(Q._plan, P, T._plan, limbs_per_digit)  # refused now if no product can take the key
+        key_switch_plan(Q._plan, P, T._plan, limbs_per_digit)  # raise now if no product could use the key
         weights = tuple(x * special.modulus for x in rns.gadget(Q, limbs_per_digit=limbs_per_digit))
         s = s.intt().convert(T)
         parameters = "ggsw of limbs", T.__reduce__()[1], weights
@@ -155,16 +167,18 @@ def ggsw(
     noise = _Noise(sigma, tuniform, seed, parameters, s.intt().cpu().data, values)
     shape = (*batch, k + 1, len(weights))
     mask = R.random((*shape, k), seed=noise.seed("mask"))
+    # Encrypt 0: the body is the noise minus the sum of mask_i * s_i.
     made = noise.draw(R, shape) - (mask * s).sum(-1).to()
     rows = stack([made, *(mask[..., i] for i in range(k))], axis=-1)
     products = (values.astype(object)[..., None] * np.array(weights, object)).tolist()
     for i in range(k + 1):
+        # Component i of the rows (i, l). add_constant adds to component 0, and here that is component i.
         place = (..., i, slice(None), slice(i, i + 1))
         rows[place] = add_constant(rows[place], products)
     return rows.ntt(out=rows) if R.leaf_size == 1 else rows
 
 
-# Eight parameters: those of ggsw, and the number of bits in a group.
+# Eight parameters: seven that ggsw has too, and the number of bits in a group.
 def multi_bit_key(
     small: Any,
     secret: Poly,
@@ -176,30 +190,32 @@ def multi_bit_key(
     tuniform: int | None = None,
     seed: Seed = None,
 ) -> Poly:
-    """Make a bootstrapping key that takes `group` bits of a secret in one step of blind_rotate.
+    """Make a bootstrapping key with which one step of blind_rotate takes `group` bits of a secret.
 
-    Entry [j, S] is a GGSW ciphertext of 1 if the bits of group j are those of the number S, the first bit
-    being the lowest, and of 0 for the other S. So the sum over S of [j, S] times X to the power of the sum of
-    those e_i whose bits are set in S is a ciphertext of X^(sum of e_i s_i). Bits that the last group lacks
-    count as 0.
+    Entry [j, S], for group j and a number S from 0 to 2^group - 1, is a GGSW ciphertext. It hides 1 if S is
+    the number that the bits of the group form, the first bit lowest, and otherwise 0. So the sum over S of
+    X^(sum of e_i for bits i set in S) * entry [j, S] hides X^(sum of e_i s_i for i in the group). If the last
+    group has fewer bits, its missing bits count as 0.
 
     Args:
-        small: bits, n of them.
-        secret: as in ggsw.
-        group: how many bits a step takes, from 2 to 8; single bits are messages of ggsw.
-        bits: of a digit.
+        small: the secret of the LWE vectors: n bits.
+        secret: see ggsw.
+        group: how many bits form a group, from 2 to 8. For single bits use ggsw.
+        bits: how many bits a digit has.
         levels: how many digits.
-        sigma: as in ggsw.
-        tuniform: as in ggsw.
-        seed: as in ggsw.
+        sigma: see ggsw.
+        tuniform: see ggsw.
+        seed: see ggsw.
 
-    Returns a Poly (ceil(n / group), 2^group, k + 1, levels, k + 1) in coefficients on the current device:
-    2^group / group times the key of single bits, for a rotation of 1 / group times the steps.
+    Returns a Poly of batch shape (ceil(n / group), 2^group, k + 1, levels, k + 1), in coefficients on the
+    current device, where secret has batch shape (k,). It is 2^group / group times as large as a key of single
+    bits, and a rotation takes 1 / group times as many steps.
 
     Raises:
-        ParameterError: entries that are not bits, or a group outside its range; all else as ggsw.
+        ParameterError: an entry of small is not 0 or 1, or group is outside its range. For all else, see
+            ggsw.
 
-    Cost: that of ggsw for 2^group messages a group.
+    Cost: for each group, that of ggsw for 2^group messages.
     Source: Zhou et al. 2017/735; Joye, Paillier 2022 (CSCML).
 
     >>> import polygpu as pg
@@ -210,22 +226,24 @@ def multi_bit_key(
     """
     size, s = integer(group, "group"), _secret(small, "small")
     if not 2 <= size <= 8:
-        raise ParameterError(f"group: {shown(size)} must be from 2 to 8 bits")
+        raise ParameterError(f"group={shown(size)} must be from 2 to 8 bits. Use ggsw for single bits.")
     if not np.isin(s, (0, 1)).all():
         wrong = s[~np.isin(s, (0, 1))][0]
-        raise ParameterError(f"small: {wrong} is not 0 or 1; encrypt such entries one by one with ggsw")
+        raise ParameterError(
+            f"small contains {wrong}, which is not 0 or 1. Use ggsw to encrypt such entries one by one."
+        )
     groups = -(-len(s) // size)
     own = np.zeros(groups * size, np.int64)
     own[: len(s)] = s
     weights = 1 << np.arange(size)
-    chosen = own.reshape(groups, size) @ weights  # the S that is right
+    chosen = own.reshape(groups, size) @ weights  # for each group, the S whose entry hides 1
     messages = (chosen[:, None] == np.arange(1 << size)).astype(np.int64)
     made = ggsw(messages, secret, bits=bits, levels=levels, sigma=sigma, tuniform=tuniform, seed=seed)
     return made.intt()
 
 
 class _Noise:
-    """Noise of one kind, and seeds of masks and noise that no two keys share."""
+    """The noise of one key, and the seeds of its masks and noise, which no other key shares."""
 
     def __init__(
         self,
@@ -236,7 +254,7 @@ class _Noise:
         *secrets: Any,
     ) -> None:
         if (sigma is None) == (tuniform is None):
-            raise ParameterError("sigma, tuniform: give one of both, for the noise")
+            raise ParameterError("Give exactly one of sigma and tuniform, for the noise.")
         self.sigma, self.b = sigma, tuniform
         self.state = hashlib.sha256(key_of(seed, "polygpu TFHE key 1"))
         self.state.update(repr((parameters, str(sigma), str(tuniform))).encode())
@@ -244,7 +262,7 @@ class _Noise:
             self.state.update(repr(secret.shape).encode() + np.ascontiguousarray(secret).tobytes())
 
     def seed(self, label: str) -> bytes:
-        """Return the seed of a part of the key."""
+        """Return the seed for a part of the key: for the masks or for the noise."""
         state = self.state.copy()
         state.update(label.encode())
         return state.digest()
@@ -262,12 +280,16 @@ def _secret(x: Any, name: str) -> NDArray[np.int64]:
     given = as_integers(x, name)
     values = backend_of(given).to_host(given)
     if values.ndim != 1 or not values.size:
-        raise ParameterError(f"{name}: shape {values.shape}, must be a vector of integers")
+        raise ParameterError(
+            f"The shape of {name} is {values.shape}. It must be a vector of at least one integer."
+        )
     return _as_int64(values, name, 31)
 
 
 def _as_int64(values: Array, name: str, bits: int) -> NDArray[np.int64]:
-    """Return integers as int64; raise ParameterError for one that is not below 2**bits in size."""
+    """Return integers as int64; raise ParameterError unless all are below 2**bits in absolute value."""
     if values.size and max(map(abs, (int(values.min()), int(values.max())))) >= 1 << bits:
-        raise ParameterError(f"{name}: an entry is not below 2**{bits} in size; give smaller integers")
+        raise ParameterError(
+            f"{name} contains an entry that is not below 2**{bits} in absolute value. Give smaller integers."
+        )
     return values.astype(np.int64)

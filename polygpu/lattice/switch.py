@@ -19,11 +19,11 @@ from .keys import SwitchKey
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Hoisted:
-    """A value with the digits that key switches take of it, made once for all of them; `hoist` makes it.
+    """A value together with its digits, which several key switches share; `hoist` makes it.
 
-    `value` is the value, or the ciphertext (*batch, 2). `digits` are the evaluated digits of the value, or of
-    the ciphertext's masks c_1, (*batch, digits). `special`, `limbs_per_digit` and `conversion` are those of
-    `hoist`.
+    `value` is a value, or ciphertexts of batch shape (*batch, 2). `digits` are the digits of the value, or of
+    the ciphertexts' masks c_1, evaluated, with batch shape (*batch, digits). `special`, `limbs_per_digit` and
+    `conversion` are the arguments of `hoist`.
 
     >>> import polygpu as pg
     >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=3))
@@ -55,38 +55,39 @@ class Hoisted:
         )
 
     def _check_key(self, key: SwitchKey, name: str) -> None:
-        """Raise ParameterError unless a key has the special primes and the digits of this."""
+        """Raise ParameterError unless the key has the special primes and limbs_per_digit of this value."""
         for of, own in (("special", self.special), ("limbs_per_digit", self.limbs_per_digit)):
             if getattr(key, of) != own:
                 raise ParameterError(
-                    f"{name}: has another {of} than the hoisted value. Hoist it with special={name}.special "
-                    f"and limbs_per_digit={name}.limbs_per_digit"
+                    f"{name}.{of} differs from that of the hoisted value. Hoist the value with "
+                    f"special={name}.special and limbs_per_digit={name}.limbs_per_digit."
                 )
 
 
 def hoist(x: Poly, *, special: Ring, limbs_per_digit: int, conversion: Precision = "exact") -> Hoisted:
     """Compute the digits of a value once, for many key switches.
 
-    The result takes the place of `x` in `key_switch`; that of a ciphertext (*batch, 2) takes its place in
-    `rotate`, `rotate_many` and `transform`, and has the digits of the mask c_1. So a batch of two values
-    counts as a ciphertext: hoist `x[..., None]` to switch both.
+    If the last batch axis of x has length 2, x is taken as ciphertexts, and their masks c_1 are decomposed.
+    Pass the result in place of x to `rotate`, `rotate_many` or `transform`. Otherwise x itself is decomposed.
+    Pass the result in place of x to `key_switch`. To switch a batch of two values, hoist `x[..., None]`.
 
     Args:
-        x: a value, or ciphertexts (*batch, 2), in either domain.
+        x: a value, or ciphertexts of batch shape (*batch, 2), in either domain.
         special: the ring of the special primes of the keys.
-        limbs_per_digit: the limbs of a digit of the keys.
+        limbs_per_digit: limbs_per_digit of the keys.
         conversion: "exact" or "fast", as in `Poly.convert`, for the digits.
 
     Returns a Hoisted on x's device.
 
     Raises:
-        NotNTTFriendly: Q.join(special) has no complete transform.
-        RingMismatch: `special` is of another degree or kind.
-        BadRoot: `special` has another root for a prime of x's ring.
-        ParameterError: moduli with a common factor, limbs_per_digit < 1, or another word for conversion.
+        NotNTTFriendly: x.ring.join(special) has no complete transform.
+        RingMismatch: `special` differs from x's ring in degree or kind.
+        BadRoot: `special` and x's ring have different roots for the same prime.
+        ParameterError: a modulus of `special` and one of x's ring have a common factor, limbs_per_digit < 1,
+            or conversion is neither "exact" nor "fast".
 
-    Cost: with d digits, l limbs and p special ones: l inverse and d (l + p) - l forward transforms of an
-    evaluated value, and the memory of d (l + p) rows.
+    Cost: with d digits, l limbs of x and p special primes, an evaluated value takes l inverse and
+    d (l + p) - l forward transforms. The digits take the memory of d (l + p) limbs.
     Source: Halevi, Shoup 2018/244, section 4.2.
 
     >>> import polygpu as pg
@@ -117,43 +118,51 @@ def key_switch(
     conversion: Precision = "exact",
     out: Poly | None = None,
 ) -> Poly:
-    """Switch keys (hybrid): return (d_0, d_1) under s that hides a s': d_0 + d_1 s is a s' plus noise.
+    """Switch a value to another secret (hybrid key switching).
 
-    A ciphertext c_0 + c_1 s + c_2 s^2 is relinearised by key_switch(c_2, key, add=(c_0, c_1)) with a key from
-    s' = s^2.
+    The result is a ciphertext (d_0, d_1) under s that hides a * s': d_0 + d_1 * s is a * s' plus noise.
 
-    The result is, bit for bit, that of these steps: a.digits(T, limbs_per_digit=...) with
-    T = a.ring.join(key.special); the sum of digit_j key[j] in T; with `add`, P times that is added; mod_down
-    to the ring of the result, unless `divide` is False.
+    To relinearise ciphertexts c of batch shape (*batch, 3), whose phase is c_0 + c_1 s + c_2 s^2, call
+    key_switch(c[..., 2], key, add=c[..., :2]) with a key that switches from s' = s^2 to s.
+
+    The result is, bit for bit, what these steps give in the ring T = a.ring.join(key.special):
+    a.digits(T, limbs_per_digit=...) makes the digits. The products digit_j * key.value[j] are summed over j.
+    If `add` is given, P times `add` is added, where P is the product of the special primes. mod_down divides
+    by P, unless `divide` is False.
 
     Args:
-        a: a value of the key's ring, or of the first of its limbs, of any batch shape; or what `hoist` makes
-            of it.
-        key: from s' to s, on a's device.
-        add: a value in a's domain to add to the result, (*batch, 2), or (*batch) to add to d_0 alone. It
-            costs less than a sum afterwards. Its ring is a's, or has more limbs, which are ignored.
-        rescale: how many limbs at the end of a's ring are divided away with P. The result, with what is
-            added, is rounded once; `.rescale()` afterwards would round a second time and divide once more.
-        divide: whether to divide by P. If not, the result is P times as large, in T, and results of several
-            key switches can be added up before one division, by `mod_down(ring)`.
+        a: a value of any batch shape, whose ring has the first limbs of the key's Q (see SwitchKey) or all of
+            them; or the result of `hoist` for such a value.
+        key: a key that switches from s' to s, on a's device.
+        add: a value in a's domain that is added to the result: of batch shape (*batch, 2), or (*batch) to add
+            it to d_0 only. This costs less than a sum afterwards. Its ring may have more limbs than a's; the
+            extra ones are ignored.
+        rescale: how many of a's last limbs the result drops. The sum, `add` included, is divided once, by the
+            product of P and these limbs, and rounded once. Calling `.rescale()` on the result instead takes
+            one more division and rounds twice.
+        divide: whether to divide by P. If False, the result is in T and P times as large. Then the results of
+            several key switches can be added and divided together, by `mod_down(ring)`.
         conversion: "exact" or "fast", as in `Poly.convert`, for the digits and for the division by P. The
-            digits of a hoisted value are there already.
+            digits of a hoisted value are already made, so for it only the division matters.
         out: a Poly of the result's ring with batch shape (*batch, 2) to write into.
 
     Returns:
-        A value of a.ring, or of a.ring[:-rescale], (*batch, 2), in a's domain. Its noise is (sum over j of
-        digit_j e_j) / P and a rounding. Without division a value of T, evaluated.
+        A value of batch shape (*batch, 2) in a's domain, of a.ring or, with `rescale`, of a.ring[:-rescale].
+        Its noise is the sum over j of digit_j * e_j, divided by P, plus a rounding error. If `divide` is
+        False, it is an evaluated value of T.
 
     Raises:
-        RingMismatch: a is of another ring, or a limb is missing before its last one.
-        BadRoot: another root for a prime that two of the rings have.
-        ParameterError: no SwitchKey, a hoisted value with other digits, `add` of another shape, rescale
-            outside its range or without a division, or another word for conversion.
-        DomainError: `add` in another domain than a.
-        DeviceError, OutputError: operands on two devices; `out` cannot take the result.
+        RingMismatch: a's ring does not have the first limbs of the key's Q, or `add` lacks a limb of a.
+        BadRoot: two of the rings have different roots for the same prime.
+        ParameterError: `key` is not a SwitchKey; `a` was hoisted as ciphertexts, or with other special primes
+            or limbs_per_digit than the key's; the batch shape of `add` is neither (*batch, 2) nor (*batch);
+            rescale is outside its range, or is not 0 although `divide` is False; or conversion is neither
+            "exact" nor "fast".
+        DomainError: `add` is not in a's domain.
+        DeviceError: the operands are on two devices. OutputError: `out` cannot take the result.
 
-    Cost: with d digits, l limbs and p special ones: l + 2p inverse and d (l + p) + l forward transforms of an
-    evaluated value. The key, 2 d (l + p) rows, is read once.
+    Cost: with d digits, l limbs of a and p special primes, an evaluated value takes l + 2p inverse and
+    d (l + p) + l forward transforms. The key, 2 d (l + p) limbs, is read once.
     Source: Han, Ki 2019/688, section 3; docs/math.md, "Noise of key switches".
 
     >>> import polygpu as pg
@@ -174,8 +183,8 @@ def key_switch(
         hoisted._check_key(key, "key")
         if a.shape != hoisted.digits.shape[:-1]:
             raise ParameterError(
-                f"a: the hoisted ciphertext {a.shape} serves rotations. To switch two values, hoist "
-                "a[..., None]"
+                f"a is a hoisted ciphertext of batch shape {a.shape}, which serves rotations only. To switch "
+                "two values, hoist a[..., None]."
             )
     check_one_device(a, key.value)
     if isinstance(add, Poly):
@@ -184,12 +193,13 @@ def key_switch(
     ring = without_last(a.ring, rescale, "rescale", least=0) if divide else a.ring.join(key.special)
     if not divide and rescale != 0:
         raise ParameterError(
-            f"rescale: {shown(rescale)}, but divide is False. Divide later, by rescale or mod_down"
+            f"rescale={shown(rescale)} must be 0 if divide=False. Divide later, with rescale or mod_down."
         )
     memory, more = (
         memory_of(ring._plan, out),
         None if add is None else checked_addend(a.ring, a.domain, (*a.shape, 2), add),
     )
+    # Four operations: with or without digits that are already made, divided by P or not.
     if hoisted is None and divide:
         value = ops.key_switch(
             a, key.value, switch, None if more is None else more._data, ring._plan, out=memory
@@ -208,20 +218,21 @@ def rotate(
 ) -> Poly:
     """Apply the automorphism X -> X^g of a key to ciphertexts.
 
-    With an ordinary key the result is, bit for bit, (c_0(X^g), 0) + key_switch(c_1(X^g), key). With a turned
-    one it is (c_0, 0) + key_switch(c_1, key), and then X -> X^g.
+    With a key that is not turned, the result is, bit for bit, (c_0(X^g), 0) + key_switch(c_1(X^g), key). With
+    a turned key it is (c_0, 0) + key_switch(c_1, key), to which the automorphism is then applied.
 
     Args:
-        c: ciphertexts, (*batch, 2), or what `hoist` makes of them.
-        key: of rotation_keys.
+        c: ciphertexts of batch shape (*batch, 2), or the result of `hoist` for them.
+        key: a key made by rotation_keys.
         divide: whether to divide by P, as in `key_switch`.
-        conversion: as in `key_switch`.
+        conversion: see `key_switch`.
 
-    Returns a value of c's ring, shape and domain. Without division it is one of c.ring.join(key.special),
-    evaluated, and P times as large.
+    Returns a value of c's ring, batch shape and domain. If `divide` is False, the result is a value of
+    c.ring.join(key.special), evaluated, and P times as large.
 
     Raises:
-        ParameterError: c is of another batch shape, or the key has no galois_element. All else as key_switch.
+        ParameterError: the last batch axis of c does not have length 2, or the key has no galois_element. For
+            all else, see key_switch.
 
     Cost: that of key_switch, two permutations and a sum.
     Source: Halevi, Shoup 2018/244, section 4.
@@ -246,22 +257,23 @@ def rotate_many(
     For each key the result is, bit for bit, that of rotate().
 
     Args:
-        c: ciphertexts, (*batch, 2), or what `hoist` makes of them.
-        keys: of rotation_keys, with the same special primes and digits, and all turned or none. Their rings
-            may differ.
+        c: ciphertexts of batch shape (*batch, 2), or the result of `hoist` for them.
+        keys: keys made by rotation_keys. All have the same special primes, limbs_per_digit and `turned`.
+            Their rings may differ.
         divide: whether to divide by P, as in `key_switch`.
-        conversion: as in `key_switch`.
+        conversion: see `key_switch`.
 
     Returns:
-        A value of c's ring, (len(keys), *batch, 2), in c's domain; of no keys an empty one. Without division
-        it is one of c.ring.join(special), evaluated, and P times as large.
+        A value of batch shape (len(keys), *batch, 2), in c's ring and domain. It is empty if `keys` is empty.
+        If `divide` is False, the result is a value of c.ring.join(special), evaluated, and P times as large.
 
     Raises:
-        ParameterError: c is of another batch shape, a key has no galois_element, keys differ in their
-            parameters, or `keys` is empty and `divide` is False. For all else, see key_switch.
+        ParameterError: the last batch axis of c does not have length 2, a key has no galois_element, keys
+            differ in special primes, limbs_per_digit or `turned`, or `keys` is empty and `divide` is False.
+            For all else, see key_switch.
 
-    Cost: with d digits, l limbs and p special ones: digits and their transforms once, as in key_switch. Each
-    key is read once, and takes 2p inverse and 2l forward transforms for the division.
+    Cost: with l limbs of c and p special primes, the digits are made and transformed once, as in key_switch.
+    For each key, the key is read once, and the division takes 2p inverse and 2l forward transforms.
     Source: Halevi, Shoup 2018/244, section 4.2.
 
     >>> import polygpu as pg
@@ -276,17 +288,25 @@ def rotate_many(
     True
     """
     if not isinstance(keys, Iterable) or isinstance(keys, Mapping):
-        raise ParameterError(f"keys: {type(keys).__name__}, must be a sequence; of a dict give keys.values()")
+        raise ParameterError(
+            f"keys must be a sequence of keys, not {type(keys).__name__}. If it is a dict, give "
+            "keys.values()."
+        )
     c, digits, found = checked_rotations(c, dict(enumerate(keys)))
     all_keys = list(found.values())
     if not all_keys:
         if not divide:
-            raise ParameterError("keys: none, so that the ring of the result is not known. Give a key")
+            raise ParameterError(
+                "keys is empty, so the ring of the result is not known. Give at least one key, or use "
+                "divide=True."
+            )
         return c[None][:0]
     first = all_keys[0]
     for i, key in enumerate(all_keys):
         if key.turned != first.turned:
-            raise ParameterError(f"keys[{i}]: has another turned than keys[0]; rotate by it in its own call")
+            raise ParameterError(
+                f"keys[{i}].turned differs from keys[0].turned. Rotate by keys[{i}] in a call of its own."
+            )
     switches = [key._switch(c.ring, conversion) for key in all_keys]
     elements = [key.galois_element or 0 for key in all_keys]
     values = [key.value for key in all_keys]
@@ -302,8 +322,8 @@ def checked_key(key: object, name: str) -> SwitchKey:
     """Return the key; raise ParameterError unless it is a SwitchKey."""
     if not isinstance(key, SwitchKey):
         raise ParameterError(
-            f"{name}: {type(key).__name__}, must be a SwitchKey; "
-            "SwitchKey(value, ring=Q, special=P, limbs_per_digit=...) makes one of a Poly"
+            f"{name} must be a SwitchKey, not {type(key).__name__}. Use SwitchKey(value, ring=Q, special=P, "
+            "limbs_per_digit=...) to make one from a Poly."
         )
     return key
 
@@ -313,49 +333,55 @@ def checked_ciphertext(c: object) -> Poly:
     x = checked_poly(c, "c")
     if x.shape[-1:] != (2,):
         raise ParameterError(
-            f"c: batch shape {x.shape}; the last axis must be of length 2, a ciphertext's components"
+            f"The batch shape of c is {x.shape}. Its last axis must have length 2, the components of a "
+            "ciphertext."
         )
     return x
 
 
 def checked_rotations(
-    c: Poly | Hoisted, keys: Mapping[Any, SwitchKey], advice: str = "rotate by it in its own call"
+    c: Poly | Hoisted, keys: Mapping[Any, SwitchKey], advice: str = "Rotate by such a key in a separate call."
 ) -> tuple[Poly, Poly | None, dict[Any, SwitchKey]]:
-    """Return a ciphertext, the digits of its mask if it is hoisted, and the checked keys.
+    """Return the ciphertexts, the digits of their masks if they are hoisted (else None), and the keys.
 
-    Keys are rotation keys on the ciphertext's device, with the same special primes and digits. advice: what
-    to do with a key of others.
+    Raise unless all keys are rotation keys, on the ciphertexts' device, and have the same special primes and
+    limbs_per_digit. advice: the end of the message if a key differs from the first one in these two.
     """
     hoisted = c if isinstance(c, Hoisted) else None
     c = checked_ciphertext(c if hoisted is None else hoisted.value)
     found = {i: checked_key(key, f"keys[{i}]") for i, key in keys.items()}
     for i, key in found.items():
         if key.galois_element is None:
-            raise ParameterError(f"keys[{i}]: galois_element is None; rotation_keys makes keys that rotate")
+            raise ParameterError(
+                f"keys[{i}].galois_element is None. Use rotation_keys to make keys that rotate."
+            )
         check_one_device(c, key.value)
         if hoisted is not None:
             hoisted._check_key(key, f"keys[{i}]")
         first, one = next(iter(found.items()))
         for name in ("special", "limbs_per_digit"):
             if getattr(key, name) != getattr(one, name):
-                raise ParameterError(f"keys[{i}]: has another {name} than keys[{first}]; {advice}")
+                raise ParameterError(f"keys[{i}].{name} differs from keys[{first}].{name}. {advice}")
     return c, None if hoisted is None else hoisted.digits, found
 
 
 def checked_addend(ring: Ring, domain: str, shape: tuple[int, ...], add: object) -> Poly:
-    """Return `add` as a value of a ring, after checks of its domain and batch shape (*batch, 2).
+    """Return `add` restricted to `ring`, after checks of its domain and of its batch shape, `shape`.
 
-    Of the shape (*batch) it is what is added to component 0.
+    If `add` has batch shape (*batch), without the last axis, it becomes component 0, and component 1 is 0.
     """
     add = checked_poly(add, "add")
     if add.domain != domain:
-        raise DomainError(f"add: in {add.domain!r}, the result in {domain!r}; evaluate one by .ntt()")
+        raise DomainError(
+            f"add is in the domain {add.domain!r}, and the result is in {domain!r}. Use add.ntt() or "
+            "add.intt() to change it."
+        )
     if add.ring != ring:
         missing = [q for q in ring.moduli if q not in add.ring.moduli]
         if missing or add.ring.n != ring.n or add.ring.kind != ring.kind:
             raise RingMismatch(
-                f"add: of {add.ring!r}, the operands of {ring!r}. Its ring must have all limbs of theirs. "
-                "x.restrict(ring) drops limbs"
+                f"add is of {add.ring!r}, and the operands are of {ring!r}. The ring of add must have all "
+                "limbs of the operands. Use x.restrict(ring) to drop limbs of an operand."
             )
         add = add.restrict(ring)
     if add.shape == shape[:-1]:
@@ -365,7 +391,7 @@ def checked_addend(ring: Ring, domain: str, shape: tuple[int, ...], add: object)
         return pair
     if add.shape != shape:
         raise ParameterError(
-            f"add: batch shape {add.shape}, must be {shape}, as the result, or {shape[:-1]}, which is added "
-            "to component 0"
+            f"The batch shape of add is {add.shape}. It must be {shape}, that of the result, or {shape[:-1]} "
+            "to add to component 0 only."
         )
     return add

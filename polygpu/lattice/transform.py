@@ -1,4 +1,4 @@
-"""Matrices times the slots of ciphertexts: sums of diagonals times rotations."""
+"""Products of matrices with the slots of ciphertexts, computed as sums of diagonals times rotations."""
 
 from __future__ import annotations
 
@@ -28,25 +28,27 @@ if TYPE_CHECKING:
 class LinearTransform:
     """A matrix that acts on the n/2 slots of CKKS: M v is the sum over k of d_k * roll(v, -k).
 
-    The diagonals are encoded once, at a scale, modulo all limbs of `ring` and `special`. `transform`
-    multiplies ciphertexts by them, with baby steps and giant steps: k = g + i with 0 <= i < baby. The babies
-    i share the digits of the ciphertext, and each giant g takes one more key switch.
+    The diagonals d_k are multiplied by `scale` and encoded once, modulo all limbs of `ring` and `special`.
+    `transform` multiplies ciphertexts by them in baby steps i and giant steps g. Diagonal k belongs to the
+    steps with g + i = k, where 0 <= i < baby and g is a multiple of baby. All baby steps share the digits of
+    the ciphertext. Each giant step other than 0 takes one more key switch.
 
     Args:
-        diagonals: a dict k -> d_k. k counts modulo n/2. d_k are n/2 complex numbers, or a shorter power of
-            two that is repeated. Other diagonals are 0.
+        diagonals: a dict from k, taken modulo n/2, to d_k. Each d_k is a vector of n/2 complex numbers. If it
+            is shorter, its length is a power of two, and it is repeated. Diagonals that the dict lacks are 0.
         ring: the ring Q of the ciphertexts.
-        special: the ring of the special primes P of the keys.
+        special: the ring of the keys' special primes, whose product is P.
         scale: a number by which the diagonals are multiplied before they are rounded.
-        baby: the number of baby steps, a power of two up to n/2. By default the one with the fewest babies
-            and giants, and of two such the smaller.
+        baby: the largest number of baby steps for a giant step, a power of two up to n/2. By default it is
+            the power of two for which baby and giant steps are fewest in total; the smaller one of two.
 
     Raises:
         NotNTTFriendly: Q.join(special) has no complete transform.
-        RingMismatch, BadRoot: `special` is of another degree or kind, or has another root for a prime.
-        NotComplex: diagonals that are not numbers, or not finite.
-        ParameterError: no diagonals, two for one k, a length that is not a power of two up to n/2, a cyclic
-            ring, or another baby.
+        RingMismatch: `special` differs from `ring` in degree or kind.
+        BadRoot: `special` and `ring` have different roots for the same prime.
+        NotComplex: a diagonal holds something other than finite numbers.
+        ParameterError: `diagonals` is empty or has two entries for one k modulo n/2; `baby` or the length of
+            a diagonal is not a power of two up to n/2; or `ring` is not negacyclic with n at least 2.
 
     Cost: for each diagonal an FFT and rounding on the host, and a forward transform of all limbs. The
     encoded diagonals take the memory of that many values of Q.join(special).
@@ -82,9 +84,12 @@ class LinearTransform:
         T = ring.join(special)
         ops.key_switch_plan(ring._plan, special._plan, T._plan, ring.rows)
         if ring.kind != "negacyclic" or ring.n < 2:
-            raise ParameterError(f"ring: {ring!r} has no slots of CKKS. Use kind='negacyclic' and n >= 2")
+            raise ParameterError(
+                f"ring is {ring!r}, which has no slots. Use a ring with kind='negacyclic' and n >= 2."
+            )
         rows, half = _checked_diagonals(diagonals, ring.n // 2), ring.n // 2
         size = _best_baby(rows, half) if baby is None else _checked_baby(baby, half)
+        # Diagonal g + i is stored rolled by g, since giant step g rolls the sum of its products by -g.
         slots = fft.from_slots(np.stack([np.roll(row, k - k % size) for k, row in rows.items()]))
         encoded = T.from_floats(slots, scale=scale)
         encoded.ntt(out=encoded)
@@ -101,7 +106,7 @@ class LinearTransform:
 
     @property
     def galois_elements(self) -> tuple[int, ...]:
-        """The Galois elements of the keys that `transform` takes, in order; 1 needs none."""
+        """The Galois elements of the keys that `transform` needs, ascending. The element 1 needs no key."""
         n = self.ring.n
         return tuple(sorted({pow(5, k, 2 * n) for k in (*self._babies, *self._giants)} - {1}))
 
@@ -112,19 +117,19 @@ class LinearTransform:
 
     @property
     def device(self) -> str:
-        """Where the diagonals lie, as `Poly.device`."""
+        """The device that holds the diagonals, see `Poly.device`."""
         return self.diagonals.device
 
     def to(self, device: str | None = None) -> LinearTransform:
         """Return the matrix with its diagonals on a device, by default the current one.
 
         Args:
-            device: as in `Poly.to`.
+            device: see `Poly.to`.
 
         Raises:
-            BackendUnavailable, OutOfHostMemory, OutOfDeviceMemory: as `Poly.to`.
+            BackendUnavailable, OutOfHostMemory, OutOfDeviceMemory: see `Poly.to`.
 
-        Cost: a copy of the diagonals, unless they are there already.
+        Cost: a copy of the diagonals, unless they are on the device already.
 
         >>> import polygpu as pg
         >>> T = pg.Ring(16, pg.ntt_primes(16, bits=40, count=2))
@@ -134,7 +139,7 @@ class LinearTransform:
         return self._with(self.diagonals.to(device))
 
     def _with(self, diagonals: Poly) -> LinearTransform:
-        """Return the matrix with its diagonals encoded in another value."""
+        """Return a copy of the matrix whose encoded diagonals are those given."""
         new = copy(self)
         object.__setattr__(new, "diagonals", diagonals)
         return new
@@ -149,12 +154,12 @@ class LinearTransform:
 
     @cached_property
     def _places(self) -> tuple[tuple[int, ...], ...]:
-        """For each giant and baby the number of the diagonal, or -1."""
+        """For each giant step g and baby step i, the index of d_(g+i) in `diagonals`, or -1 if it is 0."""
         at = {k: i for i, k in enumerate(self._steps)}
         return tuple(tuple(at.get(g + i, -1) for i in self._babies) for g in self._giants)
 
     def explain(self) -> str:
-        """Return what a product with the matrix does and takes, one fact a line.
+        """Return a text about products with the matrix: their steps, keys and memory, one fact a line.
 
         Cost: none.
 
@@ -192,32 +197,35 @@ class LinearTransform:
 def transform(
     c: Poly | Hoisted, M: LinearTransform, keys: Mapping[int, SwitchKey], *, rescale: int = 0
 ) -> Poly:
-    """Multiply the slots of ciphertexts by a matrix: from slots v to M v.
+    """Multiply the slots of ciphertexts by a matrix: slots v become M v.
 
     The phase of the result is multiplied by the matrix's scale, and divided by the product of the limbs that
-    `rescale` drops. Baby steps are summed before any division (double hoisting): for each giant g the sum
-    over i of diagonal times rotated ciphertext is formed modulo T = Q.join(special). Its mask is divided by
-    P, rounded to the nearest, and switched by the key of g. The sum of all giants is divided once, by P and
-    the dropped limbs, rounded to the nearest.
+    `rescale` drops. Baby steps are summed before any division (double hoisting): for each giant step g, the
+    ciphertexts rotated by i are multiplied by diagonal g + i and summed over i modulo T = Q.join(special).
+    The mask of this sum is divided by P, rounded to the nearest, and switched by the key of g. The sum over
+    all giant steps is divided once, by P and the dropped limbs, and rounded to the nearest.
 
     Args:
-        c: ciphertexts, (*batch, 2), of M.ring, or of a ring with more limbs, which are ignored; or what
-            `hoist` makes of ciphertexts of M.ring.
+        c: ciphertexts of batch shape (*batch, 2). Their ring is M.ring, or has more limbs, which are ignored.
+            Or the result of `hoist` for ciphertexts of M.ring.
         M: the matrix.
-        keys: a dict of turned keys of rotation_keys, which has all of M.galois_elements.
-        rescale: how many limbs at the end of M.ring are divided away.
+        keys: a dict from Galois elements to keys, made by rotation_keys with turned=True. It must have at
+            least M.galois_elements.
+        rescale: how many of M.ring's last limbs the result drops; it is divided by their product.
 
-    Returns a value of M.ring, or of M.ring[:-rescale], (*batch, 2), in c's domain.
+    Returns a value of batch shape (*batch, 2) in c's domain, of M.ring or, with `rescale`, of
+    M.ring[:-rescale].
 
     Raises:
-        ParameterError: c is of another batch shape; a key is missing, not turned or has other parameters;
-            rescale outside its range; or no LinearTransform.
-        RingMismatch: c lacks a limb of M.ring.
-        DeviceError: operands on two devices.
+        ParameterError: the last batch axis of c does not have length 2; a key is missing, is not turned, or
+            has other special primes than M; keys differ in limbs_per_digit; rescale is outside its range; or
+            M is not a LinearTransform.
+        RingMismatch: c lacks a limb of M.ring, or was hoisted in another ring than M.ring.
+        DeviceError: the operands are on two devices.
 
-    Cost: with d digits, l limbs, p special ones, and g giants other than 0: l + g (l + p) + 2 (p + rescale)
-    inverse and (1 + g) d (l + p) + l - 2 rescale forward transforms. Each diagonal and each key are read
-    once.
+    Cost: with d digits, l limbs of M.ring, p special primes, and h giant steps other than 0, an evaluated
+    value takes l + h (l + p) + 2 (p + rescale) inverse and (1 + h) d (l + p) + l - 2 rescale forward
+    transforms. Each diagonal and each key are read once.
     Source: Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux 2020/1203, section 4.
 
     >>> import numpy as np
@@ -236,31 +244,33 @@ def transform(
     array([0.5, 2. , 3.5, 5. , 6.5, 8. , 9.5, 7. ])
     """
     if not isinstance(M, LinearTransform):
-        raise ParameterError(f"M: {type(M).__name__}, must be a LinearTransform")
+        raise ParameterError(f"M must be a LinearTransform, not {type(M).__name__}.")
     if not isinstance(keys, Mapping):
-        raise ParameterError(f"keys: {type(keys).__name__}, must be a dict from Galois elements to keys")
+        raise ParameterError(f"keys must be a dict from Galois elements to keys, not {type(keys).__name__}.")
     n, steps_of_both, elements = M.ring.n, (M._babies, M._giants), M.galois_elements
     missing = [g for g in elements if g not in keys]
     if missing:
         raise ParameterError(
-            f"keys: no key for the Galois elements {missing}. "
-            "rotation_keys(secret, M.galois_elements, turned=True, ...) makes them"
+            f"keys has no key for the Galois elements {missing}. Use rotation_keys(secret, "
+            "M.galois_elements, turned=True, ...) to make them."
         )
     c, made, found = checked_rotations(c, {g: keys[g] for g in elements})
     if c.ring != M.ring:
         if made is not None:
             raise RingMismatch(
-                f"c: hoisted in {c.ring!r}, the matrix is of {M.ring!r}. Hoist c.restrict(M.ring)"
+                f"c was hoisted in {c.ring!r}, and M is of {M.ring!r}. Hoist c.restrict(M.ring) instead."
             )
         c = c.restrict(M.ring)
     for g, key in found.items():
         if key.special != M.special:
             raise ParameterError(
-                f"keys[{g}]: has other special primes than the matrix, {list(M.special.moduli)}"
+                f"keys[{g}] has special primes other than those of M, {list(M.special.moduli)}. Use keys "
+                "that were made with special=M.special."
             )
         if not key.turned or key.galois_element != g:
             raise ParameterError(
-                f"keys[{g}]: must be a turned key of X -> X^{g}. Use rotation_keys(turned=True)"
+                f"keys[{g}] must be a turned key of X -> X^{g}. Use rotation_keys with turned=True to make "
+                "it."
             )
     check_one_device(c, M.diagonals)
     ring = without_last(M.ring, rescale, "rescale", least=0)
@@ -273,7 +283,8 @@ def transform(
 
 
 def _plan(M: LinearTransform, chosen: list[list[SwitchKey | None]]) -> ops.SlotProduct:
-    """Return the plan of a product with keys of these rings."""
+    """Return the plan of a product. chosen: the keys of the baby and of the giant steps, None for step 0."""
+    # Without keys nothing is split into digits, so any number of limbs per digit will do.
     size = next((key.limbs_per_digit for some in chosen for key in some if key is not None), M.ring.rows)
     T = M.diagonals._plan
     switch = ops.key_switch_plan(M.ring._plan, M.special._plan, T, size)
@@ -285,17 +296,21 @@ def _plan(M: LinearTransform, chosen: list[list[SwitchKey | None]]) -> ops.SlotP
 
 
 def _checked_diagonals(diagonals: object, half: int) -> dict[int, Array]:
-    """Return the diagonals by k in [0, n/2), each of n/2 complex numbers."""
+    """Return a dict from k in [0, n/2), ascending, to diagonal k as n/2 complex numbers."""
     if not isinstance(diagonals, Mapping):
-        raise ParameterError(f"diagonals: {type(diagonals).__name__}, must be a dict from k to numbers")
+        raise ParameterError(
+            f"diagonals must be a dict from the index of a diagonal to its entries, such as "
+            f"{{0: [1], 1: [0.5]}}, not {type(diagonals).__name__}."
+        )
     if not diagonals:
-        raise ParameterError("diagonals: none. Give one at least, such as {0: [0]}")
+        raise ParameterError("diagonals is empty. Give at least one diagonal, such as {0: [0]}.")
     rows: dict[int, Array] = {}
     for given, row in diagonals.items():
         k = integer(given, "diagonals") % half
         if k in rows:
             raise ParameterError(
-                f"diagonals: {shown(given)} is {k} modulo n/2 = {half}, which is there twice"
+                f"The key {shown(given)} of diagonals is {k} modulo n/2 = {half}, and so is another key. "
+                "Give each diagonal once."
             )
         try:
             numbers = np.asarray(row)
@@ -304,12 +319,12 @@ def _checked_diagonals(diagonals: object, half: int) -> dict[int, Array]:
             is_wrong = True
         values = np.zeros(1, np.complex128) if is_wrong else numbers.astype(np.complex128)
         if is_wrong or not np.isfinite(values).all():
-            raise NotComplex(f"diagonals[{shown(given)}]: must be finite complex numbers")
+            raise NotComplex(f"diagonals[{shown(given)}] must hold finite complex numbers.")
         count = len(values) if values.ndim == 1 else 0
         if not count or count > half or half % count:
             raise ParameterError(
-                f"diagonals[{shown(given)}]: shape {values.shape}, must be (n/2,) = ({half},) or a shorter "
-                "power of two"
+                f"The shape of diagonals[{shown(given)}] is {values.shape}. It must have one axis, of "
+                f"length n/2 = {half} or of a smaller power of two."
             )
         rows[k] = np.tile(values, half // count)
     return dict(sorted(rows.items()))
@@ -318,12 +333,12 @@ def _checked_diagonals(diagonals: object, half: int) -> dict[int, Array]:
 def _checked_baby(baby: object, half: int) -> int:
     size = integer(baby, "baby")
     if not 1 <= size <= half or size & (size - 1):
-        raise ParameterError(f"baby: {shown(size)} must be a power of two from 1 to n/2 = {half}")
+        raise ParameterError(f"baby={shown(size)} must be a power of two from 1 to n/2 = {half}.")
     return size
 
 
 def _best_baby(steps: Any, half: int) -> int:
-    """Return the power of two with the fewest babies and giants, of two such the smaller."""
+    """Return the power of two with the fewest baby and giant steps in total; of two such, the smaller."""
 
     def work(size: int) -> int:
         return len({k % size for k in steps}) + len({k // size for k in steps})

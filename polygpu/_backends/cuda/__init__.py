@@ -1,6 +1,7 @@
-"""The CUDA backend: kernels of cuda/ compiled at run time, launched through CuPy on its current stream.
+"""The CUDA backend: kernels of cuda/, compiled at run time and launched on CuPy's current stream.
 
-Nothing here synchronises, and temporaries come from CuPy's pool. Other packages import what `__all__` names.
+Operations do not wait for the GPU, except those that return values to the host. Temporaries come from CuPy's
+memory pool. Other packages import only the names in `__all__`.
 """
 
 from ..base import Backend
@@ -12,9 +13,9 @@ __all__ = ["CudaBackend", "absence", "count", "describe"]
 
 
 class CudaBackend(Context, Backend):
-    """The operations of one GPU, by name."""
+    """The operations of one GPU, each taken from the module that implements it."""
 
-    divided_bytes = 1 << 30  # one launch for many sums saves more than a cache does
+    divided_bytes = 1 << 30  # large, because few launches save more time than a cache would
     observe = records.observe
     copy, gather, scatter = copies.copy, copies.gather, copies.scatter
     uniform, sample = sampling.uniform, sampling.sample

@@ -1,4 +1,4 @@
-"""Copies between arrays of any strides: copies to full shapes, constants, operands made dense."""
+"""Copies between arrays of any strides: dense, broadcast, or by an index. Arrays filled with a constant."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .launch import (
 
 _FILE = "copy.cu"
 _MAX_BLOCKS = 65535  # along the second axis of a grid
-# The types of entries that are moved as they are, by their bytes.
+# The C++ types in whose units bytes are moved without conversion, by their size.
 UNITS = {1: "unsigned char", 2: "unsigned short", 4: "u32", 8: "u64", 16: "ulonglong2"}
 
 COPY = Struct(
@@ -39,13 +39,14 @@ COPY = Struct(
 
 ITEMS = Struct(_FILE, "ItemsParameters", ("x index y", POINTER), ("n items", U64))
 
-Axis = tuple[int, int, int]  # length, and the steps from one index to the next in x and in out
+Axis = tuple[int, int, int]  # the length of an axis, and its strides in x and in out
 
 
 def shared_axes(axes: list[Axis]) -> list[Axis]:
-    """Return the axes of a copy, as few as possible: those along which both arrays are dense are one axis.
+    """Return the axes of a copy, merged to as few as possible, the one with the longest stride in out first.
 
-    The order is that of steps in `out`, so that neighbouring threads write neighbours.
+    Two axes are merged if one continues the other in both arrays. Because the axis of the longest stride is
+    first, neighbouring threads write neighbouring entries.
     """
     merged: list[Axis] = []
     for n, x_step, y_step in sorted((a for a in axes if a[0] != 1), key=lambda a: -abs(a[2])):
@@ -57,9 +58,10 @@ def shared_axes(axes: list[Axis]) -> list[Axis]:
 
 
 def axes_of(x: Array, out: Array, places: int) -> tuple[list[Axis], str, str]:
-    """Return the axes of a copy, the innermost last, with steps in entries, and the types of entries.
+    """Return the axes of a copy, the innermost last, and the C++ types of the entries of x and of out.
 
-    The types are those of x and of out. places: the addresses of both arrays, with bits of either set.
+    Strides of the axes count such entries. places: the bitwise or of both arrays' addresses, which shows
+    how they are aligned.
     """
     lead = out.ndim - x.ndim
     axes = [
@@ -71,10 +73,11 @@ def axes_of(x: Array, out: Array, places: int) -> tuple[list[Axis], str, str]:
         types = INTEGER_TYPES[source.str[1:]], INTEGER_TYPES[target.str[1:]]
         sizes = source.itemsize, size
     else:
-        # An entry becomes an axis of bytes. Where arrays are dense it is longer than that, and so moved in
-        # larger units, or alignment lets only smaller ones move.
+        # No conversion: copy bytes. Each entry is an axis of `size` bytes, which merges with dense axes
+        # beside it. The run of bytes is then moved in the largest units that length, strides and alignment
+        # allow; these may be larger or smaller than an entry.
         axes = shared_axes([*axes, (size, 1, 1)])
-        if not axes or axes[-1][1:] != (1, 1):  # bytes that lie apart
+        if not axes or axes[-1][1:] != (1, 1):  # single bytes that do not lie side by side
             axes.append((1, 1, 1))
         *outer, (run, _, _) = axes
         unit = gcd(ALIGNMENT, places, run, *(step for axis in outer for step in axis[1:]))
@@ -85,7 +88,7 @@ def axes_of(x: Array, out: Array, places: int) -> tuple[list[Axis], str, str]:
 
 
 def copy_launch(axes: list[Axis], source: str, target: str, **values: int) -> Launch:
-    """Return the launch that copies entries of one type to another, along at most MAX_AXES + 1 axes."""
+    """Return the launch that copies entries of type `source` to type `target`, on up to MAX_AXES + 1 axes."""
     *outer, (n, x_step, y_step) = axes
     log_width = min(n - 1, THREADS - 1).bit_length()
     rows = prod(length for length, _, _ in outer)
@@ -100,7 +103,7 @@ def copy_launch(axes: list[Axis], source: str, target: str, **values: int) -> La
 
 
 def items_launch(size: int, items: int, unit: int, scatters: bool, **values: int) -> Launch:
-    """Return the launch that moves `items` items of `size` bytes by an index, in units of `unit` bytes."""
+    """Return the launch that gathers or scatters `items` items of `size` bytes, in units of `unit` bytes."""
     n = size // unit
     blocks = -(-n // THREADS), min(_MAX_BLOCKS, items)
     parameters = ITEMS(n=n, items=items, **values)
@@ -147,46 +150,52 @@ def _move_items(gpu: Context, x: Array, index: Array, out: Array, scatters: bool
 
 
 def _copy_in_parts(gpu: Context, x: Array, out: Array) -> None:
-    """Copy along more axes than the kernel takes, with one copy for each index of the shortest axis."""
+    """Copy arrays of too many axes for the kernel, with one copy for each index of the shortest axis."""
     length, axis = min((n, i) for i, n in enumerate(out.shape) if n > 1)
     before: tuple[Any, ...] = (slice(None),) * axis
-    own = axis - out.ndim + x.ndim  # the axis of x
+    own = axis - out.ndim + x.ndim  # the same axis in x; negative if x lacks it
     for i in range(length):
         part = x if own < 0 else x[(*before[:own], i if x.shape[own] > 1 else 0)]
         copy(gpu, part, out[(*before, i)])
 
 
 def filled(gpu: Context, shape: tuple[int, ...], dtype: np.dtype[Any], value: int) -> Array:
-    """Make a new array with this value everywhere."""
+    """Return a new array with this value in every entry."""
     array = gpu.empty(shape, dtype)
     copy(gpu, gpu.constant(np.array(value, dtype)), array)
     return array
 
 
 def copied(gpu: Context, x: Array, shape: tuple[int, ...] | None = None) -> Array:
-    """Return a copy in C order, in a shape to which x broadcasts."""
+    """Return a C-contiguous copy of x, broadcast to `shape` if it is given."""
     array = gpu.empty(x.shape if shape is None else shape, x.dtype)
     copy(gpu, x, array)
     return array
 
 
 def dense(gpu: Context, x: Array) -> Array:
-    """Return x itself if it is in C order, otherwise a copy that is."""
+    """Return x itself if it is C-contiguous, otherwise a C-contiguous copy."""
     return x if x.flags.c_contiguous else copied(gpu, x)
 
 
 def fitted(gpu: Context, shape: tuple[int, ...], *operands: Array) -> tuple[Array, ...]:
-    """Operands of a result (*batch, rows, n), copied to its shape where it has too many axes."""
+    """Return operands that kernels can broadcast to a result of this shape, (*batch, rows, n).
+
+    If the shape has more batch axes than kernels can broadcast over, the operands are copied to this shape.
+    """
     if len(shape) - 2 <= MAX_AXES:
         return operands
     return tuple(broadcast(gpu, x, shape) for x in operands)
 
 
 def broadcast(gpu: Context, x: Array, shape: tuple[int, ...]) -> Array:
-    """Return a dense copy in the full shape, or the operand itself if it is dense and has that shape."""
+    """Return the operand itself if it is dense and has this shape, otherwise a dense copy in this shape."""
     return x if x.shape == shape and x.flags.c_contiguous else copied(gpu, x, shape)
 
 
 def repeated(gpu: Context, x: Array, shape: tuple[int, ...]) -> Array:
-    """Return x for kernels that repeat it over leading axes, or a copy if it broadcasts in another way."""
+    """Return x itself if its shape is the end of `shape`, otherwise a copy in the whole shape.
+
+    This is for kernels that can repeat an operand over leading axes, but cannot broadcast it otherwise.
+    """
     return x if shape[len(shape) - x.ndim :] == x.shape else broadcast(gpu, x, shape)

@@ -1,6 +1,6 @@
 """The GPU through CuPy: detection, copies of arrays, memory that outlives a call, recorded graphs.
 
-The one file that imports CuPy.
+Only this file imports CuPy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .words import Card
 
 _LEAST_CAPABILITY = (7, 5)
 _DRIVER = ("cuLaunchKernelEx", "cuMemsetD32Async", "cuGetErrorName", "cuGetErrorString")
-# Those that make graphs; drivers for CUDA 12.3 and later have them all.
+# Functions of the driver for graphs; drivers for CUDA 12.3 and later have all of them.
 _GRAPHS = (
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
@@ -47,20 +47,22 @@ _GRAPHS = (
     "cuGraphDestroy",
 )
 _PER_THREAD = 2  # the handle that names a different stream in each thread (cudaStreamPerThread)
-_NO_MEMORY, _CAPTURE = 2, range(900, 909)  # of cudaError: out of memory; calls that a recording forbids
-_LONGEST_STEP = 1 << 31  # bytes from row to row of a copy
-_PEER_ALREADY = 704  # of cudaError: the other card's memory was reachable before
-_RESERVE = 1 << 22  # bytes that a graph's pool has more than its first run took
-_LARGE_BYTES = 1 << 28  # of constants that are known by identity, together
-_SMALL_BYTES = 1 << 16  # host arrays up to this size are kept on the device by value, larger ones by identity
+_NO_MEMORY, _CAPTURE = 2, range(900, 909)  # cudaError codes: out of memory; forbidden while recording
+_LONGEST_STEP = 1 << 31  # bytes; a copy of rows needs a smaller distance from row to row
+_PEER_ALREADY = 704  # cudaError code: access to the other card's memory was enabled before
+_RESERVE = 1 << 22  # bytes added to a graph's memory pool, beyond an eighth of what the first run took
+_LARGE_BYTES = 1 << 28  # the most bytes of large constants kept on the device
+_SMALL_BYTES = 1 << 16  # constants up to this size are looked up by their bytes, larger ones by identity
 
 _log = logging.getLogger("polygpu")
 _numbers = itertools.count()
-INSTALL = 'pip install "polygpu[cuda13]" (CUDA 13) or pip install "polygpu[cuda12]" (CUDA 12) adds CuPy'
+INSTALL = (
+    'Use pip install "polygpu[cuda13]" (CUDA 13) or pip install "polygpu[cuda12]" (CUDA 12) to add CuPy.'
+)
 
 
 def _cupy() -> Any:
-    """CuPy; it keeps compiled kernels on disk, or in memory where its folder cannot be made or written."""
+    """Import CuPy. If its folder for compiled kernels is not writable, let it keep them in memory."""
     if "cupy" not in sys.modules and find_spec("cupy") is not None:
         folder = os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")
         try:
@@ -76,20 +78,20 @@ def _cupy() -> Any:
 
 
 def absence(index: int) -> str | None:
-    """Return why GPU `index` cannot be used, and what to do, or None if it can be used."""
+    """Return why GPU `index` cannot be used and what to do, or None if it can be used."""
     try:
         cupy = _cupy()
     except ImportError as error:
-        return f"CuPy cannot be imported ({error}); {INSTALL}"
+        return f"CuPy cannot be imported ({error}). {INSTALL}"
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        return f"no GPU answers ({error}); check the driver with nvidia-smi, and that CuPy fits it: {INSTALL}"
+        return f"No GPU answers ({error}). Check the driver with nvidia-smi, and that CuPy fits it. {INSTALL}"
     if index >= count:
-        return f"there are {count} GPUs, numbered from 0"
+        return f"The number of GPUs is {count}, and the first is cuda:0."
     capability = _card(cupy, index).capability
     if capability < _LEAST_CAPABILITY:
-        return "its compute capability is {}.{}, kernels need 7.5 or more".format(*capability)
+        return "Its compute capability is {}.{}, and kernels need at least 7.5.".format(*capability)
     return None
 
 
@@ -101,13 +103,13 @@ def _card(cupy: Any, index: int) -> Card:
 
 
 def count() -> int:
-    """How many GPUs there are."""
+    """Return the number of GPUs."""
     found: int = _cupy().cuda.runtime.getDeviceCount()
     return found
 
 
 def describe() -> str:
-    """Describe the GPUs that answer, with the versions of CUDA and CuPy."""
+    """Return a line with the name and memory of each GPU, and the versions of CUDA and CuPy."""
     cupy = _cupy()
     runtime = cupy.cuda.runtime
     cards = []
@@ -123,9 +125,9 @@ def describe() -> str:
 
 
 class Kept(list[Any]):
-    """What calls read while a graph is recorded, for the graph to keep, and their launches.
+    """Notes of the calls that run while a graph is recorded: their launches, and arrays that they read.
 
-    All are on one device.
+    The graph keeps these arrays alive. All work is on one device.
     """
 
     def __init__(self, device: str) -> None:
@@ -133,81 +135,81 @@ class Kept(list[Any]):
         self.device = device
 
     def check(self, device: str) -> None:
-        """Raise where another device works: its work would not be in the graph."""
+        """Raise DeviceError if `device` is not the recording's: its work would not be in the graph."""
         if device != self.device:
             raise DeviceError(
-                f"{device}: works while {self.device} records; a graph holds the work of one device, so "
-                "capture what each of several devices does alone"
+                f"{device} works while {self.device} records a graph. A graph holds the work of one device, "
+                "so capture what each device does by itself."
             )
 
     def take(self, memory: Any, size: int) -> None:
-        """Note that a call takes memory, of which the graph's pool knows."""
+        """Do nothing when a call allocates memory: it comes from the graph's pool, which the graph keeps."""
 
     def refuse(self) -> None:
-        """Note work that is no launch of this library; the graph holds it."""
+        """Do nothing for work other than launches of this library: CUDA records that work in the graph."""
 
 
 class Tape(Kept):
-    """What a call does, in order, for its record (records.py): launches, memory that it takes, what it reads.
+    """Notes for the record of one call (records.py), in order: launches, allocations, arrays that it reads.
 
-    repeatable: whether this is all that it does.
+    repeatable: whether the notes are complete, so that the call can be repeated from them.
     """
 
     repeatable = True
 
     def check(self, device: str) -> None:
-        """Note that another device works; its work is no part of the record."""
+        """Make the call unrepeatable if `device` is not the recording's: the record would lack its work."""
         self.repeatable &= device == self.device
 
     def take(self, memory: Any, size: int) -> None:
-        """Note that the call takes memory."""
+        """Note that the call allocated memory."""
         self.append(Taken(memory.ptr, size))
 
     def refuse(self) -> None:
-        """Note work that is no launch of this library, or that a later call need not do."""
+        """Make the call unrepeatable: it did work that a record cannot repeat."""
         self.repeatable = False
 
 
 class Taken(NamedTuple):
-    """Memory that a call takes, by its address and size."""
+    """A note that a call allocated `size` bytes at this address."""
 
     address: int
     size: int
 
 
 class Launched(NamedTuple):
-    """Launches that were made while work was recorded: a prepared call, and its operands' addresses."""
+    """A note that a prepared call was launched, with the addresses of its operands."""
 
-    steps: Sequence[Any]  # as the native core takes them (cpu/bindings/launches.hpp)
+    steps: Sequence[Any]  # in the native core's form (cpu/bindings/launches.hpp)
     addresses: Sequence[int]
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A graph that is launched on the arrays it was recorded with."""
+    """A function without arguments that launches a recorded graph, on the arrays of the recording."""
 
     device: Any
     graph: Any
-    kept: tuple[Any, ...]  # all that the graph reads and writes
-    result: Any
-    nbytes: int  # of the memory that is the graph's alone
-    launches: int  # of kernels of this library
+    kept: tuple[Any, ...]  # all that the graph reads and writes, so that it stays allocated
+    result: Any  # what the recorded function returned
+    nbytes: int  # bytes of the memory pool that only this graph uses
+    launches: int  # how many kernels of this library the graph launches
 
     def __call__(self) -> Any:
-        """Launch on the current stream; returns the result of the recorded f, overwritten."""
+        """Launch the graph on the current stream. Return the recorded result, whose values it overwrites."""
         self.device.note(self)
         with self.device.device_scope():
             self.graph.launch()
         return self.result
 
 
-# What notes the work of this thread: for a graph, or for the record of a call.
+# The notes to which this thread's work is added: Kept for a graph, Tape for a record of a call, or None.
 recording: ContextVar[Kept | None] = ContextVar("polygpu_recording", default=None)
 
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Inside a `with`, work is not noted: it is done once, for this and all later calls."""
+    """Do not note the work inside a `with`, which is done once, for this and all later calls."""
     token = recording.set(None)
     try:
         yield
@@ -219,28 +221,32 @@ def _check_not_captured(stream: Any, name: str) -> None:
     """Raise DeviceError if a graph is being recorded: work queued now would run only in its replays."""
     if stream.is_capturing():
         raise DeviceError(
-            f"{name}: no table is made and nothing copied from the host while work is recorded; f did in its "
-            "second run what it had not done in its first, or copies (poly(x) and poly.to() do); let it do "
-            "the same at each call, on values that are there"
+            f"f made a table or copied from the host while {name} recorded it, as poly(x) and poly.to() do. "
+            "Make every call of f do the same work, and make its inputs before capture."
         )
 
 
 class _Recordings:
-    """The number of graphs being recorded: meanwhile no device may be waited for, and values are kept.
+    """A context entered by each recording of a graph, in any thread.
 
-    Python's automatic cycle collection is off too. It would free the pools of earlier graphs, which the
-    driver does not allow in a thread that records.
+    While a graph is being recorded, CUDA does not allow waiting for a device. So values that could be freed
+    only after such a wait are kept until the last recording ends. Python's automatic cycle collection is
+    off too: it could free the memory pools of earlier graphs, which the driver does not allow in a thread
+    that records.
     """
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._threads: list[int] = []  # one entry for each recording: the thread that records
-        self._collected = False  # whether the cycle collector is to be turned on again
-        self.kept: list[tuple[Any, Any]] = []
+        self._threads: list[int] = []  # the thread of each recording
+        self._collected = False  # whether the cycle collector was on before and must be turned on again
+        self.kept: list[tuple[Any, Any]] = []  # values to free later, each with its device
         os.register_at_fork(after_in_child=self._forget_others)
 
     def _forget_others(self) -> None:
-        """Drop the recordings of threads that a child of fork() does not have; free no device memory."""
+        """Forget, in a child of fork(), the recordings of threads that exist only in the parent.
+
+        Device memory is not freed.
+        """
         others, self._threads = self._threads, [x for x in self._threads if x == get_ident()]
         if others and not self._threads and self._collected:
             gc.enable()
@@ -263,7 +269,7 @@ class _Recordings:
                 self.kept.clear()
 
     def let_go(self, value: Any, device: Any) -> None:
-        """Keep a value until all work on the device that reads it is done."""
+        """Keep a value alive until all work on the device is done."""
         with self._lock:
             if self._threads:
                 self.kept.append((value, device))
@@ -275,14 +281,15 @@ _recordings = _Recordings()
 
 
 class Shared:
-    """Arrays made once, on one stream, and read on any.
+    """Arrays that are made once, on one stream (home), and read on any stream.
 
-    A stream that reads them first waits until they and their parts are made: arrays that they point to, and
-    work that fills them. Their memory goes back to the first stream's pool; before it is used again, that
-    stream waits for all other readers.
+    Before a stream reads them for the first time, it waits until they and their parts are made. Parts are
+    arrays that they point to, and work that fills them (Context.filling). When the arrays are freed, their
+    memory goes back to the pool of the home stream, which first waits for all streams that read them.
 
-    `fill` makes `launches` once, before the first use on any stream; until then their kernels can be
-    compiled. Afterwards the launches and the value are dropped.
+    A part that fills arrays has `fill`, which makes `launches` once, at the first use on any stream. Before
+    that, `pending` lists the launches, so that their kernels can be compiled. Afterwards the launches and the
+    value are dropped.
     """
 
     def __init__(
@@ -297,25 +304,25 @@ class Shared:
         self.value, self._device, self._home, self._parts = value, device, stream, parts
         self._fill, self._launches = fill, launches
         self._made, self._maker = stream.record(), stream.ptr
-        self.ready = False  # whether all is made: then no stream has to wait
-        # Streams other than the first that read the value. A stream that is gone cannot be waited for: then
-        # the device is.
+        self.ready = False  # whether the arrays and all parts are made, so that no stream has to wait
+        # Streams other than home that read the value, by handle. A stream that was deleted cannot be waited
+        # for. Then _all_known is False, and __del__ waits for the whole device.
         self._readers: dict[int, ReferenceType[Any]] = {}
         self._all_known = True
         self._one_at_a_time = new_lock()
 
     def parts(self) -> Iterator[Shared]:
-        """All its parts, and theirs."""
+        """Yield all parts, and their parts in turn."""
         for part in self._parts:
             yield part
             yield from part.parts()
 
     def pending(self) -> list[Any]:
-        """Return the launches that the first use will make, with those of the parts."""
+        """Return the launches that the first use will make to fill this value and its parts."""
         return [*self._launches, *(launch for part in self._parts for launch in part.pending())]
 
     def on(self, stream: Any) -> Any:
-        """Return the value for work on a stream, the current one, and let it wait until the value is made."""
+        """Return the value for work on `stream`, the current one, after making it wait for the value."""
         with self._one_at_a_time:
             for part in self._parts:
                 part.on(stream)
@@ -327,7 +334,9 @@ class Shared:
                     with self._device, aside():
                         self._fill()
                         self._made, self._maker = stream.record(), stream.ptr
-                        if stream.ptr != self._home.ptr:  # the memory that filling read goes to home's pool
+                        # The arrays that the filling reads are later freed to the pool of home, so home waits
+                        # for the filling.
+                        if stream.ptr != self._home.ptr:
                             self._home.wait_event(self._made)
                     self.value, self._fill, self._launches = None, None, ()
                 self.settle()
@@ -339,12 +348,12 @@ class Shared:
         return self.value
 
     def follows(self, stream: Any) -> bool:
-        """Whether work queued on a stream runs after the value is made, without a wait."""
+        """Return whether a stream can use the value without waiting, because it is or was made there."""
         own = stream.ptr == self._maker == self._home.ptr != _PER_THREAD and self._fill is None
         return self.ready or (own and all(part.follows(stream) for part in self._parts))
 
     def settle(self) -> None:
-        """Set `ready` once all is made; not to be called while a graph is recorded."""
+        """Set `ready` if the value and its parts are made. Do not call this while a graph is recorded."""
         self.ready = self._fill is None and self._made.done and all(part.ready for part in self._parts)
 
     def _note(self, stream: Any) -> None:
@@ -357,20 +366,20 @@ class Shared:
 
     def __del__(self) -> None:
         if self.value is not None and (self._readers or not self._all_known):
-            try:  # at the end of the process CUDA may be gone, and this module's names
+            try:  # when the process ends, CUDA and the names of this module may be gone already
                 with self._device:
                     readers = [stream for reader in self._readers.values() if (stream := reader())]
                     if self._all_known and len(readers) == len(self._readers):
                         for stream in readers:
                             self._home.wait_event(stream.record())
-                    else:  # streams that are gone, and graphs on any stream, may still read it
+                    else:  # deleted streams, and graphs on any stream, may still read it
                         _recordings.let_go(self.value, self._device)
             except Exception:
                 pass
 
 
 class _Identity:
-    """A key that is the object itself."""
+    """A dictionary key that stands for an object by its identity."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -383,9 +392,9 @@ class _Identity:
 
 
 class _Scope:
-    """Enters a device, and names it in CUDA's errors.
+    """A `with` block that makes a device current and turns CUDA's errors into errors of polygpu.
 
-    foreign: what is done inside is work of CuPy's, of which a record of a call knows nothing.
+    foreign: whether CuPy's own functions do work in the block. A record cannot repeat a call with such work.
     """
 
     def __init__(self, name: str, cupy: Any, device: Any, foreign: bool) -> None:
@@ -404,25 +413,25 @@ class _Scope:
             return
         if isinstance(error, self._runtime_error):
             if error.status != _NO_MEMORY:
-                raise DeviceError(f"{self._name}: {error}") from error
+                raise DeviceError(f"{self._name} failed with {error}.") from error
             raise self.out_of_memory(error) from error
         if isinstance(error, self._error):
             raise self.out_of_memory(error) from error
 
     def out_of_memory(self, error: BaseException) -> OutOfDeviceMemory:
-        """Return the library's error for CuPy's."""
+        """Return polygpu's error for an error of CuPy that memory ran out."""
         return OutOfDeviceMemory(
-            f"{self._name}: {error}; delete values that are no longer needed, take smaller batches, "
-            "or give back what CuPy keeps with cupy.get_default_memory_pool().free_all_blocks()"
+            f"{self._name} is out of memory ({error}). Delete values that are no longer needed, use smaller "
+            "batches, or free what CuPy keeps with cupy.get_default_memory_pool().free_all_blocks()."
         )
 
 
 def _as_rows(x: Array, target: Array) -> tuple[int, int, int, int, int]:
-    """How to copy x to target, of the same shape: (axes, rows, width, target's step, x's step).
+    """Return how to copy x to target, of the same shape: (axes, rows, width, target's step, x's step).
 
-    There is one copy for each index of the first `axes` axes. It has `rows` rows of `width` bytes, which lie
-    the given bytes apart. A row is dense in both arrays; rows at equal steps go in one copy where a copy
-    engine takes the step.
+    There is one copy for each index of the first `axes` axes. It copies `rows` rows of `width` bytes, which
+    are dense in both arrays. The steps are the bytes from one row to the next. If a step is too long for a
+    copy engine, each copy has a single row.
     """
     ends, axes, width = (target, x), x.ndim, x.dtype.itemsize
     while axes and (x.shape[axes - 1] == 1 or all(a.strides[axes - 1] == width for a in ends)):
@@ -442,7 +451,7 @@ def _as_rows(x: Array, target: Array) -> tuple[int, int, int, int, int]:
 
 
 class Device:
-    """One GPU: its card, arrays, constants, streams and graphs."""
+    """One GPU: its properties, arrays, constants, streams and graphs."""
 
     def __init__(self, index: int) -> None:
         cupy = self.xp = _cupy()
@@ -454,12 +463,15 @@ class Device:
         self._device = cupy.cuda.Device(index)
         self.scope = _Scope(self.name, cupy, self._device, foreign=False)
         self._foreign_scope = _Scope(self.name, cupy, self._device, foreign=True)
-        self._lanes: dict[int, Any] = {}  # streams of copies, by the card that they go to
+        self._lanes: dict[int, Any] = {}  # the stream for copies to each device, by the device's index
         self._constants, self._large_constants = Calls(), Calls(_LARGE_BYTES)
 
     @property
     def card(self) -> Card:
-        """The card, on which the choice of launches depends; calls prepared for another one are not found."""
+        """The card, on which the choice of launches depends.
+
+        Setting it makes all prepared calls invalid.
+        """
         return self._card
 
     @card.setter
@@ -469,7 +481,7 @@ class Device:
 
     @cached_property
     def driver(self) -> dict[str, int]:
-        """Return the addresses of libcuda's functions for launches, by name.
+        """Return the addresses of the driver's functions for launches and graphs, by name.
 
         It raises DeviceError as `libcuda` does.
         """
@@ -481,10 +493,10 @@ class Device:
 
     @cached_property
     def libcuda(self) -> ctypes.CDLL:
-        """CUDA's driver.
+        """Load the library of CUDA's driver.
 
         Raises:
-            DeviceError: it is not found, or lacks what launches need.
+            DeviceError: the library is not found, or lacks a function that launches need.
         """
         path = os.environ.get("POLYGPU_LIBCUDA") or "libcuda.so.1"
         try:
@@ -494,30 +506,32 @@ class Device:
             return library
         except (OSError, AttributeError) as error:
             raise DeviceError(
-                f"{self.name}: {path} does not load or is too old: {error}; "
-                "POLYGPU_LIBCUDA=/path/of/libcuda.so.1 names another, of a driver for CUDA 12 or later"
+                f"{path} does not load for {self.name}, or it is too old ({error}). Set "
+                "POLYGPU_LIBCUDA=/path/of/libcuda.so.1 to the library of a driver for CUDA 12 or later."
             ) from error
 
-    # ---- beside other cards ----
+    # ---- copies between devices ----
 
     def mark(self) -> Mark:
-        """Record an event; raise DeviceError in a recording."""
+        """Return an event on the current stream. Raise DeviceError while a graph is recorded."""
         if self.is_recording():
-            raise DeviceError(f"{self.name}: copies between devices are not recorded; make them outside")
+            raise DeviceError(
+                f"{self.name} cannot record a copy between devices. Make such copies outside capture."
+            )
         self._refuse()
         with self.scope:
             return self.stream().record()
 
     def await_marks(self, marks: Iterable[Mark]) -> None:
-        with self.scope:  # each card's default stream has the same handle: enter this card
+        with self.scope:  # all cards' default streams have the same handle, so make this card current
             stream = self.stream()
             for mark in marks:
                 stream.wait_event(mark)
 
     def send(self, x: Array, target: Array, after: Iterable[Mark]) -> Mark:
-        """Copy from card to card by the copy engines, straight where the cards are linked.
+        """Copy from card to card by the copy engines, directly if the cards can access each other's memory.
 
-        On one card a kernel copies, at the speed of memory whatever the rows.
+        Within one card a kernel copies: it reaches the speed of memory even if rows are short.
         """
         runtime = self.xp.cuda.runtime
         to: int = target.data.device_id  # type: ignore[attr-defined]
@@ -543,7 +557,7 @@ class Device:
             return lane.record()
 
     def _lane_to(self, index: int) -> Any:
-        """Return the stream of copies to another card, and let this card access its memory if it can."""
+        """Return the stream for copies to a card, after enabling access to that card's memory if possible."""
         lane = self._lanes.get(index)
         if lane is None:
             runtime = self.xp.cuda.runtime
@@ -559,7 +573,7 @@ class Device:
     # ---- arrays ----
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Take memory from CuPy's pool; raise OutOfDeviceMemory where it does not fit."""
+        """Allocate from CuPy's pool. Raise OutOfDeviceMemory if it does not fit."""
         if self.current_device() != self.index:
             with self.scope:
                 return self.empty(shape, dtype)
@@ -573,7 +587,7 @@ class Device:
         return array  # type: ignore[no-any-return]
 
     def require(self, nbytes: int, hint: str) -> None:
-        """Raise OutOfDeviceMemory if the card and CuPy's pool have less than `nbytes` bytes together."""
+        """Raise OutOfDeviceMemory if card and CuPy's pool together have fewer than `nbytes` bytes free."""
         with self.scope:
             pool = self.xp.get_default_memory_pool()
             free, limit = self._device.mem_info[0], pool.get_limit()
@@ -582,13 +596,13 @@ class Device:
             free += pool.free_bytes()
         if nbytes > free:
             raise OutOfDeviceMemory(
-                f"{self.name}: {nbytes} bytes of memory are needed for results and intermediate values, and "
-                f"{free} are free. Nothing was done. {hint}, delete values that are no longer needed, or "
-                "take smaller batches"
+                f"{self.name} needs {nbytes} bytes of memory for results and intermediate values, and {free} "
+                f"are free. Nothing was done. {hint}, delete values that are no longer needed, or use "
+                "smaller batches."
             )
 
     def _allocate(self, size: int) -> Any:
-        """CuPy's pointer to `size` bytes on the current device, which is this one."""
+        """Allocate `size` bytes on the current device, which must be this one, and return CuPy's pointer."""
         try:
             memory = self.xp.cuda.alloc(size)
         except self.memory_error as error:
@@ -599,12 +613,12 @@ class Device:
         return memory
 
     def to_host(self, x: Array) -> Array:
-        """Copy to host memory, which waits for the stream."""
+        """Copy to host memory; wait for the current stream."""
         self._refuse()
         return self.xp.asnumpy(x)  # type: ignore[no-any-return]
 
     def from_host(self, x: Array) -> Array:
-        """Copy to the card; raise DeviceError in a recording."""
+        """Copy to the card. Raise DeviceError while a graph is recorded."""
         self._refuse()
         return self._uploaded(x)
 
@@ -614,13 +628,17 @@ class Device:
             return self.xp.asarray(x)  # type: ignore[no-any-return]
 
     def _refuse(self) -> None:
-        """Note work that no record of a call can repeat."""
+        """Note work that a record of a call cannot repeat."""
         noting = recording.get()
         if noting is not None:
             noting.refuse()
 
     def constant(self, x: Array) -> Array:
-        """Copy once: small arrays are known by value, large read-only ones by identity."""
+        """Return the array on the card, copied once for equal small arrays or the same large one.
+
+        Small arrays are found again by their values. Large ones are found by identity, and only if they are
+        read-only; a large writeable array is copied each time.
+        """
         if x.nbytes <= _SMALL_BYTES:
             known: Calls = self._constants
             key: tuple[Any, ...] = x.dtype.str, x.shape, x.tobytes()
@@ -637,7 +655,7 @@ class Device:
         return copy
 
     def note(self, x: Any) -> None:
-        """Let the graph or the record keep x, where work is noted."""
+        """Add x to the notes of the graph or call that is being recorded, if any, which keeps x alive."""
         noting = recording.get()
         if noting is not None:
             noting.append(x)
@@ -652,9 +670,9 @@ class Device:
         return self.scope if views else self._foreign_scope
 
     def kept(self, handles: Handles, key: str, make: Callable[[], tuple[Any, Sequence[Shared]]]) -> Shared:
-        """Return the value of a plan's handles for this device.
+        """Return the value stored for this device in `handles` under the key.
 
-        If there is none yet, `make` gives it and its parts.
+        If there is none, `make` is called; it returns the value and its parts (see Shared).
         """
         key = f"{self.name} {key}"
         shared = handles.get(key)
@@ -662,7 +680,7 @@ class Device:
             _check_not_captured(self.stream(), self.name)
             with self.scope, aside():
                 made = self.share(*make())
-            shared = handles.setdefault(key, made)  # another thread may have been faster
+            shared = handles.setdefault(key, made)  # if another thread was faster, use its value
         return shared  # type: ignore[no-any-return]
 
     def share(self, value: Any, parts: Sequence[Shared] = ()) -> Shared:
@@ -673,22 +691,23 @@ class Device:
         return (noting is not None and type(noting) is not Tape) or self.stream().is_capturing()
 
     def _reserve(self, pool: Any) -> None:
-        """Give a pool one free block as large as all its memory, and an eighth more.
+        """Replace a pool's free blocks by one that is an eighth larger than all memory of the pool.
 
-        While work is recorded the driver gives no memory. The second run of a function may take memory in
-        other sizes than the first, in which calls were recorded, and pieces of one block serve any sizes.
+        The driver allocates no memory while work is recorded. The recorded run of a function may ask for
+        other sizes than its first run, and one large block can be cut into pieces of any size.
         """
         taken = pool.total_bytes()
         pool.free_all_blocks()
-        with suppress(self.memory_error):  # then the pieces of before may still do
+        with suppress(self.memory_error):  # if it does not fit, what the pool has may still be enough
             pool.malloc(taken + (taken >> 3) + _RESERVE)
 
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
-        """Record a CUDA graph, with a memory pool of its own that no other call can reuse."""
+        """Record a CUDA graph. Its memory comes from a pool of its own, which other calls cannot use."""
         cuda = self.xp.cuda
         if self.is_recording():
             raise DeviceError(
-                f"{self.name}: capture inside a recording; call f itself there, or record it before"
+                f"{self.name} is already recording a graph, so capture cannot begin. In the function that is "
+                "being recorded, call f itself, or capture f before that recording begins."
             )
         with self.scope:
             pool, stream, recorded = cuda.MemoryPool(), cuda.Stream(non_blocking=True), Kept(self.name)
@@ -697,7 +716,7 @@ class Device:
             try:
                 with _recordings, cuda.using_allocator(pool.malloc), stream:
                     try:
-                        f()  # a first time, to compile kernels, make tables and fill the pool
+                        f()  # the first run compiles kernels, makes tables and fills the pool
                     finally:
                         stream.synchronize()
                     for x in recorded:
@@ -705,7 +724,7 @@ class Device:
                             x.settle()
                     self._reserve(pool)
                     before = len(recorded)
-                    # Other threads may allocate meanwhile.
+                    # In this mode other threads may allocate memory during the recording.
                     stream.begin_capture(cuda.runtime.streamCaptureModeThreadLocal)
                     try:
                         result = f()
@@ -719,8 +738,9 @@ class Device:
                         )
                         if by_cupy or by_cuda:
                             raise DeviceError(
-                                f"{self.name}: {cause}; f must not wait or read values back while it is "
-                                "recorded (norm, ==, verify(), a modulus above 2^64); do that with its result"
+                                f"{self.name} cannot record f ({cause}). While it is recorded, f must not "
+                                "wait or read values back, as norm, ==, verify() and moduli above 2^64 do. "
+                                "Do that with its result."
                             ) from cause
                         raise
                     graph = stream.end_capture()

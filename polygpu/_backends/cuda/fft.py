@@ -1,4 +1,4 @@
-"""Complex transforms of rows, and their convolutions."""
+"""Complex Fourier transforms and cyclic convolutions of rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def convolve_launch(n: int, dtype: np.dtype[Any], rows: int, **values: int) -> L
 
 
 def _launch(kernel: str, n: int, dtype: np.dtype[Any], rows: int, parameters: bytes) -> Launch:
-    """Return the launch of a kernel on rows. Its given name lacks the type and log2 of the length."""
+    """Return the launch of a kernel on rows.
+
+    kernel: its name, with {} for two template arguments: the type, and log2 of the length n.
+    """
     lanes = max(1, n // 8)
     threads = max(128, lanes)
     rows_of_block = threads // lanes
@@ -74,7 +77,11 @@ def _twiddles(gpu: Context, n: int, dtype: np.dtype[Any]) -> Shared:
 
 @lru_cache(maxsize=64)
 def _fft_twiddles(n: int, dtype: np.dtype[Any]) -> Array:
-    """Twiddles of cuda/fft.cu: exp(-2 pi i r i / (P R)) at r P + i, for the round after those of P."""
+    """Return the table of twiddles of cuda/fft.cu.
+
+    P is the product of the radices of the rounds before a round, and R the radix of the round. Entry r * P +
+    j of the table, with j < P and 0 < r < R, is w^(r * j) for w = exp(-2 pi i / (P * R)).
+    """
     table = np.ones(n, dtype)
     log_p, log_r = 0, (n.bit_length() - 2) % 3 + 1
     while 1 << log_p + log_r < n:

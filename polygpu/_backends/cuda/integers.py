@@ -1,4 +1,4 @@
-"""Integers to residues and back: kernels of integers.cu."""
+"""Reduction of integers to residues, and composition of integers from residues, by cuda/integers.cu."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .launch import INTEGER_TYPES, POINTER, U32, U64, Context, Launch, Recipe, S
 from .sources import enumeration
 
 _FILE = "integers.cu"
-_WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # lengths that kernels are compiled for, then powers of 2
+# The numbers of words that the integers of a kernel may have; above 64, all powers of two are allowed, too.
+_WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _NORM_THREADS, _NORM_SHARED, _NORM_PARTS = 128, 48 << 10, 64
 _OUT = enumeration(_FILE, "Out")
 _NORMS = {math.inf: "largest", 1: "sum", 2: "squares"}
@@ -50,20 +51,23 @@ JOIN = Struct(_FILE, "JoinParameters", ("x y", POINTER), ("parts words", U32))
 
 
 def kernel_words(modulus: int) -> int:
-    """Words of the numbers that a kernel works on: bits(Q) + 3 bits, rounded up as in _WORDS."""
+    """Return how many words a kernel's integers have, for 3 bits more than Q, rounded up by _WORDS."""
     needed = -(-(modulus.bit_length() + 3) // 64)
     return next((w for w in _WORDS if w >= needed), 1 << (needed - 1).bit_length())
 
 
 def integers_launch(basis: Basis, source: np.dtype[Any], entries: int, **values: int) -> Launch:
-    """Return the launch that reduces machine integers of a dtype."""
+    """Return the launch that reduces integers of dtype `source` to residues."""
     parameters = INTEGERS(entries=entries, limbs=basis.rows, **values)
     kernel = f"reduce_integers<{ctype(basis)}, {INTEGER_TYPES[source.str[1:]]}>"
     return entrywise(_FILE, kernel, entries, parameters)
 
 
 def out_launch(basis: Basis, size: int, to: str, entries: int, **values: Any) -> Launch:
-    """Return the launch that composes integers of `size` words from residues."""
+    """Return the launch that composes integers from residues.
+
+    size: words of the integers on which the kernel works. to: "words", "int64" or "float64", the output.
+    """
     kernel = f"compose_integers<{ctype(basis)}, {size}, {_OUT[f'to_{to}']}>"
     return entrywise(_FILE, kernel, entries, OUT(entries=entries, **values))
 
@@ -71,9 +75,10 @@ def out_launch(basis: Basis, size: int, to: str, entries: int, **values: Any) ->
 def norm_launches(
     basis: Basis, words: int, p: float, shape: tuple[int, int], tables: bytes, of_norm: int
 ) -> tuple[Launch, Launch, int]:
-    """Norms of (items, n) composed integers: launches for parts of rows, and for rows.
+    """Return two launches that compute norms of integers composed from residues, and the workspace in bytes.
 
-    Third, the bytes of the parts' norms.
+    The first launch writes norms of parts of rows to the workspace. The second combines them to norms of
+    rows. shape: (items, n). of_norm: words of a norm in the result.
     """
     items, n = shape
     code = _NORM_CODES[_NORMS[p]]
@@ -153,7 +158,7 @@ def norm(gpu: Context, basis: Basis, x: Array, p: float, out: Array) -> None:
 def _tables(
     gpu: Context, basis: Basis, words: int, n: int, centered: bool
 ) -> tuple[tuple[Shared, ...], bytes]:
-    """Return the constants for composing integers, and the struct with their addresses."""
+    """Return the constants for composing integers, and the packed struct TABLES with their addresses."""
     moduli, limbs = gpu.moduli_of(basis), basis.rows
 
     def make() -> tuple[Array, tuple[()]]:
@@ -168,7 +173,8 @@ def _tables(
     at = gpu.address(table.value)
     terms = at + 8 * limbs
     bounds = terms + 8 * words * (limbs + 1 + 3 * centered)
-    # A bound on the error: each term and each partial sum is rounded (docs/math.md, "Integers").
+    # A bound on the error of a sum in doubles, whose terms and partial sums are rounded (docs/math.md,
+    # "Integers").
     unsure = np.float64((limbs + 2) ** 2 * 2.0**-52).tobytes()
     where = {"moduli": gpu.address(moduli.value), "inverse": at, "terms": terms, "bounds": bounds}
     return (moduli, table), TABLES(**where, n=n, limbs=limbs, centered=centered, unsure=unsure)

@@ -49,8 +49,8 @@ from .words import (
 
 _FILE = "gadget.cu"
 _WORD = (1 << 64) - 1
-_MOST_RESULTS = 8  # of weighted sums in a thread
-_MOST_COMPONENTS = 3  # of a ciphertext in one block of threads, which holds a sum for each
+_MOST_RESULTS = 8  # the most weighted sums that a thread computes
+_MOST_COMPONENTS = 3  # the most components of a ciphertext in a block; a thread has a sum for each
 
 DIGIT_ROWS = Struct(
     "keyswitch.cu",
@@ -99,9 +99,11 @@ GADGET = Struct(
 def digit_rows_launch(
     made: Listed, items: int, limbs: int, n: int, adds: bool, card: Card, /, **values: int
 ) -> Launch:
-    """Return the launch that ends transforms of digits, which start_rows began, and sums their products.
+    """Return the launch that finishes the transforms of digits and sums the products with the key.
 
-    limbs: the number of limbs that the launch is for; `values` have the number of all limbs.
+    The kernel start_rows does the first pass of the transforms (start_listed in rns.py). limbs: the number of
+    limbs for this launch; values["limbs"] is the number of all limbs. adds: whether a multiple of `more` is
+    added.
     """
     grid = items * n >> made.rows.log_block_values, limbs
     inverse = table_offsets(made.tables, made.word)[3]
@@ -116,12 +118,12 @@ def digit_rows_launch(
         n=n,
         **values,
     )
-    copied = 3 << made.rows.log_block_values  # values of a digit and of both components of the key
+    copied = 3 << made.rows.log_block_values  # shared memory: a digit and two components of the key
     return launch._replace(shared=launch.shared + copied * made.word.bytes)
 
 
 def limb_rows(plan: DigitProduct, limbs: Sequence[int]) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return the C struct LimbRow of each of these limbs."""
+    """Return the structs LimbRow of these limbs, as words."""
 
     def row(limb: int) -> tuple[int, ...]:
         own = plan.own.get(limb, (plan.digits, 0))
@@ -131,7 +133,7 @@ def limb_rows(plan: DigitProduct, limbs: Sequence[int]) -> np.ndarray[Any, np.dt
 
 
 def packed_digits(gadget: Gadget) -> bytes:
-    """Return the C struct Digits of a gadget."""
+    """Return the packed struct Digits of a gadget."""
     q, power = gadget.basis.moduli[0], 1 << gadget.bits * gadget.levels
     scale = (power << 8 * gadget.basis.dtype.itemsize) // q
     if power == q:
@@ -162,11 +164,12 @@ def signed_digits_launch(
 
 
 def gadget_tile(points: int, components: int, items: int, word: Word, card: Card) -> Pass | None:
-    """Return the tile of a product in one kernel, or None if it is too large or too small for a kernel.
+    """Return the tile of an external product in one kernel, or None if the kernel cannot compute it.
 
-    There is none either for more than _MOST_COMPONENTS components. A thread holds values, digits and a sum
-    for each component, of eight coefficients. It takes four if there are so few ciphertexts that
-    multiprocessors are idle, and for 64-bit integers, which need more registers.
+    The kernel takes at least 2^8 points, up to _MOST_COMPONENTS components, and tiles that fit a block. A
+    thread works on eight coefficients, and holds their values, their digits and a sum for each component. It
+    works on four coefficients if there are so few ciphertexts that multiprocessors would be idle, or if
+    `word` has 64-bit integers, which need more registers.
     """
     log_points = points.bit_length() - 1
     if log_points < 8 or components > _MOST_COMPONENTS:
@@ -181,7 +184,10 @@ def gadget_tile(points: int, components: int, items: int, word: Word, card: Card
 def gadget_launch(
     gadget: Gadget, word: Word, tile: Pass, components: int, rotates: bool, items: int, **values: int
 ) -> Launch:
-    """Return the launch that multiplies `items` ciphertexts by one matrix, or rotates by several in turn."""
+    """Return the launch that multiplies `items` ciphertexts by a GGSW matrix, or rotates them blindly.
+
+    rotates: whether it rotates by several matrices in turn (Backend.gadget_rotation).
+    """
     size, n = word.bytes, 1 << tile.log_length
     forward, inverse, _ = table_offsets((tile,), word)
     assert gadget.transform is not None
@@ -232,7 +238,10 @@ def _in_two_passes(
     out: Array,
     more: Array | None,
 ) -> bool:
-    """Multiply digits in the pass that evaluates them. Return False, with nothing done, if it cannot be."""
+    """Multiply digits by the key in the last pass of the digits' transform.
+
+    Return False, with nothing done, if the kernels cannot do this for the plan or the arrays.
+    """
     (x, own), (*batch, _, limbs, n) = value, out.shape
     items, rows = prod(batch), plan.digits * limbs
     groups = listed((plan.transform,), n, items * limbs, gpu.card)
@@ -262,12 +271,12 @@ def _multiply_listed(
     shape: tuple[int, ...],
     adds: bool,
 ) -> None:
-    """Add both passes over the digits modulo the chosen limbs, which one word serves."""
+    """Add both passes of the digits' transforms modulo the chosen limbs, whose word is made.word."""
     (*batch, _, limbs, n), tables = shape, plan.transform.tables
     items, moduli = prod(batch), gpu.moduli_of(plan.transform.basis)
 
     def make() -> tuple[tuple[Array, Array], list[Shared]]:
-        both = [i for i in chosen if i in plan.inverse]  # the last ones
+        both = [i for i in chosen if i in plan.inverse]  # limbs with an inverse transform; they are last
         forward = [tables[i] for i in chosen[: len(chosen) - len(both)]]
         pointers, shared = table_pointers(gpu, forward, made, [tables[i] for i in both])
         return (gpu.from_host(limb_rows(plan, chosen)), pointers), shared
@@ -290,7 +299,10 @@ def _multiply_listed(
 def _end_inverse(
     gpu: Context, recipe: Recipe, plan: DigitProduct, made: Listed, items: int, number: int
 ) -> None:
-    """Add the last pass, over columns, of the inverse transforms of sums, which digit_rows has begun."""
+    """Add the last pass, over columns, of the inverse transforms of sums; digit_rows did the first pass.
+
+    number: the index of the operand that holds the sums.
+    """
     limbs, part = len(plan.key_rows), plan.inverse_transform
     for group in transform_groups(part, gpu.card, len(plan.inverse) < limbs):
         between = limbs - len(plan.inverse)
@@ -301,7 +313,7 @@ def _end_inverse(
 
 
 def _make_digits(gpu: Context, plan: DigitProduct, value: tuple[Array, Array], digits: Array) -> None:
-    """Write all rows of evaluated digits; own rows are copied from the value."""
+    """Write all digits, evaluated; rows modulo limbs of a digit's own group are copied from the value."""
     x, own = value
     *batch, count, limbs, n = digits.shape
     rows = digits.reshape(*batch, count * limbs, n)
@@ -317,10 +329,11 @@ def _make_digits(gpu: Context, plan: DigitProduct, value: tuple[Array, Array], d
 def rotated_launch(
     word: Word, size: int, sets: int, rows: int, together: int, wide: bool, /, **values: Any
 ) -> Launch:
-    """Return the launch that sums rotated products modulo limbs of one word.
+    """Return the launch that sums rotated products modulo limbs with the same Word (words.py).
 
-    size: bytes of residues. sets: of terms whose sums are apart. rows: of limbs. together: results that a
-    block computes from all terms, weighted, or 0. wide: whether a thread has several neighbouring points.
+    size: bytes of a residue. sets: into how many sets the terms are divided, each summed separately; 1 with
+    weights. rows: the number of limbs. together: how many weighted results a block computes, each from all
+    terms; 0 without weights. wide: whether a thread works on several neighbouring points.
     """
     argument = word.argument if word.bytes == size else word.grouped(size).argument
     points = max(1, (16 if together <= 4 else 8) // size) if wide else 1
@@ -365,11 +378,14 @@ def _rotated_terms(
     wide: bool,
     out: Array,
 ) -> None:
-    """Add the launches for at most ROTATED_TERMS terms from `start` on; later ones add to earlier ones."""
+    """Add the launches for terms start, start + 1, ..., at most ROTATED_TERMS of them.
+
+    If start > 0, they add to the sums over the earlier terms, unless each term is a result of its own.
+    """
     basis, quotient = plan.transform.basis, plan.transform.quotient
     results, *batch, _, limbs, n = out.shape
     some = range(start, min(start + ROTATED_TERMS, len(totals)))
-    is_apart = not is_weighted and results > 1  # each term is a result
+    is_apart = not is_weighted and results > 1  # each term is a result of its own
     items, moduli = prod(batch), gpu.moduli_of(basis)
 
     def make() -> tuple[tuple[Array, ...], tuple[()]]:
@@ -422,7 +438,7 @@ def _rotated_terms(
 
 
 def _limbs(gpu: Context, plan: RotatedSums, chosen: Sequence[int]) -> tuple[Array, tuple[()]]:
-    """Return the structs RotatedLimb of these limbs, on the card, and no parts."""
+    """Return the structs RotatedLimb of these limbs on the card, and () for no parts (Context.kept)."""
     rows = [(limb, plan.more_rows[limb], plan.factors[limb]) for limb in chosen]
     return gpu.from_host(np.array(rows, ROTATED_LIMB.dtype).view(np.uint64)), ()
 
@@ -494,7 +510,7 @@ def gadget_rotation(
     if isinstance(gadget.product, TorusPlan) and torus.rotate(gpu, gadget, ggsws, c, powers, out):
         return
     moved = gpu.empty(out.shape, out.dtype)
-    # As items of k rows
+    # A ciphertext of k components is an item of k rows.
     rows = [x.reshape(-1, *x.shape[-3::2]) for x in (c, out, moved)]
     mul_monomial(gpu, gadget.basis, gadget.quotient, rows[0], powers[:, 0], rows[1])
     for i, ggsw in enumerate(ggsws, 1):
@@ -513,14 +529,17 @@ def rotate_by_groups(
 
 
 def _here(gpu: Context, x: Array) -> Array:
-    """Return an array of the host or of this device, on this device."""
+    """Return the array itself if it is on this device, or a copy of an array in host memory."""
     return gpu.from_host(x) if isinstance(x, np.ndarray) else x
 
 
 def _by_one_kernel(
     gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Array | None, out: Array
 ) -> bool:
-    """Launch a product, or a rotation by exponents, as one kernel. Return False if no kernel serves."""
+    """Compute a product, or with exponents a blind rotation, in one kernel.
+
+    Return False, with nothing done, if the kernel cannot take these sizes or arrays.
+    """
     plan, (k, n) = gadget.transform, (c.shape[-3], c.shape[-1])
     assert plan is not None
     items, count = prod(c.shape[:-3]), 1 if exponents is None else exponents.shape[-1] - 1

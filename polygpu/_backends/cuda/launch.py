@@ -1,4 +1,4 @@
-"""Launches as data, calls that are prepared once, and the one place that launches kernels."""
+"""Kernel launches as data, prepared once for each kind of call. Only this module launches kernels."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from .. import Array, cuda_sources
 from .device import INSTALL, Device, Launched, Shared, recording
 from .sources import constant, digest, text_of, waits
 
-THREADS = 256  # of a block of the kernels that work entry by entry, and of products of integers
-ALIGNMENT = 16  # bytes that a thread moves at once, at most
+THREADS = 256  # threads of a block, for kernels that work entry by entry and for products of integers
+ALIGNMENT = 16  # the most bytes that a thread moves with one instruction
 MAX_AXES = constant("rows.cuh", "MAX_AXES")
-MODULUS_BYTES = 128  # of struct Modulus
+MODULUS_BYTES = 128  # the size of struct Modulus
 
-_STREAMS = 64  # that a prepared call remembers
-_STEP_BYTES = 512  # that a launch of a record is taken to keep, beside its parameters
+_STREAMS = 64  # the most streams that a prepared call remembers
+_STEP_BYTES = 512  # an estimate of the memory that one prepared launch takes, beside its parameters
 _CAN_START_EARLY = (9, 0)  # the least compute capability on which a kernel may start early
-_EARLY_BLOCKS = constant("ptx.cuh", "EARLY_BLOCKS")  # the most blocks with which it may
+_EARLY_BLOCKS = constant("ptx.cuh", "EARLY_BLOCKS")  # the most blocks of a launch that may start early
 
 _log = logging.getLogger("polygpu")
 
 
-# ---- what kernels read ----
+# ---- parameters of kernels ----
 
 
-_CODES = {"<u4": "I", "<u8": "Q", "<i8": "q"}  # of Python's module struct, by dtype
-# Types of machine integers in kernels, by the dtype's kind and bytes.
+_CODES = {"<u4": "I", "<u8": "Q", "<i8": "q"}  # format characters of Python's module struct, by dtype
+# C++ types of integers in kernels, by the dtype's kind and size in bytes.
 INTEGER_TYPES = {
     "i1": "signed char",
     "u1": "unsigned char",
@@ -53,10 +53,13 @@ INTEGER_TYPES = {
 
 
 class Struct:
-    """The parameters of kernels: a NumPy dtype that mirrors a C struct of cuda/, field by field.
+    """A C struct of cuda/ with the parameters of a kernel, mirrored field by field by a NumPy dtype.
 
-    Fields are given in order, as names and their type: a NumPy dtype or another Struct. Pointers are
-    addresses, uint64.
+    Args:
+        file: the file of cuda/ that defines the struct.
+        name: the struct's name in C++.
+        fields: pairs, in the order of the struct: names separated by spaces, and their common type, which is
+            a NumPy dtype or another Struct. Pointers are addresses of type uint64.
     """
 
     dtype: np.dtype[Any]
@@ -79,9 +82,11 @@ class Struct:
         self.made.append(self)
 
     def __call__(self, **values: Any) -> bytes:
-        """Pack the struct with these values. A field that is a Struct or an array takes bytes."""
+        """Return the struct with these values as bytes. A field that is a Struct or an array takes bytes."""
         if len(values) != len(self._fields):
-            raise TypeError(f"{self.name}: fields {self._fields}, values of {tuple(values)}")
+            raise TypeError(
+                f"{self.name} has the fields {self._fields}, but values were given for {tuple(values)}."
+            )
         return self._packer.pack(*[values[field] for field in self._fields])
 
 
@@ -91,38 +96,42 @@ LAYOUT = Struct("rows.cuh", "Layout", ("shape", (U64, MAX_AXES)), ("step", (U64,
 
 
 def layout_struct(operands: int) -> Struct:
-    """Return the struct that holds the layout of this number of operands."""
+    """Return the struct for the layout of this many operands."""
     name = f"LayoutOf<{operands}>"
     return Struct("rows.cuh", name, ("shape", (U64, MAX_AXES)), ("step", (U64, (operands, MAX_AXES))))
 
 
-DENSE = bytes(LAYOUT.dtype.itemsize)  # no kernel reads a dense layout
+DENSE = bytes(LAYOUT.dtype.itemsize)  # zeros: if all operands are dense, kernels do not read the layout
 
 
 class Launch(NamedTuple):
-    """A kernel, and all that its launch depends on except the addresses of operands."""
+    """A kernel with its grid and parameters: all that a launch needs except the addresses of operands."""
 
-    file: str  # of cuda/
-    kernel: str  # an instance of a template there
+    file: str  # the file of cuda/ that defines the kernel
+    kernel: str  # its name with template arguments
     grid: tuple[int, int]
-    threads: int
-    parameters: bytes  # of a Struct
+    threads: int  # of a block
+    parameters: bytes  # a packed Struct
     shared: int = 0  # bytes of dynamic shared memory
-    counters: int = 0  # words of an additional last operand, set to 0 before the kernel begins
+    counters: int = 0  # if not 0: 32-bit words of an extra last operand, set to 0 before the kernel begins
 
 
 class Step(NamedTuple):
-    """A launch in a call; its parameters begin with the addresses of some of the call's operands."""
+    """A launch in a call. Its parameters begin with the addresses of some of the call's operands."""
 
     launch: Launch
-    operands: tuple[int, ...]
+    operands: tuple[int, ...]  # indices among the call's operands
     offsets: tuple[int, ...]  # bytes, added to the address of each operand
 
 
 class Recipe:
-    """The launches of a call, in their order.
+    """The launches of a call, in order.
 
-    Operands have numbers: first the operands that the call is given, from 0, then the temporary ones.
+    Operands are named by indices: first the operands that the call is given, from 0, then temporaries.
+
+    Args:
+        operands: the number of operands that the call is given.
+        used: other arrays that the launches read, such as tables.
     """
 
     def __init__(self, operands: int, *used: Shared) -> None:
@@ -130,19 +139,19 @@ class Recipe:
         self.steps: list[Step] = []
         self.used = list(used)  # arrays that are read beside the operands
         self.temporaries: list[int] = []  # bytes of each temporary operand
-        # Numbers of the temporary operands that serve one launch or one added recipe at a time.
+        # Indices of temporaries that each launch or added recipe uses only while it runs. Launches run one
+        # after another, so all of them share these.
         self._lent: list[int] = []
 
     def temporary(self, size: int) -> int:
-        """Return the number of a new operand of `size` bytes, which each call allocates for itself."""
+        """Return the index of a new temporary of `size` bytes, which is allocated anew in each call."""
         self.temporaries.append(size)
         return self.given + len(self.temporaries) - 1
 
     def _lend(self, number: int, size: int) -> int:
-        """Return the number of an operand of at least `size` bytes.
+        """Return the index of shared temporary `number`, enlarged to at least `size` bytes.
 
-        It is free again at the next launch or added recipe. Launches run one after the other, so they can
-        share it.
+        The next launch or added recipe may overwrite it.
         """
         if number == len(self._lent):
             self._lent.append(self.temporary(size))
@@ -151,7 +160,7 @@ class Recipe:
         return self._lent[number]
 
     def launch(self, launch: Launch, *operands: int, offsets: int | tuple[int, ...] = 0) -> None:
-        """Append a launch on operands, from an offset in bytes on, one for all operands or one for each."""
+        """Append a launch on operands; offsets: bytes to skip in each operand, or one integer for all."""
         if isinstance(offsets, int):
             offsets = (offsets,) * len(operands)
         if launch.counters:
@@ -159,14 +168,14 @@ class Recipe:
         self.steps.append(Step(launch, operands, offsets))
 
     def add(self, recipe: Recipe, *operands: int) -> None:
-        """Append the launches of another recipe, on operands of this one."""
+        """Append the launches of another recipe; operands: the indices of its operands in this one."""
         numbers = (*operands, *(self._lend(i, size) for i, size in enumerate(recipe.temporaries)))
         self.steps += [s._replace(operands=tuple(numbers[i] for i in s.operands)) for s in recipe.steps]
         self.used += recipe.used
 
 
 class Prepared:
-    """A recipe whose kernels are loaded: it is launched with a stream and the operands' addresses."""
+    """A recipe whose kernels are loaded, so that a launch needs only a stream and operands' addresses."""
 
     __slots__ = ("held", "launch", "steps", "streams", "temporaries", "used")
 
@@ -175,18 +184,18 @@ class Prepared:
     ) -> None:
         self.launch, self.temporaries = launch, temporaries
         self.used = [x for x in used if isinstance(x, Shared)]
-        self.held = used  # arrays that launches read, to stay alive
-        self.steps = steps  # as `launch` has them
-        self.streams: set[int] = set()  # streams that need not wait for the arrays in `used`
+        self.held = used  # arrays that launches read, held so that they stay allocated
+        self.steps = steps  # the tuples from which `launch` was made
+        self.streams: set[int] = set()  # streams on which the arrays in `used` are known to be ready
 
 
 def bytes_of(steps: Sequence[Any]) -> int:
-    """About how many bytes prepared launches take."""
+    """Estimate how many bytes of memory prepared launches take."""
     return sum(_STEP_BYTES + len(step[-1]) for step in steps)
 
 
 def entrywise(file: str, kernel: str, entries: int, parameters: bytes, rows: int = 1) -> Launch:
-    """Return a launch with one thread for each entry of each row; entries: of a row."""
+    """Return a launch with one thread for each of the `entries` entries of each of `rows` rows."""
     return Launch(file, kernel, (-(-entries // THREADS), rows), THREADS, parameters)
 
 
@@ -195,7 +204,8 @@ def layout_of(
 ) -> dict[str, Any]:
     """Return the fields `layout` and `dense` for operands that broadcast to a result (*batch, rows, n).
 
-    steps: of each operand, rows from one index of each batch axis to the next, or None if it is dense.
+    shape: the result's. operands: the shape of each operand. steps: for each operand the strides of its batch
+    axes, counted in rows, or None if it is dense.
     """
     if not any(steps) and all(len(x) == len(shape) and x[:-1] == shape[:-1] for x in operands):
         return {"layout": DENSE, "dense": True}
@@ -208,7 +218,7 @@ def layout_table(
     steps: Sequence[tuple[int, ...] | None],
     count: int,
 ) -> bytes:
-    """Return a layout with room for `count` operands; see layout_of."""
+    """Return a packed layout with space for `count` operands; see layout_of."""
     limbs, batch = shape[-2], shape[:-2]
     table = np.zeros((1 + count, MAX_AXES), np.uint64)
     table[0] = 1
@@ -223,7 +233,7 @@ def layout_table(
 
 
 def modulus_constants(moduli: Sequence[int]) -> Array:
-    """struct Modulus of cuda/modulus.cuh, one a row."""
+    """Return the struct Modulus of cuda/modulus.cuh for each modulus, one in each row."""
     table = np.zeros((len(moduli), MODULUS_BYTES // 8), np.uint64)
     for row, q in zip(table, moduli, strict=True):
         bits, shift = q.bit_length(), 64 - q.bit_length()
@@ -243,12 +253,12 @@ def modulus_constants(moduli: Sequence[int]) -> Array:
 
 
 def ctype(basis: Basis) -> str:
-    """Return the type of residues in memory, as a template argument."""
+    """Return the C++ type of a basis's residues in memory, for a template argument."""
     return "u32" if basis.dtype == np.uint32 else "u64"
 
 
 def cbool(value: bool) -> str:
-    """Return a flag as a template argument."""
+    """Return a flag as C++ writes it, for a template argument."""
     return "true" if value else "false"
 
 
@@ -256,21 +266,22 @@ def cbool(value: bool) -> str:
 
 
 class Context(Device):
-    """One GPU as the functions of operations see it: memory, streams and launches."""
+    """One GPU as the modules of operations use it: memory, streams and launches."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
-        self.handles: Handles = {}  # of calls that depend on no plan; their keys begin with a name
+        self.handles: Handles = {}  # prepared calls that do not depend on a plan; keys begin with a name
         self._kernels: dict[str, Any] = {}
-        self._one_at_a_time = new_lock()  # for changes of how much shared memory a kernel may take
+        self._one_at_a_time = new_lock()  # held while the limit of a kernel's shared memory is raised
         self._make_context = partial(self.xp.cuda.runtime.free, 0)
 
     def run(
         self, handles: Handles, key: tuple[Any, ...], recipe: Callable[[], Recipe], *operands: Array
     ) -> None:
-        """Launch the recipe of a key on the current stream; `recipe` is called once for each key.
+        """Launch the recipe stored under a key on the current stream; the first call makes it by `recipe()`.
 
-        The key holds all that the recipe depends on beside the owner of the handles and the card.
+        The key must contain everything that the recipe depends on, except the card and the owner of
+        `handles`, such as a plan.
         """
         records = handles.get(self._records_key)
         prepared = None if records is None else records.get(key)
@@ -283,19 +294,22 @@ class Context(Device):
                 self.launch_prepared(prepared, [x.data.ptr for x in operands])  # type: ignore[attr-defined]
 
     def run_once(self, recipe: Recipe, *operands: int) -> None:
-        """Launch a recipe that is not kept, on operands at these addresses."""
+        """Launch a recipe on operands at these addresses, without storing the prepared call."""
         self._refuse()
         with self.scope:
             self.launch_prepared(self._prepare(recipe), list(operands))
 
     def launch(self, launch: Launch, *operands: int) -> None:
-        """Make one launch that is not kept."""
+        """Make a single launch on operands at these addresses, without storing the prepared call."""
         recipe = Recipe(len(operands))
         recipe.launch(launch, *range(len(operands)))
         self.run_once(recipe, *operands)
 
     def filling(self, launches: Sequence[Launch], *kept: Array) -> Shared:
-        """Return a part for Shared: launches that fill arrays. They read and write the `kept` arrays."""
+        """Return a part for Shared that fills arrays at their first use.
+
+        launches: the launches that fill the arrays. kept: all arrays that these launches read or write.
+        """
 
         def fill() -> None:
             for launch in launches:
@@ -317,7 +331,9 @@ class Context(Device):
                 if len(prepared.streams) == _STREAMS:
                     prepared.streams.clear()
                 prepared.streams.add(at)
-        if prepared.temporaries:  # freed once all is launched: later users come after on the stream
+        # Temporaries may be freed once all is launched: the pool gives their memory only to later work of
+        # this stream.
+        if prepared.temporaries:
             temporaries = [self._allocate(size) for size in prepared.temporaries]
             addresses += [x.ptr for x in temporaries]
         if recorded is not None:
@@ -330,10 +346,10 @@ class Context(Device):
                 self._make_context()
                 prepared.launch(at, *addresses)
         except _cpu.DriverError as error:
-            raise DeviceError(f"{self.name}: {error}") from error
+            raise DeviceError(f"{self.name} failed with {error}.") from error
 
     def _keep(self, handles: Handles, key: tuple[Any, ...], recipe: Recipe) -> Prepared:
-        """Prepare a recipe and store it under its key; the oldest go where they take too many bytes."""
+        """Prepare a recipe and store it under its key. If all stored take too many bytes, drop the oldest."""
         records: Calls = handles.setdefault(self._records_key, Calls())
         with self.scope:
             prepared = self._prepare(recipe)
@@ -356,7 +372,7 @@ class Context(Device):
         return Prepared(call, ready, recipe.used, recipe.temporaries)
 
     def _compile(self, launches: Sequence[Launch]) -> None:
-        """Compile the missing kernels in parallel; NVRTC takes one core for each."""
+        """Compile the missing kernels in parallel threads; NVRTC uses one core for each."""
         missing = {x.kernel: x for x in launches if x.kernel not in self._kernels and x.grid[0]}
         if not missing:
             return
@@ -376,7 +392,7 @@ class Context(Device):
                     work.step()
 
     def _kernel(self, launch: Launch) -> int:
-        """Return the driver's handle of a kernel, which is allowed the shared memory of the launch."""
+        """Return the driver's handle of a kernel, after raising its shared-memory limit for this launch."""
         kernel = self._kernels.get(launch.kernel)
         if kernel is None:
             began = time.perf_counter()
@@ -386,12 +402,13 @@ class Context(Device):
                     options=("-std=c++17", f"-I{cuda_sources()}"),
                     name_expressions=(launch.kernel,),
                 )
-                # Threads that compile it at the same time all take the same: records hold its handle alone.
+                # If threads compile the kernel at the same time, all use the first one, which stays loaded:
+                # records hold only its handle.
                 kernel = self._kernels.setdefault(launch.kernel, module.get_function(launch.kernel))
             except Exception as error:  # from the compiler, the loader or the driver
                 raise DeviceError(
-                    f"{self.name}: {launch.kernel} does not compile or load: {error}; "
-                    f"CuPy {self.xp.__version__} needs NVRTC and a driver of its CUDA version: {INSTALL}"
+                    f"{launch.kernel} does not compile or load on {self.name} ({error}). CuPy "
+                    f"{self.xp.__version__} needs NVRTC and a driver of its CUDA version. {INSTALL}"
                 ) from error
             _log.info("%s: %s in %.2f s", self.name, launch.kernel, time.perf_counter() - began)
         if launch.shared > 48 << 10:
@@ -403,15 +420,15 @@ class Context(Device):
     # ---- operands ----
 
     def moduli_of(self, basis: Basis) -> Shared:
-        """Return a basis's moduli on the device."""
+        """Return the array of a basis's moduli (struct Modulus) on the device."""
         return self.kept(
             basis.handles, "moduli", lambda: (self.from_host(modulus_constants(basis.moduli)), ())
         )
 
     def moduli(self, basis: Basis) -> int:
-        """Return the address of a basis's moduli, for a launch on the current stream."""
+        """Return the address of a basis's moduli (struct Modulus), for a launch on the current stream."""
         return self.address(self.moduli_of(basis).on(self.stream()))
 
     def aligned(self, *arrays: Array) -> bool:
-        """Whether kernels may move these arrays in chunks of ALIGNMENT bytes."""
+        """Return whether all arrays begin at multiples of ALIGNMENT bytes."""
         return all(self.address(x) % ALIGNMENT == 0 for x in arrays)

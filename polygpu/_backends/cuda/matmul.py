@@ -1,4 +1,4 @@
-"""Products of matrices: of integers modulo q in one of four ways, and of polynomials point by point."""
+"""Products of matrices: of integers modulo q by one of several methods, and of polynomials point by point."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ from .matmul_tiles import (
 from .pointwise import combine
 from .words import Card, sum_of_products
 
-_SUM_BYTES = 1 << 30  # of 32-bit sums modulo small numbers held at a time
-_CUDA_R_8I, _CUDA_R_32I = 3, 10  # cudaDataType
+_SUM_BYTES = 1 << 30  # the most bytes of 32-bit sums in memory at a time (by_residues)
+_CUDA_R_8I, _CUDA_R_32I = 3, 10  # values of the enum cudaDataType: int8 and int32
 
 _STEPS = "a_batch a_row a_column b_batch b_row b_column out_batch out_row out_column"
 POINTS = Struct(
@@ -138,7 +138,10 @@ COMPOSE = Struct(
 def narrow_launch(
     basis: Basis, batch: int, rows: int, columns: int, part: int, width: int, card: Card, **values: int
 ) -> Launch:
-    """Matrices with few columns, the second one transposed."""
+    """Return the launch that multiplies matrices; the second one has few columns and is transposed.
+
+    part: the number of terms that are summed. width: words that a thread reads at once.
+    """
     log_lanes, grid = narrow_lanes(batch, rows, columns, -(-part // width), card)
     parameters = NARROW(rows=rows, columns=columns, length=part, log_lanes=log_lanes, **values)
     kernel = f"matmul_narrow<{sum_of_products(basis).name}, {1 << (columns - 1).bit_length()}, {width}>"
@@ -146,7 +149,7 @@ def narrow_launch(
 
 
 def integer_launch(basis: Basis, batch: int, rows: int, columns: int, card: Card, **values: int) -> Launch:
-    """Matrices on CUDA cores."""
+    """Return the launch that multiplies matrices of integers on CUDA cores."""
     tile = integer_tile(sum_of_products(basis), batch, rows, columns, card)
     parameters = INTEGER(rows=rows, columns=columns, **values)
     kernel = f"matmul_integer<{sum_of_products(basis).name}, {tile.side}>"
@@ -154,7 +157,11 @@ def integer_launch(basis: Basis, batch: int, rows: int, columns: int, card: Card
 
 
 def points_launch(basis: Basis, tile: PointsTile, integers: bool, **values: int) -> Launch:
-    """Matrices at each point, or few rows times a matrix of integers, whose columns are the points."""
+    """Return the launch that multiplies matrices at each point.
+
+    integers: whether it multiplies matrices of integers instead. Then the first has few rows, and the columns
+    of the second take the place of points.
+    """
     sizes = {"log_lanes": tile.log_lanes, "log_columns": tile.log_columns, "log_rows": tile.log_rows}
     parameters = POINTS(entries=basis.rows * values["points"], **sizes, **values)
     shape = f"{tile.rows}, {tile.columns}, {tile.width}"
@@ -163,7 +170,7 @@ def points_launch(basis: Basis, tile: PointsTile, integers: bool, **values: int)
 
 
 def staged_launch(basis: Basis, tile: StagedTile, **values: int) -> Launch:
-    """Matrices at each point, through shared memory."""
+    """Return the launch that multiplies matrices at each point, with operands staged in shared memory."""
     parameters = STAGED(entries=basis.rows * values["points"], **values)
     kernel = f"matmul_points_staged<{sum_of_products(basis).name}, {tile.side}, {tile.width}>"
     return Launch("matmul_scalar.cu", kernel, (tile.grid, 1), 1 << LOG_POINTS_THREADS, parameters)
@@ -172,7 +179,10 @@ def staged_launch(basis: Basis, tile: StagedTile, **values: int) -> Launch:
 def digits_launch(
     basis: Basis, batch: int, m: int, n: int, aligned: int, card: Card, **values: int
 ) -> Launch:
-    """Matrices by bytes on tensor cores; aligned: bytes of the left matrix that a copy may move at once."""
+    """Return the launch that multiplies matrices of words, cut into bytes, on tensor cores.
+
+    aligned: how many bytes of the left matrix a copy may move at once.
+    """
     size = basis.dtype.itemsize
     stages, rows = digits_stages(size, card), digits_rows(m)
     kernel = f"gemm_digits<{ctype(basis)}, {rows}, {DIGITS_EDGE}, 64, {stages}, {aligned}>"
@@ -188,26 +198,30 @@ def digits_launch(
 
 
 def cut_launch(basis: Basis, size: int, n: int, pitch: int, **values: int) -> Launch:
-    """Digits of the words that a matrix of integers of `size` bytes multiplies; pitch: bytes of a row."""
+    """Return the launch that cuts words into bytes, for a product with a matrix of small integers.
+
+    size: bytes of an entry of that matrix. pitch: bytes of a row of the result.
+    """
     parameters = CUT(n=n, pitch=pitch, **values)
     return entrywise("matmul_bytes.cu", f"cut_words<{ctype(basis)}, {size}>", n * pitch // 16, parameters)
 
 
 def sum_rows_launch(basis: Basis, rows: int, n: int, part: int, **values: int) -> Launch:
-    """Return the launch that sums `part` rows at a time."""
+    """Return the launch that adds up each group of `part` neighbouring rows."""
     grid = -(-n // 32), -(-rows // part)
     parameters = SUM_ROWS(rows=rows, n=n, part=part, **values)
     return Launch("matmul_bytes.cu", f"sum_rows<{ctype(basis)}>", grid, THREADS, parameters)
 
 
-# Eight parameters: the sizes of a product, and how its left operand lies in memory.
+# It has eight parameters: the sizes of a product, and how its left operand lies in memory.
 def bytes_launch(
     basis: Basis, tile: BytesTile, m: int, n: int, k: int, part: int, aligned: int, turned: int, **values: int
 ) -> Launch:
-    """Return the launch that multiplies a matrix of bytes by digits, in parts of the depth.
+    """Return the launch that multiplies a matrix of bytes by words cut into bytes.
 
-    k: bytes of a row. aligned: bytes that a copy may move at once. turned: 0, or the bytes of integers whose
-    columns are dense.
+    k: bytes of a row of the left matrix. part: bytes of a row that one block sums. aligned: bytes that a copy
+    may move at once. turned: 0 if the rows of the left matrix are dense; if its columns are dense, the bytes
+    of an entry.
     """
     grid = -(-m // tile.rows) * -(-n * basis.dtype.itemsize // tile.columns), -(-k // part)
     shape = f"{tile.rows}, {tile.columns}, {tile.warp_rows}, {tile.warp_columns}, {tile.stages}"
@@ -219,7 +233,7 @@ def bytes_launch(
 def split_launch(
     basis: Basis, matrices: int, rows: int, depth: int, transposed: bool, **values: int
 ) -> Launch:
-    """Residues of a matrix modulo small numbers."""
+    """Return the launch that reduces matrices modulo small moduli."""
     groups = -(-rows // 8) * 8 if transposed else rows
     parameters = SPLIT(matrices=matrices, rows=rows, depth=depth, **values)
     kernel = f"gemm_split<{ctype(basis)}, {cbool(transposed)}>"
@@ -227,7 +241,7 @@ def split_launch(
 
 
 def gemm_compose_launch(basis: Basis, rows: int, pitch: int, **values: int) -> Launch:
-    """Words of the sums modulo small numbers."""
+    """Return the launch that composes results modulo q from sums modulo small moduli."""
     parameters = COMPOSE(rows=rows, pitch=pitch, **values)
     return entrywise("matmul_tensor.cu", f"gemm_compose<{ctype(basis)}>", rows * pitch // 4, parameters)
 
@@ -236,7 +250,10 @@ def gemm_compose_launch(basis: Basis, rows: int, pitch: int, **values: int) -> L
 
 
 def matmul(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
-    """Multiply by the fastest way. CuPy cannot record cuBLAS in a graph: there products take another."""
+    """Multiply by the fastest method.
+
+    While a graph is recorded, cuBLAS is not used, because CuPy cannot record it.
+    """
     (batch, m, n), k, (q,), size = out.shape, a.shape[2], basis.moduli, basis.dtype.itemsize
     if not out.size or not k:
         copy(gpu, gpu.constant(np.zeros((), out.dtype)), out)
@@ -252,7 +269,7 @@ def matmul(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
         try:
             by_residues(gpu, basis, a, b, out)
             return
-        except OutOfDeviceMemory:  # the other ways need no temporary memory
+        except OutOfDeviceMemory:  # the other methods do not need temporary memory
             pass
     if method == "integer" or not has_digits(q, size):
         by_integer(gpu, basis, a, b, out)
@@ -264,7 +281,7 @@ def matmul(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
 
 
 def by_words(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
-    """For any q: canonical copies, multiplied as matrices of polynomials with one point."""
+    """Multiply modulo any q: reduce the words, then multiply as matrices of polynomials with one point."""
     batch, copies = len(out), []
     for x in (a, b):
         words = gpu.empty((*x.shape[:2], 1, x.shape[2]), x.dtype)
@@ -276,7 +293,7 @@ def by_words(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None
 
 
 def by_integer(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
-    """By the integer arithmetic of CUDA cores. If there are few sums and they are long, in parts."""
+    """Multiply by integer arithmetic on CUDA cores. Few long sums are cut into parts, to fill the card."""
     (batch, rows, columns), length = out.shape, a.shape[2]
     part = part_of_sums(sum_of_products(basis), batch, rows, columns, length, gpu.card)
     if part == length:
@@ -290,7 +307,7 @@ def by_integer(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> No
 
 
 def _matmul_parts(gpu: Context, basis: Basis, a: Array, b: Array, out: Array, part: int) -> None:
-    """Compute the products, or the partial sums of one product if a part is shorter than the sums."""
+    """Compute the products, or partial sums of one product if `part` is less than the length of a sum."""
     if out.size == 0:
         return
     turned = 1 < out.shape[2] <= MOST_NARROW
@@ -339,7 +356,7 @@ def _parts_recipe(
 
 
 def _of_three(gpu: Context, basis: Basis) -> tuple[Recipe, dict[str, int]]:
-    """Return a recipe for a, b and out, and the fields that every kernel of this file has."""
+    """Return a recipe with the operands a, b and out, and the fields that all these kernels share."""
     moduli = gpu.moduli_of(basis)
     return Recipe(3, moduli), dict.fromkeys(("a", "b", "out"), 0) | {"moduli": gpu.address(moduli.value)}
 
@@ -380,7 +397,7 @@ def _points_recipe(gpu: Context, basis: Basis, a: Array, b: Array, out: Array, a
 
 
 def by_digits(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
-    """By bytes of the words, where has_digits() holds."""
+    """Multiply words cut into bytes, on tensor cores; has_digits() must be True."""
     (batch, m, n), k, size = out.shape, a.shape[2], basis.dtype.itemsize
     aligned = next(x for x in (16, 8, 4) if k * size % x == 0 and gpu.address(a) % x == 0)
 
@@ -389,6 +406,7 @@ def by_digits(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> Non
         moduli = gpu.moduli_of(basis)
         values = {"left_stride": k, "left_step": left_step, "right_step": right_step}
         values |= dict.fromkeys(("left", "right", "out"), 0) | {"moduli": gpu.address(moduli.value)}
+        # A launch sums at most 2^15 products of bytes, which stay below 2^31 together.
         made, longest = Recipe(3, moduli), (1 << 15) // size
         for first in range(0, k, longest):
             values |= {"k": min(longest, k - first), "add": first > 0}
@@ -400,12 +418,15 @@ def by_digits(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> Non
 
 
 def by_bytes(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
-    """For one matrix of integers of 1 or 2 bytes, (1, m, k), whose rows or columns are dense; any q."""
+    """Multiply one matrix of 1-byte or 2-byte integers, (1, m, k), by words, modulo any q.
+
+    The rows or the columns of the matrix are dense.
+    """
     (_, m, n), k, size = out.shape, a.shape[2], a.itemsize
     turned = size if a.strides[2] != size else 0
     stride = a.strides[2 if turned else 1] if (k if turned else m) > 1 else ALIGNMENT
     places = stride | gpu.address(a)
-    if places % 4 or stride < 0:  # copies move four bytes at least
+    if places % 4 or stride < 0:  # the kernel copies at least four bytes at once
         x = a.swapaxes(1, 2) if turned else a
         pitch = -(-x.shape[2] * size // ALIGNMENT) * ALIGNMENT // size
         padded = gpu.empty((*x.shape[:2], pitch), a.dtype)[..., : x.shape[2]]
@@ -442,10 +463,10 @@ def by_bytes(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None
 
 
 def _sums_of_parts(gpu: Context, basis: Basis, b: Array, part: int) -> Array:
-    """Return the sums of each column of (1, k, n) over parts of the rows: (parts, 1, n)."""
+    """Return the sums of b, (1, k, n), over each part of `part` neighbouring rows: (parts, 1, n)."""
     _, k, n = b.shape
     parts = -(-k // part)
-    # First over fewer rows, which divide a part, so that there are enough blocks of threads.
+    # Sum fewer rows first, so that there are enough blocks of threads; `few` divides a part.
     few = BYTES_DEPTH // 2
     chunks = -(-k // few)
     between, sums = gpu.empty((chunks, n), b.dtype), gpu.empty((parts, 1, n), b.dtype)
@@ -462,7 +483,7 @@ def _sums_of_parts(gpu: Context, basis: Basis, b: Array, part: int) -> Array:
 
 
 def by_residues(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
-    """By residues modulo small numbers, multiplied by cuBLAS: q up to 2^62."""
+    """Multiply by residues modulo small moduli, whose products cuBLAS computes; q is at most 2^62."""
     longest = RESIDUE_DEPTH
     for first in range(0, a.shape[2], longest):
         parts = a[:, :, first : first + longest], b[:, first : first + longest]
@@ -476,7 +497,7 @@ def _add_residues(gpu: Context, basis: Basis, a: Array, b: Array, out: Array, ad
     count, depth, pitch = len(primes), -(-k // 64) * 64, -(-n // 4) * 4
     moduli, weights = gpu.moduli(basis), gpu.constant(weight_table(q, primes))
     tables = [gpu.constant(residue_table(primes, basis.dtype.itemsize, left)) for left in (True, False)]
-    # Numbers of matrices, or of rows of one matrix, whose sums are held at a time.
+    # `most` rows of sums are in memory at a time: of several whole matrices, or a part of one matrix.
     most = max(128, _SUM_BYTES // (4 * count * pitch))
     parts = -(-m // most)
     tall, matrices = (m, most // m) if parts == 1 else (-(-m // (128 * parts)) * 128, 1)
@@ -500,7 +521,10 @@ def _add_residues(gpu: Context, basis: Basis, a: Array, b: Array, out: Array, ad
 def _residues(
     gpu: Context, basis: Basis, x: Array, table: Array, rows: int, depth: int, transposed: bool
 ) -> Array:
-    """Residues of (size, rows, k) or (size, k, rows) by each of a table: (count, size, rows, depth)."""
+    """Return x modulo each small modulus of the table: int8, (count, size, rows, depth).
+
+    x is (size, rows, k), or (size, k, rows) if transposed; rows are padded to the given size.
+    """
     count, size, k = len(table), len(x), x.shape[1 if transposed else 2]
     residues = gpu.empty((count, size, rows, depth), np.dtype(np.int8))
     where = {"x": gpu.address(x), "out": gpu.address(residues), "residues": gpu.address(table)}
@@ -511,7 +535,10 @@ def _residues(
 
 
 def multiply_bytes(gpu: Context, left: Array, right: Array, sums: Array) -> None:
-    """Set sums[..., i, j] = left[..., i, :] . right[..., j, :] by cuBLAS. A second axis of 1 is repeated."""
+    """Set sums[..., i, j] to the inner product of left[..., i, :] and right[..., j, :], by cuBLAS.
+
+    If the second axis of left or right has length 1, its matrix serves all matrices of the other.
+    """
     cublas = gpu.xp.cuda.cublas
     (_, size, m, n), k = sums.shape, left.shape[3]
     left_step, right_step = (prod(x.shape[2:]) * (x.shape[1] == size) for x in (left, right))

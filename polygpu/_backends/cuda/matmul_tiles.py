@@ -1,4 +1,7 @@
-"""How products of matrices are computed on a card: tiles, small moduli, choice of the way; pure functions."""
+"""How products of matrices are computed on a card: tiles, small moduli, and the choice of the method.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from .words import Card, Sum, sum_of_products
 
 # ---- on CUDA cores: cuda/matmul_scalar.cu ----
 
-MAX_INTEGER = 1 << 62  # modulus; larger ones take the products at points
+MAX_INTEGER = 1 << 62  # the largest modulus for kernels of integers; larger ones use products at points
 LOG_POINTS_THREADS = constant("matmul_scalar.cu", "POINTS_THREADS").bit_length() - 1  # of a block
-MOST_NARROW = 8  # columns or rows of a narrow matrix
-_LEAST_PART = 128  # terms of a sum that is taken in parts
+MOST_NARROW = 8  # the most columns or rows of a narrow matrix
+_LEAST_PART = 128  # the fewest terms of a part, if a sum is cut into parts
 
 
 @dataclass(frozen=True)
@@ -29,19 +32,19 @@ class PointsTile:
     rows: int  # of a thread's tile of sums
     columns: int
     width: int  # neighbouring points of a thread
-    log_lanes: int  # threads of a block along the points
-    log_columns: int  # tiles of a block
-    log_rows: int
+    log_lanes: int  # log2 of a block's threads along the points
+    log_columns: int  # log2 of a block's tiles along the columns
+    log_rows: int  # log2 of a block's tiles along the rows
     grid: int  # blocks
 
 
 def points_tile(
     basis: Basis, batch: int, rows: int, columns: int, points: int, chunks: bool, card: Card
 ) -> PointsTile:
-    """Choose the tile of products (batch, rows, columns) at `points` points of each limb.
+    """Choose the tile for products (batch, rows, columns) at `points` points of each limb.
 
-    chunks: whether a thread may move 16 bytes at once. Large tiles read less. If they would leave
-    multiprocessors idle, smaller ones are chosen.
+    Large tiles read operands less often. If they would leave multiprocessors idle, smaller ones are chosen.
+    chunks: whether a thread may move 16 bytes at once.
     """
     most = sum_of_products(basis).most_side
     entries = basis.rows * points
@@ -57,7 +60,8 @@ def points_tile(
         if most == 1 or batch * row_tiles * column_tiles * lanes >= card.multiprocessors << 8:
             break
         most //= 2
-    # A warp lies along the points; next come threads along the matrix, which share operands; then points.
+    # The threads of a block: first a warp along the points, then threads along the matrix, because these
+    # share operands, and if threads are left, more along the points.
     logs = [(size - 1).bit_length() for size in (lanes, column_tiles, row_tiles)]
     log_lanes = min(5, logs[0])
     spare = LOG_POINTS_THREADS - log_lanes
@@ -78,9 +82,9 @@ def points_tile(
 
 @dataclass(frozen=True)
 class StagedTile:
-    """The same for large matrices, whose operands a block copies ahead to shared memory."""
+    """How products of large matrices are divided, whose operands a block copies to shared memory ahead."""
 
-    side: int  # of a thread's tile of sums, along either axis; a block has two
+    side: int  # of a thread's tile of sums, along either axis; a block has two tiles along each
     width: int  # neighbouring points of a thread
     grid: int  # blocks
 
@@ -88,7 +92,10 @@ class StagedTile:
 def staged_tile(
     basis: Basis, batch: int, rows: int, columns: int, length: int, points: int, card: Card
 ) -> StagedTile | None:
-    """Return the tile of products (batch, rows, columns) of whole chunks, or None if others serve better."""
+    """Return the tile for products (batch, rows, columns), or None if points_tile is faster.
+
+    All arrays must allow chunks of 16 bytes.
+    """
     tiles, entries = [], basis.rows * points
     for side, width in sum_of_products(basis).tiles:
         tiles_of_axes = -(-rows // side), -(-columns // side)
@@ -101,7 +108,10 @@ def staged_tile(
 
 
 def _side(size: int, most: int) -> int:
-    """Choose the side of a tile, a power of two, with which `size` rows or columns read and compute least."""
+    """Choose the side of a tile, a power of two up to `most`, with the least work for `size` rows or columns.
+
+    The work is the number of tiles times (side + 2), an estimate that counts products and reads.
+    """
     sides = [1 << i for i in range(min(size, most).bit_length())]
     return min(reversed(sides), key=lambda side: -(-size // side) * (side + 2))
 
@@ -117,7 +127,7 @@ class IntegerTile:
 
 @lru_cache(maxsize=256)
 def integer_tile(sums: Sum, batch: int, rows: int, columns: int, card: Card) -> IntegerTile:
-    """Choose the tile of products (batch, rows, columns) that takes the least time."""
+    """Choose the tile for products (batch, rows, columns) with the least estimated time."""
     tiles = []
     for side in (side for side in (8, 4, 2, 1) if side <= sums.most_side):
         grid = batch * -(-rows // (16 * side)) * -(-columns // (16 * side))
@@ -128,7 +138,7 @@ def integer_tile(sums: Sum, batch: int, rows: int, columns: int, card: Card) -> 
 
 @lru_cache(maxsize=256)
 def part_of_sums(sums: Sum, batch: int, rows: int, columns: int, length: int, card: Card) -> int:
-    """How many terms of a sum of a product of integers a block takes: all, or a part to fill the card."""
+    """Choose how many terms of a sum one block adds up: all, or fewer so that blocks fill the card."""
     most = length // _LEAST_PART
     if batch != 1 or most < 2:
         return length
@@ -149,7 +159,10 @@ def part_of_sums(sums: Sum, batch: int, rows: int, columns: int, length: int, ca
 
 
 def narrow_lanes(batch: int, rows: int, columns: int, steps: int, card: Card) -> tuple[int, int]:
-    """Choose log2 of the threads that share sums of `steps` steps, and the blocks, for few columns."""
+    """For matrices of few columns, return log2 of the threads that share a sum, and the number of blocks.
+
+    steps: reads that a sum takes, which these threads divide among them.
+    """
     rows_of_thread = 2 if columns > 4 else 4
     groups = batch * -(-rows // rows_of_thread)
     log_lanes = min(8, max(0, steps - 1).bit_length())
@@ -160,29 +173,33 @@ def narrow_lanes(batch: int, rows: int, columns: int, steps: int, card: Card) ->
 
 # ---- on tensor cores: cuda/matmul_tensor.cu ----
 
-# Pairwise coprime numbers, each the largest below the one before that is coprime to all before it.
+# Pairwise coprime, from 256 down: each is the largest number, below its predecessor, that is coprime to all
+# earlier ones.
 COPRIMES = (
     *(256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193, 191, 181, 179),
     *(173, 167, 163, 157),
 )
 
-# The most products of signed bytes, at most 2^14 each, whose sum stays 2^20 below 2^31.
+# The most terms of a sum of products of signed bytes. Each product is at most 2^14 in size, so the sum is at
+# most 2^31 - 2^20.
 RESIDUE_DEPTH = (1 << 17) - 64
 
-# Multiplications of a product of matrices from which on cuBLAS is faster with one than with a batch.
+# If a product of matrices takes at least this many multiplications, one call of cuBLAS for each small modulus
+# is faster than one batched call for all.
 LONE_PRODUCT = 1 << 34
 
-# For gemm_digits: the columns of a block in bytes, which is also the largest number of its rows. By the bytes
-# of a word: the depth of a stage in bytes, and the number of stages.
+# For gemm_digits: the columns of a block in bytes, which is also the largest number of its rows. Then two
+# dicts whose keys are the bytes of a word: the depth of a stage in bytes, and the number of stages.
 DIGITS_EDGE = 128
 DIGITS_DEPTH = {4: 64, 8: 128}
 DIGITS_STAGES = {4: 4, 8: 3}
 
 
 def coprimes(q: int, k: int) -> tuple[int, ...]:
-    """Return the fewest small moduli that determine sums of k products of centred residues.
+    """Return the fewest of COPRIMES that determine sums of k products of centred residues modulo q.
 
-    Their product is P with |X| < P/2 (1 - 2^-11) for |X| <= k (q // 2)^2, as gemm_compose wants it.
+    Let P be the product of these moduli. Such a sum X has |X| <= k * (q // 2)^2, and gemm_compose needs |X| <
+    P/2 * (1 - 2^-11).
     """
     needed, count = 2 * max(k, 1) * (q // 2) ** 2, 1
     while prod(COPRIMES[:count]) * ((1 << 11) - 1) >> 11 <= needed:
@@ -192,7 +209,11 @@ def coprimes(q: int, k: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def residue_table(primes: tuple[int, ...], word_bytes: int, left: bool) -> Array:
-    """struct Residue of cuda/matmul_tensor.cu, one a row; of the left operand, residues times 1/(P/p)."""
+    """Return the struct Residue of cuda/matmul_tensor.cu for each small modulus p, one in each row.
+
+    left: for the left operand, whose residues are also multiplied by (P/p)^-1 mod p, where P is the product
+    of all p.
+    """
     table = np.zeros((len(primes), 8), np.uint32)
     product, width = prod(primes), 16 if word_bytes == 4 else 21
     for row, p in zip(table, primes, strict=True):
@@ -207,7 +228,10 @@ def residue_table(primes: tuple[int, ...], word_bytes: int, left: bool) -> Array
 
 @lru_cache(maxsize=64)
 def weight_table(q: int, primes: tuple[int, ...]) -> Array:
-    """struct Weight of cuda/matmul_tensor.cu, one a row, and that of -P."""
+    """Return the struct Weight of cuda/matmul_tensor.cu for each small modulus p, and last the one of -P.
+
+    P is the product of all small moduli.
+    """
     table, product = np.zeros((len(primes) + 1, 2), np.uint64), prod(primes)
     for row, p in zip(table, primes, strict=False):
         row[0], row[1] = product // p % q, round((1 << 26) / p)
@@ -217,31 +241,38 @@ def weight_table(q: int, primes: tuple[int, ...]) -> Array:
 
 
 def digits_stages(word_bytes: int, card: Card) -> int:
-    """How many stages of the left operand gemm_digits holds in shared memory, beside two of the right one."""
+    """Return how many stages of the left operand gemm_digits keeps in shared memory.
+
+    Two stages of the right operand are kept beside them.
+    """
     stage_bytes = DIGITS_EDGE * DIGITS_DEPTH[word_bytes]
     return min(DIGITS_STAGES[word_bytes], card.shared_bytes // stage_bytes - 2)
 
 
 def digits_shared(word_bytes: int, rows: int, card: Card) -> int:
-    """Return the bytes of shared memory that a block of gemm_digits of `rows` rows takes."""
+    """Return the bytes of shared memory for a block of gemm_digits with `rows` rows."""
     return (digits_stages(word_bytes, card) * rows + 2 * DIGITS_EDGE) * DIGITS_DEPTH[word_bytes]
 
 
 def digits_rows(m: int) -> int:
-    """Rows of a block of gemm_digits, and its number of threads."""
+    """Return the number of rows of a block of gemm_digits, which is also its number of threads."""
     return DIGITS_EDGE // 2 if m <= DIGITS_EDGE // 2 else DIGITS_EDGE
 
 
 def has_digits(q: int, word_bytes: int) -> bool:
-    """Whether gemm_digits works for q: 2^8 x, reduced below 2 q or modulo q = 2^32, must fit a word."""
+    """Return whether gemm_digits can compute modulo q.
+
+    Its partial sums are multiplied by 2^8 and reduced to below 2q, which must fit a word. 32-bit words also
+    serve q = 2^32, because they wrap modulo q.
+    """
     return q <= 1 << (31 if word_bytes == 4 else 62) or (word_bytes == 4 and q == 1 << 32)
 
 
-# ---- of bytes, on tensor cores: cuda/matmul_bytes.cu ----
+# ---- matrices of bytes, on tensor cores: cuda/matmul_bytes.cu ----
 
 BYTES_DEPTH = 128  # bytes of a row in a stage
-BYTES_PART = 1 << 15  # bytes of a row whose products with digits stay below 2^31 together
-_LEAST_BYTES_PART = 1 << 10  # of a row that is divided only to fill the card
+BYTES_PART = 1 << 15  # the most bytes of a row for which a sum of products with bytes stays below 2^31
+_LEAST_BYTES_PART = 1 << 10  # the fewest bytes of a part, if rows are divided only to fill the card
 
 
 @dataclass(frozen=True)
@@ -249,7 +280,7 @@ class BytesTile:
     """How a product of a matrix of bytes is divided among blocks and their warps."""
 
     rows: int  # of a block
-    columns: int  # of digits, of a block
+    columns: int  # of a block, in the matrix of words cut into bytes
     warp_rows: int
     warp_columns: int
     stages: int
@@ -266,34 +297,37 @@ class BytesTile:
 
 
 def bytes_tile(word_bytes: int, m: int, n: int, turned: bool, card: Card) -> BytesTile:
-    """Choose the tile for m rows and n columns of words; turned: the matrix of bytes has dense columns."""
+    """Choose the tile for m rows and n columns of words.
+
+    turned: whether the columns of the matrix of bytes are dense, not its rows.
+    """
     rows, columns, most = 128, 4 * word_bytes, 128 if turned else 256
     while columns < min(most, n * word_bytes) and 2 * (rows + 2 * columns) * BYTES_DEPTH <= card.shared_bytes:
         columns *= 2
     warp_rows = 64 if columns >= 128 and not turned else 32
-    stages = 8 if columns <= 32 else 4 if columns == 64 else 3  # few columns: more bytes on the way
+    stages = 8 if columns <= 32 else 4 if columns == 64 else 3  # fewer columns: more copies in flight
     has_room = 4 * (256 + columns) * BYTES_DEPTH <= card.shared_bytes
     if columns == 128 and not turned and has_room and m >= 256 * card.multiprocessors:
-        rows, stages = 256, 4  # blocks of more rows read digits less often
+        rows, stages = 256, 4  # with more rows in a block, the right matrix is read less often
     stages = min(stages, card.shared_bytes // ((rows + columns) * BYTES_DEPTH))
     return BytesTile(rows, columns, warp_rows, min(64, columns), stages)
 
 
 def bytes_part(m: int, k: int, n: int, word_bytes: int, tile: BytesTile, card: Card) -> int:
-    """Choose how many of the k bytes of a row a block sums: few enough to fill the card, in whole stages."""
+    """Choose how many of a row's k bytes one block sums: whole stages, few enough to fill the card."""
     blocks = -(-m // tile.rows) * -(-n * word_bytes // tile.columns)
     held = card.multiprocessors * min(2, card.shared_bytes // tile.shared)  # blocks that work at once
     parts = max(-(-k // BYTES_PART), min(k // _LEAST_BYTES_PART, held // blocks))
     return -(-k // (max(1, parts) * BYTES_DEPTH)) * BYTES_DEPTH
 
 
-# ---- which way ----
+# ---- choice of the method ----
 
 Method = Literal["integer", "digits", "residues"]
 
 
 def matmul_method(q: int, word_bytes: int, batch: int, m: int, k: int, n: int, card: Card) -> Method:
-    """Choose the fastest way, by estimates in microseconds fitted to measurements on an H100."""
+    """Choose the fastest method, by estimates in microseconds that were fitted to measurements on an H100."""
     share = 132 / card.multiprocessors
     costs: dict[Method, float] = {
         "integer": 16 + share * _integer_work(word_bytes, batch, m, k, n),
@@ -313,8 +347,9 @@ def _digits_work(word_bytes: int, batch: int, m: int, k: int, n: int, card: Card
     return rounds * (4 + -(-k * word_bytes // depth) * (alone if tiles <= card.multiprocessors else together))
 
 
-# By the bytes of a word and the rows of a block of gemm_digits: the blocks that a multiprocessor's registers
-# or an H100's shared memory hold; then microseconds of a stage of one block alone, and of all together.
+# For gemm_digits, by the bytes of a word and the rows of a block: how many blocks a multiprocessor can hold,
+# limited by registers or an H100's shared memory; then the microseconds of a stage if a block runs alone on
+# a multiprocessor, and if all these blocks run there.
 _STAGES_OF_BLOCKS = {
     (4, 64): (4, 0.77, 1.1),
     (4, 128): (2, 0.68, 0.9),
@@ -334,7 +369,7 @@ def _integer_work(word_bytes: int, batch: int, m: int, k: int, n: int) -> float:
     words = batch * (m * k + k * n) * word_bytes / 2e6
     if min(m, n) <= MOST_NARROW:  # the large matrix is read once
         return words + batch * m * n * k / (1.6e6 if word_bytes == 4 else 5e5)
-    step = 32 if batch > 1 else 64  # of the tiles that fill the card
+    step = 32 if batch > 1 else 64  # the side to which rows and columns are padded, by the usual tiles
     rows, columns = (16 if side <= 16 else -(-side // step) * step for side in (m, n))
-    parts = 40 if batch == 1 and k >= 256 and m * n <= 1 << 16 else 0  # sums in parts take a second launch
+    parts = 40 if batch == 1 and k >= 256 and m * n <= 1 << 16 else 0  # a second launch adds up parts
     return words + parts + batch * rows * columns * k / (4.6e6 if word_bytes == 4 else 1.45e6)

@@ -1,4 +1,4 @@
-"""Products of polynomials: by the ring's own transform, by FFT, through auxiliary primes."""
+"""Products of polynomials: by the ring's transform, by FFT, or by transforms modulo auxiliary primes."""
 
 from __future__ import annotations
 
@@ -38,10 +38,8 @@ from .transform import (
     PASS,
     TABLES,
     blocks_ahead,
-    intt,
     leaf_constants,
     leaves_room,
-    ntt,
     order_of,
     packed_pass,
     packed_tables,
@@ -53,7 +51,8 @@ from .transform import (
 )
 from .words import COMPLEX, Card, transform_groups, word_of
 
-_CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes, or of spectra, held at a time
+# The most bytes at a time: of transformed digits and their sums, or of an operand modulo auxiliary primes.
+_CHUNK_BYTES = 1 << 28
 _MAX_PRIMES = constant("auxiliary.cu", "MAX_PRIMES")
 
 Shape = tuple[int, ...]
@@ -142,7 +141,7 @@ COMPOSE = Struct(
 
 
 def leaves_launch(plan: NttPlan, entries: int, **values: Any) -> Launch:
-    """Products modulo the leaves of an incomplete transform."""
+    """Return the launch that multiplies modulo the leaves of an incomplete transform."""
     parameters = LEAVES(
         n=plan.degree, entries=entries, limbs=plan.basis.rows, leaf_size=plan.leaf_size, **values
     )
@@ -152,9 +151,10 @@ def leaves_launch(plan: NttPlan, entries: int, **values: Any) -> Launch:
 def product_passes(
     points: int, leaf_size: int, word_bytes: int, card: Card, rows: int | None = None
 ) -> tuple[Pass, ...]:
-    """Return the one pass of a product in one kernel, or () if both operands do not fit one block of threads.
+    """Return a tuple with the one pass of a product in one kernel, or () if there is no such kernel.
 
-    The result is () too if the transform is incomplete or has one point.
+    There is no such kernel if both operands do not fit one block of threads, if the transform is incomplete,
+    or if it has one point.
     """
     passes = passes_over(None, points, leaf_size, word_bytes, card) if points > 1 else ()
     if leaf_size > 1 or len(passes) != 1:
@@ -169,7 +169,7 @@ def product_passes(
 def product_launch(rows: Rows, passed: Pass, offsets: tuple[int, ...], card: Card, **values: int) -> Launch:
     """Return the launch of a product in one kernel.
 
-    offsets: of the forward and the inverse pass in the primes' tables.
+    offsets: where the twiddles of the forward and of the inverse pass begin in the primes' tables, in bytes.
     """
     tiles, grid = tiles_and_grid(rows, passed, card)
     room = leaves_room(grid, passed.threads, card)
@@ -195,7 +195,7 @@ def fft_product_launch(plan: FftProductPlan, tile: Pass, units: int, **values: i
 
 
 def fft_split_launch(plan: FftPlan, units: int, digits: int, **values: Any) -> Launch:
-    """Return the launch that splits an operand into `digits` digits."""
+    """Return the launch that splits `units` rows of an operand into `digits` digits each."""
     sizes = {"degree": plan.degree, "points": plan.points, "units": units, "limbs": plan.basis.rows}
     parameters = FFT_SPLIT(count=digits, width=plan.width, **sizes, **values)
     return entrywise("fft_product.cu", f"fft_split<{ctype(plan.basis)}>", units * plan.points, parameters)
@@ -208,7 +208,7 @@ def fft_multiply_launch(plan: FftProductPlan, units: int, **values: int) -> Laun
 
 
 def fft_matrix_launch(plan: FftSumPlan | TorusPlan, items: int, components: int, **values: int) -> Launch:
-    """Products of rows of spectra with a matrix."""
+    """Return the launch that multiplies vectors of transformed polynomials by a prepared matrix."""
     columns = components * plan.sums
     entries = items * columns * plan.points
     sizes = {"points": plan.points, "entries": entries, "terms": plan.terms, "columns": columns}
@@ -216,7 +216,7 @@ def fft_matrix_launch(plan: FftSumPlan | TorusPlan, items: int, components: int,
 
 
 def fft_compose_launch(plan: FftProductPlan | FftSumPlan, units: int, **values: int) -> Launch:
-    """Return the launch that computes the residues of the sums."""
+    """Return the launch that composes residues from sums of products of digits."""
     sizes = {"degree": plan.degree, "points": plan.points, "units": units, "limbs": plan.basis.rows}
     sizes |= {"width": plan.width, "sums": plan.sums, "quotient": plan.quotient.number}
     kernel = f"fft_compose<{ctype(plan.basis)}>"
@@ -224,13 +224,13 @@ def fft_compose_launch(plan: FftProductPlan | FftSumPlan, units: int, **values: 
 
 
 def fft_round_launch(plan: TorusPlan, units: int, **values: int) -> Launch:
-    """Return the launch that rounds sums of products modulo 2^32 or 2^64."""
+    """Return the launch that rounds sums of products to integers modulo 2^32 or 2^64."""
     parameters = FFT_ROUND(degree=plan.degree, points=plan.points, units=units, **values)
     return entrywise("fft_product.cu", f"fft_round<{ctype(plan.basis)}>", units * plan.degree, parameters)
 
 
 def arrange_launch(passed: Pass, **values: int) -> Launch:
-    """Return the launch that arranges complex twiddles in the order of a pass."""
+    """Return the launch that arranges complex twiddles in the order in which a pass reads them."""
     parameters = ARRANGE(**order_of(passed), **values)
     return entrywise("tables.cu", "arrange_twiddles<Complex128>", passed.entries, parameters)
 
@@ -241,7 +241,7 @@ def _sizes(plan: AuxiliaryPlan, units: int) -> dict[str, int]:
 
 
 def spread_launch(plan: AuxiliaryPlan, units: int, **values: Any) -> Launch:
-    """Residues modulo the auxiliary primes."""
+    """Return the launch that computes residues modulo the auxiliary primes."""
     parameters = SPREAD(**_sizes(plan, units), **values)
     return entrywise(
         "auxiliary.cu", f"auxiliary_spread<{ctype(plan.basis)}>", units * plan.transform.degree, parameters
@@ -249,7 +249,7 @@ def spread_launch(plan: AuxiliaryPlan, units: int, **values: Any) -> Launch:
 
 
 def compose_launch(plan: AuxiliaryPlan, units: int, **values: int) -> Launch:
-    """Residues of the integers that are given by residues modulo the auxiliary primes."""
+    """Return the launch that computes the result's residues from residues modulo the auxiliary primes."""
     parameters = COMPOSE(**_sizes(plan, units), quotient=plan.quotient.number, **values)
     return entrywise(
         "auxiliary.cu", f"auxiliary_compose<{ctype(plan.basis)}>", units * plan.degree, parameters
@@ -260,7 +260,7 @@ def compose_launch(plan: AuxiliaryPlan, units: int, **values: int) -> Launch:
 
 
 def product_ns(gpu: Context, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
-    """Estimate by measurements on an H200 (docs/performance.md, "How a ring multiplies")."""
+    """Estimate by constants measured on an H200 (docs/performance.md, "How a ring multiplies")."""
     if isinstance(way, FftProductPlan):
         one_kernel = fft_tile(way, gpu.card) is not None
         ps = 3.5 * way.work(kernel_digits(way)) if one_kernel else 9 * way.work(way.digits)
@@ -276,7 +276,10 @@ def product_ns(gpu: Context, basis: Basis, way: FftProductPlan | TransformSize |
 
 
 def prefers_matrix(gpu: Context, plan: Plan, count: int) -> bool:
-    """Decide by measurements (docs/studies/gemm.md)."""
+    """Return whether a product of matrices is the faster way to multiply `count` polynomials by one.
+
+    The thresholds were measured (docs/studies/gemm.md).
+    """
     complete = isinstance(plan, NttPlan) and plan.leaf_size == 1
     return not complete and plan.degree <= 128 and count * plan.degree >= 1 << 22
 
@@ -284,13 +287,6 @@ def prefers_matrix(gpu: Context, plan: Plan, count: int) -> bool:
 def multiply(gpu: Context, plan: Plan, a: Array, b: Array, out: Array) -> None:
     if isinstance(plan, NttPlan) and plan.points == 1:
         multiply_eval(gpu, plan, a, b, out)
-        return
-    if isinstance(plan, NttPlan) and plan.leaf_size == 3:
-        evaluated = [copied(gpu, x) for x in ((a,) if b is a else (a, b))]
-        for x in evaluated:
-            ntt(gpu, plan, x, x)
-        multiply_eval(gpu, plan, evaluated[0], evaluated[-1], out)
-        intt(gpu, plan, out, out)
         return
     shape = out.shape
     x, y = _product_operands(gpu, plan, a, b, shape)
@@ -313,7 +309,7 @@ def multiply_eval(gpu: Context, plan: NttPlan, a: Array, b: Array, out: Array) -
     if plan.leaf_size == 1:
         pointwise(gpu, plan.basis, "mul", a, b, None, out)
         return
-    # Each coefficient of a leaf needs that whole leaf of both operands: out must not overlap them.
+    # A coefficient of a leaf depends on that whole leaf of both operands, so out must not overlap them.
     with gpu.scope:
         a, b = (copied(gpu, x) if gpu.xp.may_share_memory(x, out) else x for x in (a, b))
     shape = out.shape
@@ -323,7 +319,10 @@ def multiply_eval(gpu: Context, plan: NttPlan, a: Array, b: Array, out: Array) -
 
 
 def _eval_recipe(gpu: Context, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
-    """Products of evaluated values, whose axes are no more than kernels broadcast."""
+    """Return the recipe for products of evaluated polynomials.
+
+    The shapes must not have more batch axes than kernels can broadcast over (see fitted).
+    """
     if plan.leaf_size == 1:
         recipe = Recipe(3)
         recipe.add(pointwise_recipe(gpu, plan.basis, "mul", True, out, a, b), 0, 1, 2)
@@ -337,7 +336,7 @@ def _eval_recipe(gpu: Context, plan: NttPlan, a: Shape, b: Shape, out: Shape) ->
 
 
 def _product_operands(gpu: Context, plan: Plan, a: Array, b: Array, shape: Shape) -> tuple[Array, ...]:
-    """Operands in a shape that the kernels of a product can repeat over leading axes."""
+    """Return the operands, copied to the result's shape if the kernels cannot broadcast them."""
     if a.shape == b.shape == shape:
         return a, b
     if _in_one_kernel(gpu, plan):
@@ -354,7 +353,10 @@ def _in_one_kernel(gpu: Context, plan: Plan) -> bool:
 
 
 def _product_recipe(gpu: Context, plan: Plan, a: Shape, b: Shape, out: Shape, same: bool = False) -> Recipe:
-    """Return the recipe for a product of operands 0 and 1 into operand 2; same: both are the same value."""
+    """Return the recipe for a product of operands 0 and 1 into operand 2.
+
+    a, b, out: their shapes. same: whether operands 0 and 1 are the same array.
+    """
     if isinstance(plan, AuxiliaryPlan):
         return _auxiliary_recipe(gpu, plan, a, b, out)
     if isinstance(plan, FftProductPlan):
@@ -367,11 +369,11 @@ def _product_recipe(gpu: Context, plan: Plan, a: Shape, b: Shape, out: Shape, sa
     return _transforms_recipe(gpu, plan, a, b, out, same)
 
 
-# ---- by the ring's own transform ----
+# ---- by the transform of the ring ----
 
 
 def _fused_recipe(gpu: Context, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
-    """One kernel for each group of limbs."""
+    """Return the recipe with one kernel for each group of limbs."""
     count, size = prod(out[:-2]), plan.basis.dtype.itemsize
     rows_of_all = count * len(plan.basis.moduli)
     passes = product_passes(plan.points, plan.leaf_size, size, gpu.card, rows_of_all)
@@ -386,7 +388,7 @@ def _fused_recipe(gpu: Context, plan: NttPlan, a: Shape, b: Shape, out: Shape) -
 
 
 def _transforms_recipe(gpu: Context, plan: NttPlan, a: Shape, b: Shape, out: Shape, same: bool) -> Recipe:
-    """Both operands transformed, multiplied point by point, and transformed back."""
+    """Return the recipe that transforms both operands, multiplies point by point, and transforms back."""
     recipe, size = Recipe(3), plan.basis.dtype.itemsize
     evaluated: list[int] = []
     for operand, shape in ((0, a),) if same else ((0, a), (1, b)):
@@ -410,7 +412,10 @@ def _fft_recipe(gpu: Context, plan: FftProductPlan, tile: Pass, a: Shape, b: Sha
 
 
 def _digits_recipe(gpu: Context, plan: FftProductPlan, a: Shape, b: Shape, out: Shape, same: bool) -> Recipe:
-    """Digits, their transforms in passes, sums of products, residues; a chunk of rows at a time."""
+    """Return the recipe for a product by FFT in several launches, a chunk of rows at a time.
+
+    They split rows into digits, transform them, sum products of digits, transform back, and compose residues.
+    """
     recipe, units, points = Recipe(3), prod(out[:-1]), plan.points
     step = min(units, max(1, _CHUNK_BYTES // (16 * points * (2 * plan.digits + plan.sums))))
     spectra = [recipe.temporary(16 * step * plan.digits * points) for _ in range(1 if same else 2)]
@@ -427,7 +432,10 @@ def _digits_recipe(gpu: Context, plan: FftProductPlan, a: Shape, b: Shape, out: 
 
 
 def prepare_by_fft(gpu: Context, plan: FftSumPlan, matrices: Array, out: Array) -> None:
-    """Write spectra (units, digits, points) of polynomials (units, 1, n), each with its own batch axes."""
+    """Write the transforms of the digits of polynomials, (units, digits, points).
+
+    matrices: `units` polynomials, (*batch, 1, n). out: (*batch, digits, points).
+    """
     units = prod(matrices.shape[:-2])
 
     def recipe() -> Recipe:
@@ -440,9 +448,10 @@ def prepare_by_fft(gpu: Context, plan: FftSumPlan, matrices: Array, out: Array) 
 
 
 def sum_by_fft(gpu: Context, plan: FftSumPlan | TorusPlan, x: Array, matrix: Array, out: Array) -> None:
-    """Write products of small polynomials, (items, terms, 1, n), with a prepared matrix: (items, k, 1, n).
+    """Multiply vectors of small polynomials by a prepared matrix.
 
-    The number of items taken at a time is limited, so that their spectra fit _CHUNK_BYTES.
+    x: (items, terms, 1, n). matrix: made by prepare(). out: (items, k, 1, n). The items are taken in chunks
+    whose transforms fit _CHUNK_BYTES.
     """
     points, k = plan.points, out.shape[1]
     step = max(1, _CHUNK_BYTES // (16 * points * (plan.terms + k * plan.sums)))
@@ -463,13 +472,13 @@ def sum_by_fft(gpu: Context, plan: FftSumPlan | TorusPlan, x: Array, matrix: Arr
         gpu.run(plan.handles, ("sum", len(y), k), partial(recipe, len(y)), some, matrix, y)
 
 
-# Methods that add launches to a recipe; x and y are numbers of its operands.
+# The next functions add launches to a recipe. x and y are indices of its operands.
 
 
 def _split_digits(
     gpu: Context, recipe: Recipe, plan: FftPlan, digits: int, units: int, x: int, y: int, **where: Any
 ) -> None:
-    """Write to y the transforms of `digits` digits of each unit of x."""
+    """Write to y the transforms of the digits of `units` rows of x, `digits` digits each."""
     where |= {"x": 0, "y": 0, "moduli": _moduli_for(gpu, recipe, plan)}
     recipe.launch(fft_split_launch(plan, units, digits, **where), x, y)
     _add_fft(gpu, recipe, plan, units * digits, y, "forward")
@@ -484,7 +493,7 @@ def _compose_sums(
     y: int,
     **where: Any,
 ) -> None:
-    """Write to y the residues of units of sums x; x is overwritten."""
+    """Transform the sums in x back, which overwrites them, and write the residues of `units` rows to y."""
     _add_fft(gpu, recipe, plan, units * plan.sums, x, "inverse")
     if isinstance(plan, TorusPlan):
         recipe.launch(fft_round_launch(plan, units, x=0, y=0), x, y)
@@ -504,14 +513,17 @@ def _add_fft(gpu: Context, recipe: Recipe, plan: FftPlan, rows: int, x: int, dir
 
 
 def _moduli_for(gpu: Context, recipe: Recipe, plan: FftPlan) -> int:
-    """Return the address of the moduli, and add them to what the recipe uses."""
+    """Add the plan's moduli to the arrays that the recipe uses, and return their address."""
     moduli = gpu.moduli_of(plan.basis)
     recipe.used.append(moduli)
     return gpu.address(moduli.value)
 
 
 def _fft_tables(gpu: Context, plan: FftPlan, passes: tuple[Pass, ...]) -> Shared:
-    """Return the twiddles of each pass, in the pass's own order, at table_offsets."""
+    """Return a table with the twiddles of each pass in the order in which it reads them.
+
+    table_offsets says where the twiddles of each pass begin.
+    """
 
     def make() -> tuple[Array, tuple[Shared, ...]]:
         nodes, offsets = gpu.from_host(plan.twiddles), table_offsets(passes, COMPLEX)
@@ -524,17 +536,20 @@ def _fft_tables(gpu: Context, plan: FftPlan, passes: tuple[Pass, ...]) -> Shared
     return gpu.kept(plan.handles, f"tables {passes}", make)
 
 
-# ---- through auxiliary primes ----
+# ---- by auxiliary primes ----
 
 
 def _auxiliary_recipe(gpu: Context, plan: AuxiliaryPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
-    """Residues modulo the primes, their products, residues of these; a chunk of rows at a time."""
+    """Return the recipe for a product by auxiliary primes, a chunk of rows at a time.
+
+    It computes residues modulo the primes, multiplies modulo each prime, and computes the result's residues.
+    """
     basis, transform, n = plan.basis, plan.transform, plan.degree
     count, length = len(transform.basis.moduli), transform.degree
     if count > _MAX_PRIMES:
         raise ParameterError(
-            f"product: n = {n} takes {count} auxiliary primes, at most {_MAX_PRIMES} fit a kernel; "
-            "multiply on the host with poly.cpu()"
+            f"A product for n={n} needs {count} auxiliary primes, and at most {_MAX_PRIMES} fit a kernel. "
+            "Use poly.cpu() to multiply on the host."
         )
     radix = gpu.kept(
         plan.handles, "digits", lambda: (gpu.from_host(_mixed_radix(transform.basis.moduli)), ())
@@ -558,7 +573,11 @@ def _auxiliary_recipe(gpu: Context, plan: AuxiliaryPlan, a: Shape, b: Shape, out
 
 
 def _mixed_radix(primes: tuple[int, ...]) -> Array:
-    """1/p_j mod p_i, row by row, then the mixed-radix digits of (P - 1) / 2 (auxiliary.cu)."""
+    """Return constants for auxiliary.cu: 1/p_j mod p_i for j < i, then the mixed-radix digits of (P - 1) / 2.
+
+    p_0, p_1, ... are the primes, `count` is their number, and P is their product. Entry i * count + j is
+    1/p_j mod p_i.
+    """
     count = len(primes)
     table = np.zeros(count * count + count, np.uint64)
     for i, p in enumerate(primes):

@@ -1,4 +1,4 @@
-"""Residues one by one: sums and products, permutations."""
+"""Operations on single residues: sums, products, linear combinations, permutations."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from .sources import constant as constant_of
 from .sources import enumeration
 
 _FILE = "pointwise.cu"
-_CHUNKS = 4  # of 16 bytes, that a thread takes of a long row
-_LOG_NEAR_POWERS = 8  # at most 2^8 powers of each row, beside those of step^(2^8)
+_CHUNKS = 4  # how many chunks of 16 bytes of a long row one thread takes
+_LOG_NEAR_POWERS = 8  # log2 of the most powers of `step` in the first part of a row's table
 _OPS = enumeration(_FILE, "Op")
-COMBINE_TERMS = constant_of(_FILE, "COMBINE_TERMS")  # operands of a launch that makes sums of multiples
+COMBINE_TERMS = constant_of(_FILE, "COMBINE_TERMS")  # the most operands of a launch of `combine`
 
 POINTWISE = Struct(
     _FILE,
@@ -95,27 +95,27 @@ TAKE = Struct(_FILE, "TakeParameters<u64>", ("x index y", POINTER), ("n entries"
 
 
 def pointwise_launch(basis: Basis, op: Op, width: int, entries: int, **values: Any) -> Launch:
-    """Return the launch of an operation on entries; width: neighbouring entries a thread."""
+    """Return the launch of an operation on entries; width: how many neighbouring entries a thread takes."""
     parameters = POINTWISE(entries=entries, limbs=basis.rows, **values)
     return entrywise(_FILE, f"pointwise<{ctype(basis)}, {_OPS[op]}, {width}>", entries // width, parameters)
 
 
 def _moduli(basis: Basis) -> str:
-    """Return what the moduli of a launch have in common, as a constant of the file."""
+    """Return the name in pointwise.cu of a property that all moduli have: SHORT, ONLY_GOLDILOCKS or ANY."""
     if max(basis.moduli).bit_length() <= 62:
         return "SHORT"
     return "ONLY_GOLDILOCKS" if set(basis.moduli) == {GOLDILOCKS} else "ANY"
 
 
 def _chunks(n: int, width: int, most: int) -> int:
-    """Chunks of a row that a thread takes: `most` where rows are long enough, else one."""
+    """Return how many chunks of `width` entries a thread takes: `most` if it divides a row evenly, else 1."""
     return most if n % (THREADS * width * most) == 0 else 1
 
 
 def combine_launch(basis: Basis, terms: int, width: int, entries: int, *, n: int, **values: Any) -> Launch:
-    """Return the launch that sums multiples of operands.
+    """Return the launch that computes linear combinations of `terms` operands.
 
-    entries: of one sum. width: neighbouring entries of a chunk.
+    entries: the entries of one combination. width: the neighbouring entries of a chunk. n: entries of a row.
     """
     parameters = COMBINE(entries=entries, limbs=basis.rows, terms=terms, n=n, **values)
     held = next(size for size in (2, 4, COMBINE_TERMS) if terms <= size)
@@ -125,20 +125,27 @@ def combine_launch(basis: Basis, terms: int, width: int, entries: int, *, n: int
 
 
 def tensor_launch(basis: Basis, is_square: bool, width: int, entries: int, **values: Any) -> Launch:
-    """Products of ciphertexts; entries: of one component; width: neighbouring entries a thread."""
+    """Return the launch that multiplies ciphertexts.
+
+    entries: the entries of one component. width: how many neighbouring entries a thread takes.
+    """
     parameters = TENSOR(entries=entries, limbs=basis.rows, **values)
     kernel = f"tensor<{ctype(basis)}, {cbool(is_square)}, {width}, {_moduli(basis)}>"
     return entrywise(_FILE, kernel, entries // width, parameters)
 
 
 def fill_powers_launch(basis: Basis, entries: int, **values: int) -> Launch:
-    """Return the launch that fills in the powers whose products are the factors of each row."""
+    """Return the launch that fills the tables of powers whose products are the factors of scale_by_powers."""
     parameters = FILL_POWERS(entries=entries, limbs=basis.rows, **values)
     return entrywise(_FILE, f"fill_powers<{ctype(basis)}>", entries, parameters)
 
 
 def scale_launch(basis: Basis, width: int, entries: int, *, n: int, **values: int) -> Launch:
-    """Products with these powers; width: neighbours of a chunk; long rows: several chunks a thread."""
+    """Return the launch that multiplies each entry by a product of two powers from these tables.
+
+    width: the neighbouring entries of a chunk; in long rows a thread takes several chunks. n: entries of a
+    row.
+    """
     chunks = _chunks(n, width, _CHUNKS)
     parameters = SCALE(entries=entries, limbs=basis.rows, n=n, **values)
     kernel = f"scale_by_powers<{ctype(basis)}, {width}, {chunks}, {_moduli(basis)}>"
@@ -146,9 +153,11 @@ def scale_launch(basis: Basis, width: int, entries: int, *, n: int, **values: in
 
 
 def reorder_launch(basis: Basis, kernel: str, flag: bool, width: int, entries: int, **values: int) -> Launch:
-    """Another order of each row; width: neighbours of the result a thread.
+    """Return the launch that permutes the entries of each row.
 
-    flag: of `permute`, whether rows are evaluated; of `mul_monomial`, whether the row itself is subtracted.
+    kernel: "permute" for automorphisms, or "mul_monomial". flag: for "permute" whether rows are evaluated,
+    for "mul_monomial" whether x itself is subtracted from the product. width: how many neighbouring entries
+    of the result a thread writes.
     """
     parameters = REORDER(entries=entries, limbs=basis.rows, **values)
     name = f"{kernel}<{ctype(basis)}, {cbool(flag)}, {width}>"
@@ -156,12 +165,12 @@ def reorder_launch(basis: Basis, kernel: str, flag: bool, width: int, entries: i
 
 
 def take_launch(itemsize: int, entries: int, **values: int) -> Launch:
-    """Entries of rows by an index; itemsize: bytes of an entry."""
+    """Return the launch that takes entries of rows by an index; itemsize: bytes of an entry."""
     return entrywise(_FILE, f"take<u{8 * itemsize}>", entries, TAKE(entries=entries, **values))
 
 
 def _width(basis: Basis, n: int, aligned: bool) -> int:
-    """Neighbouring entries of a row of n that a thread moves at once."""
+    """Return how many neighbouring entries a thread moves at once, in rows of n entries."""
     width = ALIGNMENT // basis.dtype.itemsize
     return width if aligned and n % width == 0 else 1
 
@@ -186,7 +195,7 @@ def pointwise(
     shapes, bits = tuple(x.shape for x in spread), gpu.address(out)
     steps = tuple(map(_steps, spread))
     for x, own in zip(spread, shapes, strict=True):
-        if own[-1] > 1:  # a scalar is read by itself and needs no alignment
+        if own[-1] > 1:  # an operand with one entry per row is read word by word, at any alignment
             bits |= gpu.address(x)
     aligned = bits % ALIGNMENT == 0
     gpu.run(
@@ -198,7 +207,7 @@ def pointwise(
 
 
 def _steps(x: Array) -> tuple[int, ...] | None:
-    """Return the rows from one index of each batch axis to the next, or None if the operand is dense."""
+    """Return the strides of the batch axes, counted in rows, or None if the operand is dense."""
     row = x.shape[-1] * x.dtype.itemsize
     return None if x.flags.c_contiguous else tuple(stride // row for stride in x.strides[:-2])
 
@@ -212,7 +221,10 @@ def pointwise_recipe(
     *operands: tuple[int, ...],
     steps: Sequence[tuple[int, ...] | None] = (None, None, None),
 ) -> Recipe:
-    """Return a recipe for operands and a result of these shapes. The kernel ignores those that `op` lacks."""
+    """Return a recipe for operands and a result of these shapes.
+
+    If `op` has fewer than three operands, the kernel gets the address of another operand and ignores it.
+    """
     count, n = len(operands), shape[-1]
     numbers = (0, min(1, count - 1), 2 if count > 2 else 0)
     moduli = gpu.moduli_of(basis)
@@ -258,7 +270,7 @@ def combine(
         for first in range(0, terms, COMBINE_TERMS):
             chosen = list(range(first, min(first + COMBINE_TERMS, terms)))
             adds_constant = constant is not None and not first
-            # Fields of operands that a launch does not read have the address of one that it reads.
+            # A launch with fewer operands than fields gets the address of its first operand in the others.
             places = [chosen[i] if i < len(chosen) else chosen[0] for i in range(COMBINE_TERMS)]
             places.append(terms if adds_constant else chosen[0])
             table = [shapes[i] for i in places], [steps[i] for i in places]
@@ -335,13 +347,13 @@ def scale_by_powers(gpu: Context, basis: Basis, x: Array, first: Array, step: Ar
     if not out.size:
         return
     n, size = x.shape[-1], x.dtype.itemsize
-    # Arrays that are not dense have one row for each item.
+    # If an array is not dense, its items have one row (see Backend.scale_by_powers).
     pitches = x_pitch, y_pitch = [n * size if a.flags.c_contiguous else a.strides[0] for a in (x, out)]
     runs = out.ndim > x.ndim
     run, run_step = (out.shape[-1], out.strides[-2]) if runs else (n, n * size)
     places = gpu.address(x) | gpu.address(out) | x_pitch | y_pitch | run_step
     width = _width(basis, run, places % ALIGNMENT == 0)
-    # Where n is small, about as many powers of step as of step^(2^log_near).
+    # If n is small, the table has about as many powers of step as of step^(2^log_near).
     log_near = min(_LOG_NEAR_POWERS, ((n - 1).bit_length() + 1) >> 1)
     row = (1 << log_near) + -(-n >> log_near)
 
@@ -372,9 +384,9 @@ def automorphism(
 def mul_monomial(
     gpu: Context, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array, less: bool = False
 ) -> None:
-    """Compute X^e x, or X^e x - x if `less`, for exponents of any stride.
+    """Compute X^e x, or X^e x - x if `less` is True; the exponents may have any stride.
 
-    Items modulo one limb may have any number of rows.
+    Modulo a single limb, an item may have any number of rows, such as the components of a ciphertext.
     """
     _reorder(gpu, "mul_monomial", less, basis, quotient, x, exponents, out)
 

@@ -1,4 +1,4 @@
-"""Records of calls on a card: their launches, on arrays by number (polygpu/_backends/records.py)."""
+"""Records of calls on a card: their launches, with arrays named by index (polygpu/_backends/records.py)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..records import MOST_STEPS, NEVER, Blocks, Record, Replay, placed
 from .device import Launched, Shared, Taken, Tape, recording
 from .launch import ALIGNMENT, Context, Prepared, bytes_of
 
-_GRAPH_BYTES = 1 << 17  # of a card's memory that a graph of a record's launches takes, about
+_GRAPH_BYTES = 1 << 17  # an estimate of the device memory that a graph of a record's launches takes
 
 
 def observe(
     gpu: Context, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
 ) -> tuple[Array, Record | None]:
-    """Note launches as steps, on operands and `out` that begin at multiples of ALIGNMENT."""
+    """Do the work of a call, and record its launches if operands and `out` are dense and aligned."""
     given = operands if out is None else (*operands, out)
     if recording.get() is not None or any(not x.size or not _is_here(gpu, x) for x in given):
         return work(), None
@@ -35,7 +35,7 @@ def observe(
 
 
 def _is_here(gpu: Context, x: Array) -> bool:
-    """Whether an array is on this card, dense, and begins where prepared kernels expect it."""
+    """Return whether an array is on this card, dense, and begins at a multiple of ALIGNMENT."""
     here = is_device_array(x) and x.data.device_id == gpu.index  # type: ignore[attr-defined]
     return here and x.flags.c_contiguous and gpu.address(x) % ALIGNMENT == 0
 
@@ -43,7 +43,11 @@ def _is_here(gpu: Context, x: Array) -> bool:
 def _record(
     gpu: Context, tape: Tape, operands: Sequence[Array], out: Array | None, result: Array
 ) -> Record | None:
-    """Make the record of a call; None if these arrays do not allow it, such as those that overlap."""
+    """Make the record of a call from its notes.
+
+    Return NEVER if the call cannot be repeated. Return None if only these arrays prevent a record, for
+    example because `out` overlaps an operand: a later call on other arrays may be recorded.
+    """
     if not result.size or (out is not None and result is not out) or not _is_here(gpu, result):
         return None
     arrays = {id(x): x for x in (*operands, result)}
@@ -57,7 +61,7 @@ def _record(
     ready, room = steps
     used = list({id(x): x for x in tape if not isinstance(x, (Taken, Launched))}.values())
     parts = {id(part) for x in used if isinstance(x, Shared) for part in x.parts()}
-    used = [x for x in used if id(x) not in parts]  # whoever reads the whole waits for its parts
+    used = [x for x in used if id(x) not in parts]  # waiting for a Shared includes waiting for its parts
     call = Prepared(_cpu.Launches(gpu.driver, ready), ready, used, [room] if room else [])
     more = _GRAPH_BYTES if len(ready) > 1 else 0
     return Record(_replay(gpu, call, result.shape, result.dtype), bytes_of(ready) + more)
@@ -66,11 +70,13 @@ def _record(
 def _steps(
     gpu: Context, tape: Tape, operands: Sequence[Array], result: Array, given: bool
 ) -> tuple[list[tuple[Any, ...]], int] | None:
-    """Return the launches as the core takes them, and the bytes of the room that temporaries share.
+    """Return the launches as the core takes them, and the bytes of workspace that temporaries share.
 
-    Operands of the launches are those of the call, then the result, then address 0 for all that never
-    changes, then the room. None if a launch works on memory that is none of these.
-    given: whether the memory of the result was there before the call.
+    An operand of a launch is an operand of the call, the result, the workspace (`room`), or a constant. A
+    constant is represented by address 0 with the constant's address as the offset. Return None if a launch
+    works on memory that is none of these, or if there are too many launches or none.
+
+    given: whether the result was written to an operand or to `out`, not to memory that the call allocated.
     """
     never, room = len(operands) + 1, len(operands) + 2
     blocks, sizes, uses = Blocks(), list[int](), list[list[int]]()
@@ -106,7 +112,7 @@ def _steps(
     if not found or len(found) > MOST_STEPS or len(sizes) > MOST_STEPS >> 2:
         return None
     begins, total = placed(sizes, [(min(u), max(u)) if u else (0, -1) for u in uses])
-    total = max(total, int(any(uses)))  # also for temporaries without bytes
+    total = max(total, int(any(uses)))  # not 0 if a temporary is used, even if it is empty
     ready = []
     for step, places in found:
         numbers = tuple(min(number, room) for number, _ in places)
@@ -118,20 +124,23 @@ def _steps(
 
 
 def _taken_for(gpu: Context, result: Array, tape: Tape) -> Taken | None:
-    """Return the memory that a call took for its result and for nothing else, or None."""
+    """Return the note of the allocation that is exactly the result's memory, or None if there is none."""
     whole = Taken(gpu.address(result), result.nbytes)
     return next((x for x in reversed(tape) if isinstance(x, Taken) and x == whole), None)
 
 
 def _replay(gpu: Context, call: Prepared, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Replay:
-    """Return a function that makes the launches of a record; it leaves all unusual arrays to run()."""
+    """Return a function that repeats the launches of a record; for unusual arrays it returns None."""
     launch, streams, index, noting = call.launch.on, call.streams, gpu.index, recording.get
     stream_of, device, new = gpu.xp.cuda.get_current_stream, gpu.current_device, gpu.xp.ndarray
     card, alloc = gpu.card, gpu.xp.cuda.alloc
     room = sum(call.temporaries)
 
     def takes(out: Any, operands: Sequence[Any]) -> bool:
-        """Whether the result may be written to `out` without the checks of the ordinary way."""
+        """Return whether the result can be written to `out`.
+
+        It must have the right form, and each operand must be `out` itself or not overlap it.
+        """
         if type(out) is not new or out.shape != shape or out.dtype != dtype:
             return False
         if out.data.device_id != index or not out.flags.c_contiguous:
@@ -157,18 +166,19 @@ def _replay(gpu: Context, call: Prepared, shape: tuple[int, ...], dtype: np.dtyp
             else:
                 done = launch(stream, operands, out, 0)
         except (gpu.memory_error, OutOfDeviceMemory, _cpu.NoContext):
-            return None  # the ordinary way takes smaller pieces, and says what is wrong
+            return None  # the call without a record can work in smaller pieces, or raise the right error
         except _cpu.DriverError as error:
-            raise DeviceError(f"{gpu.name}: {error}") from error
+            raise DeviceError(f"{gpu.name} failed with {error}.") from error
         return out if done else None
 
     return replay
 
 
 def _noted(gpu: Context, call: Prepared, operands: Sequence[Array], out: Array, fresh: bool) -> Array | None:
-    """Make the launches of a record on a stream that is new to it, or where work is noted.
+    """Repeat the launches of a record on a stream that is new to it, or while work is noted.
 
-    fresh: whether the memory of the result was taken for it.
+    Return None, with nothing done, if an array is not aligned. fresh: whether `out` was allocated for this
+    call.
     """
     addresses = [gpu.address(x) for x in (*operands, out)]
     if any(x % ALIGNMENT for x in addresses):

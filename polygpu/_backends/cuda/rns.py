@@ -40,13 +40,13 @@ from .words import BY_SHIFTS, Card, Sum, Word, limbs_by_word, sum_of_conversion,
 _FILE, _ROWS_FILE = "rns.cu", "ntt_rows.cu"
 _WAYS = enumeration("rns.cu", "Way")
 _WORD = (1 << 64) - 1
-_OWN_ROWS = 4  # rows of the target that a thread computes, where nothing is converted
-_MOST_ROWS = 12  # rows of the source, at most, with which a thread takes two coefficients
+_OWN_ROWS = 4  # the most rows of the target that a thread computes if the source has no rows
+_MOST_ROWS = 12  # the most rows of the source with which a thread takes two coefficients
 _FEW_ROWS, _FEW_BYTES = (constant("rns.cu", name) for name in ("FEW_ROWS", "FEW_BYTES"))
-_ROWS_BYTES = 12 << 10  # of shared memory, at most, for a block of convert
-_SHARE_BEGINS = 4  # start-up time of a thread, in rows of the target that it could compute meanwhile
-_LOG_FEW = 11  # log2 of the values for each multiprocessor below which a thread takes four, not eight
-_LOG_POINTS = range(10, 18)  # log2 of the points of transforms of listed rows
+_ROWS_BYTES = 12 << 10  # the most bytes of shared memory for a block of convert
+_SHARE_BEGINS = 4  # start-up time of a thread, in units of the time for one row of the target
+_LOG_FEW = 11  # log2 of values per multiprocessor; with fewer, a thread takes four values, not eight
+_LOG_POINTS = range(10, 18)  # log2 of the points for which listed rows (see Listed) have kernels
 
 Types = tuple[str, str, str]
 
@@ -74,37 +74,38 @@ FINISH = Struct(
 
 
 def rows_held(rows: int) -> int:
-    """Rows of the source for which a kernel is compiled: `rows`, rounded up to one of few numbers."""
+    """Return for how many source rows a kernel is compiled: `rows`, rounded up to one of a few numbers."""
     step = next((s for s in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if rows <= s), 0)
     return step or 1 << (rows - 1).bit_length()
 
 
 def sum_of(conversion: Conversion, types: Types, card: Card) -> Sum:
-    """Return the sum of a conversion; types: of x, own and out."""
+    """Return the arithmetic (Sum) of a conversion; types: the C++ types of x, own and out."""
     moduli = conversion.source.moduli, conversion.target.moduli
     return sum_of_conversion(*moduli, types == ("u32",) * 3, card)
 
 
 def row_words(conversion: Conversion, sums: Sum) -> int:
-    """Words of the table for a row of the target."""
+    """Return how many words of the table belong to one row of the target."""
     terms = rows_held(len(conversion.source.moduli)) + (conversion.estimate != "none")
     terms += 2 * conversion.scales + conversion.accumulate + (conversion.own is not None)
     return 2 + sums.doubles + terms
 
 
 def convert_blocks(conversion: Conversion, width: int, sums: Sum) -> int:
-    """Blocks of threads that a multiprocessor holds: CONVERT_BLOCKS of the kernel, or about two."""
+    """Return how many blocks a multiprocessor holds: CONVERT_BLOCKS of the kernel, otherwise about two."""
     rows = rows_held(len(conversion.source.moduli))
     held = width * rows * sums.bytes
     return 4 if not conversion.scales and rows <= _FEW_ROWS and held <= _FEW_BYTES else 2
 
 
 def share_of(conversion: Conversion, blocks: int, held: int, most: int, card: Card) -> int:
-    """Rows of the target that a thread computes, at most `most`.
+    """Choose how many rows of the target a thread computes, at most `most`.
 
-    blocks: their number with one thread for each coefficient. held: blocks a multiprocessor holds at once.
-    Every thread computes the quotients anew, so fewer rows a thread cost more work, but more blocks fill the
-    card. The share is the one with the least estimated time, blocks in turns.
+    Every thread first computes what all rows need from the source. So fewer rows for each thread mean more
+    work, but also more blocks, which fill the card. The choice has the least estimated time.
+
+    blocks: the number of blocks if a thread computes all rows. held: blocks that a multiprocessor holds.
     """
     targets = len(conversion.target.moduli)
     if not conversion.source.moduli:
@@ -118,7 +119,11 @@ def share_of(conversion: Conversion, blocks: int, held: int, most: int, card: Ca
 
 
 def width_of(conversion: Conversion, n: int, aligned: bool) -> int:
-    """Neighbouring coefficients of a thread: two share factors; with many rows, registers hold only one."""
+    """Return how many neighbouring coefficients a thread takes.
+
+    Two coefficients share the factors that a thread reads. If there are many rows, a thread has registers for
+    only one coefficient.
+    """
     return 2 if aligned and n % 2 == 0 and len(conversion.source.moduli) <= _MOST_ROWS else 1
 
 
@@ -134,7 +139,7 @@ def convert_launch(
 ) -> Launch:
     """Return the launch that converts `items` polynomials.
 
-    types: of x, own and out. parts: conversions at once.
+    types: the C++ types of x, own and out. parts: how many conversions that are alike() share the launch.
     """
     rows, targets = len(conversion.source.moduli), len(conversion.target.moduli)
     width, sums = width_of(conversion, n, aligned), sum_of(conversion, types, card)
@@ -165,7 +170,7 @@ def convert_launch(
 
 
 class Listed(NamedTuple):
-    """How listed rows that one word serves are transformed (cuda/ntt_rows.cu): in two passes."""
+    """The two passes that transform rows given by a list, for limbs with the same Word (cuda/ntt_rows.cu)."""
 
     word: Word
     columns: Pass
@@ -173,7 +178,7 @@ class Listed(NamedTuple):
 
     @property
     def tables(self) -> tuple[Pass, Pass]:
-        """The passes that name the tables of twiddles: without the transforms a block of threads has."""
+        """The passes with only the fields on which the tables of twiddles depend; the others are 0."""
         columns, rows = (
             replace(p, log_columns=0, log_rows=0, log_width=0) for p in (self.columns, self.rows)
         )
@@ -190,7 +195,7 @@ class Listed(NamedTuple):
         *flags: str,
         **values: Any,
     ) -> Launch:
-        """Return the launch of one pass by the given kernel; grid: blocks of threads for a row, and rows."""
+        """Return the launch of one pass by a kernel; grid: (blocks per row, listed rows)."""
         offset = table_offsets(self.tables, self.word)[1 if passed.log_blocks else 0]
         starts = leaves_room(grid, passed.threads, card)
         parameters = struct(offset=offset, starts_next=starts, **values)
@@ -203,9 +208,10 @@ ListedGroups = tuple[tuple[Listed, tuple[int, ...]], ...]
 
 
 def listed(plans: Sequence[NttPlan], n: int, count: int, card: Card) -> ListedGroups:
-    """Return the passes for `count` rows modulo limbs of plans, word by word, with the numbers of the limbs.
+    """Return, for each Word, the passes for `count` rows modulo limbs of the plans, and the limbs' indices.
 
-    Limbs count on from plan to plan. The result is empty if other kernels must transform the rows.
+    An index counts the limbs of all plans one after another. The result is empty if listed rows have no
+    kernel for these limbs or this n.
     """
     sizes = {plan.basis.dtype.itemsize for plan in plans}
     if len(sizes) > 1 or any(plan.points < n for plan in plans):
@@ -225,11 +231,12 @@ def _listed(moduli: tuple[int, ...], size: int, points: int, count: int, card: C
     if log_points not in _LOG_POINTS:
         return ()
     length = min(8, log_points // 2)
-    # Columns of 2^7 and 2^8 take 16 values a thread, for two rounds. Tiles are 64 bytes wide.
+    # For columns of 2^7 or 2^8 values a thread takes 16 values, so that two rounds are enough. Tiles are 64
+    # bytes wide.
     log_values, log_width = 4 if length in (7, 8) else 3, int(size == 4)
     columns = Pass(0, length, 3 + log_width, 0, log_values, log_width)
     below = log_points - length
-    # Where there are fewer warps than the card runs at once, more threads share a row.
+    # If there are fewer warps than the card runs at once, more threads share a row.
     small = count << log_points < card.multiprocessors << _LOG_FEW
     log_values = 2 if small else 3
     blocks, log_lanes = count << log_points >> below, below - log_values
@@ -239,7 +246,7 @@ def _listed(moduli: tuple[int, ...], size: int, points: int, count: int, card: C
 
 
 def alike(conversion: Conversion, types: Types, card: Card) -> tuple[object, ...]:
-    """Return a key that is equal for conversions without own rows that can share a launch."""
+    """Return a key; conversions without `own` can share a launch if their keys are equal."""
     sums = sum_of(conversion, types, card)
     sizes = len(conversion.source.moduli), len(conversion.target.moduli), conversion.numbers.shape
     plain = not conversion.scales and not conversion.accumulate
@@ -247,7 +254,7 @@ def alike(conversion: Conversion, types: Types, card: Card) -> tuple[object, ...
 
 
 def packed_factor(factor: int, q: int, sums: Sum) -> int:
-    """Return a factor of a row modulo q, in the form that a sum of cuda/sum.cuh takes."""
+    """Return a factor modulo q as the bits that a sum of cuda/sum.cuh reads."""
     if sums.doubles:
         return _bits(factor - q if 2 * factor > q else factor)
     if sums.half:
@@ -261,7 +268,7 @@ def _bits(number: float) -> int:
 
 
 def packed_table(conversion: Conversion, sums: Sum) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return the words that the kernel reads, in the order of cuda/rns.cu."""
+    """Return the words of a conversion's table, in the order in which cuda/rns.cu reads them."""
     source, target = conversion.source, conversion.target
     rows = len(source.moduli)
     spare = [0] * (rows_held(rows) - rows)
@@ -280,13 +287,14 @@ def packed_table(conversion: Conversion, sums: Sum) -> np.ndarray[Any, np.dtype[
         target.moduli, target.at, own, conversion.table.tolist(), strict=True
     ):
         words += [place, own_place]
-        if sums.doubles:  # words are multiplied less 2^49; the sum starts from what this takes away
+        # The kernel multiplies y - 2^49 in place of each word y. The sum starts from what this leaves out.
+        if sums.doubles:
             words.append(packed_factor((sum(factors) << 49) % q, q, sums))
         packed = [packed_factor(factor, q, sums) for factor in factors]
         words += [*packed[:rows], *spare, *packed[rows:]]
     words += conversion.numbers.ravel().tolist()
     if conversion.scales:
-        # A row that is not scaled has the remainder 0: neither whole parts nor fractions.
+        # For a row that is not scaled, remainder and fraction are 0, so that it adds nothing.
         remainders = dict(zip(conversion.divisors, conversion.remainders, strict=True))
         spread = np.zeros((1 + rows, conversion.fraction_numbers.shape[1]), np.uint64)
         spread[[0, *(1 + i for i in conversion.divisors)]] = conversion.fraction_numbers
@@ -308,7 +316,7 @@ def convert(gpu: Context, conversion: Conversion, x: Array | None, own: Array | 
     given = [a for a in operands if a is not None]
     types = tuple("u32" if (out if a is None else a).dtype == np.uint32 else "u64" for a in (*operands, out))
     aligned = all(gpu.address(a) % ALIGNMENT == 0 for a in (*given, out))
-    # Where x or own is not given, the kernel has the result's address instead, and reads nothing.
+    # If x or own is None, the kernel gets the result's address in its place and does not read it.
     x_number = 0 if operands[0] is not None else len(given)
     own_number = len(given) - 1 if operands[1] is not None else len(given)
     numbers = x_number, own_number, len(given)
@@ -346,9 +354,10 @@ def _convert_recipe(
     numbers: tuple[int, int, int],
     aligned: bool,
 ) -> Recipe:
-    """Conversions, their transforms, and the sum with own rows; numbers: of the operands x, own and out.
+    """Return the recipe for conversions, transforms of their results, and sums with rows of `own`.
 
-    If there are several conversions, they are alike() and have no own rows.
+    parts: one conversion, or several that are alike() and have no `own`. numbers: the indices of the
+    operands x, own and out.
     """
     recipe, out = Recipe(numbers[-1] + 1), numbers[-1]
     befores, after = tuple(c.steps()[0] for c in parts), parts[0].steps()[1]
@@ -377,7 +386,7 @@ def _add_launch(
     numbers: tuple[int, int, int],
     aligned: bool,
 ) -> None:
-    """Add a launch for conversions that are alike(); the first one keeps their tables."""
+    """Add one launch for conversions that are alike(); the first one's handles keep the tables of all."""
     conversion, sums = parts[0], sum_of(parts[0], types, gpu.card)
 
     def make() -> tuple[Array, ...]:
@@ -403,9 +412,9 @@ def _add_launch(
 def table_pointers(
     gpu: Context, primes: Sequence[PrimeTables], made: Listed, both: Sequence[PrimeTables] = ()
 ) -> tuple[Array, list[Shared]]:
-    """Return the addresses of the tables of primes, as an array on the device, and the tables.
+    """Return an array on the device with the addresses of the primes' tables of twiddles, and the tables.
 
-    both: further primes, whose tables include the inverse transform.
+    both: further primes, whose tables are for the forward and the inverse transform.
     """
     tables = prime_tables(gpu, primes, made.word, made.tables, 1)
     tables += prime_tables(gpu, both, made.word, made.tables)
@@ -422,9 +431,11 @@ def start_listed(
     shape: tuple[int, ...],
     number: int,
 ) -> dict[str, int]:
-    """Add the first pass over the rows at these places of an operand; the list's addresses, by field.
+    """Add the first pass over listed rows. Return the addresses of the list's arrays, by field name.
 
-    `handles` keep the list under the first of the places and their number.
+    places: the indices of the listed rows in each polynomial. primes: the prime of each listed row. number:
+    the index of the operand. handles: where the list is stored. Its key contains only places[0] and
+    len(places), so two lists with the same handles must differ in one of these.
     """
     *batch, total, n = shape
 
@@ -463,7 +474,10 @@ def _add_listed(
     numbers: tuple[int, int],
     aligned: bool,
 ) -> bool:
-    """Add transforms of listed rows, and the sum with own rows. Return False if they do not serve."""
+    """Add transforms of listed rows (see Listed), and the sum with the rows of `own`.
+
+    Return False, with nothing added, if there are no kernels for this or if other transforms are faster.
+    """
     first, (*batch, total, n) = parts[0], shape
     plans = [c.transform for c in parts if c.transform is not None]
     if len(plans) < len(parts) or not aligned or types[0] != types[1]:
@@ -472,7 +486,7 @@ def _add_listed(
     count = prod(batch) * len(places)
     groups = listed(plans, n, count, gpu.card)
     if not groups or count * n * plans[0].basis.dtype.itemsize > gpu.card.l2_bytes:
-        return False  # listed rows are faster only while the first pass's result stays in the cache
+        return False  # listed rows are faster only if the first pass's result stays in the L2 cache
     primes = [prime for plan in plans for prime in plan.tables]
     for made, chosen in groups:
         where = start_listed(
@@ -499,7 +513,7 @@ def _add_listed(
 def _own_rows(
     gpu: Context, recipe: Recipe, conversion: Conversion, word: Word, chosen: Sequence[int]
 ) -> dict[str, int]:
-    """Return the fields of FINISH for the own rows of the chosen rows of a conversion's target."""
+    """Return the fields of FINISH for the rows of `own` that are added to the chosen rows of the target."""
     assert conversion.own is not None
     lists = conversion.own.at, conversion.own_factors
 

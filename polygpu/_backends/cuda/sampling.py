@@ -1,4 +1,4 @@
-"""Random residues: streams of bytes and the residues drawn from them, made on the device."""
+"""Random residues: the device computes ChaCha20 streams and the residues that they define."""
 
 from __future__ import annotations
 
@@ -61,21 +61,27 @@ SPARSE = Struct(
 
 
 def stream_of(key: bytes, first: int, count: int, size: int) -> dict[str, Any]:
-    """Return the fields of coefficients first to first + count of `size` bytes each in a key's stream."""
+    """Return the launch fields for coefficients first to first + count - 1 of a key's stream.
+
+    size: bytes of a coefficient.
+    """
     block, rest = divmod(first * size, _BLOCK)
     blocks = -(-(rest + count * size) // _BLOCK)
     return {"stream": STREAM(key=key, block=block), "skip": rest // size, "entries": count, "blocks": blocks}
 
 
 def uniform_launch(basis: Basis, whole: bool, blocks: int, **values: Any) -> Launch:
-    """Return the launch for uniform residues; whole: the four residues of a block lie in one row, aligned."""
+    """Return the launch that draws uniform residues.
+
+    whole: whether the four residues of each ChaCha20 block lie in one row, at an aligned address.
+    """
     parameters = UNIFORM(blocks=blocks, limbs=basis.rows, **values)
     kernel = f"uniform<{ctype(basis)}, {cbool(whole)}>"
     return entrywise(_FILE, kernel, blocks, parameters, min(basis.rows, _MAX_LIMBS))
 
 
 def small_launch(basis: Basis, sampler: Sampler, blocks: int, **values: Any) -> Launch:
-    """Return the launch for integers of a sampler that is not sparse."""
+    """Return the launch that draws small integers, for a sampler of any shape but "sparse"."""
     weights = np.zeros(4, np.int64)
     weights[: len(sampler.weights)] = sampler.weights
     parameters = SMALL(
@@ -92,12 +98,12 @@ def small_launch(basis: Basis, sampler: Sampler, blocks: int, **values: Any) -> 
 
 
 def keystream_launch(blocks: int, **values: Any) -> Launch:
-    """Return the launch for the bytes of a stream."""
+    """Return the launch that writes the bytes of a stream."""
     return entrywise(_FILE, "keystream", blocks, KEYS(blocks=blocks, **values))
 
 
 def sparse_launch(basis: Basis, items: int, **values: Any) -> Launch:
-    """Return the launch for sparse polynomials from words of a stream."""
+    """Return the launch that makes sparse polynomials from the words of a stream."""
     parameters = SPARSE(limbs=basis.rows, **values)
     return Launch(_FILE, f"sparse<{ctype(basis)}>", (items, 1), _SPARSE_THREADS, parameters)
 

@@ -1,4 +1,4 @@
-"""Constants and enumerations that stand in the sources of cuda/ alone, and which kernels wait."""
+"""The sources of cuda/, and constants and enumerations that Python reads from them."""
 
 from __future__ import annotations
 
@@ -12,35 +12,38 @@ from .. import cuda_sources
 
 @cache
 def text_of(file: str) -> str:
-    """Return a file of cuda/."""
+    """Return the text of a file of cuda/."""
     with open(os.path.join(cuda_sources(), file), encoding="utf-8") as source:
         return source.read()
 
 
 def constant(file: str, name: str) -> int:
-    """Return the value of `constexpr ... name = value;`, a number or a power of two as a shift."""
+    """Return the value of `constexpr ... name = value;`: a number, or two numbers as in 1 << 5."""
     found = re.findall(rf"^constexpr \w+ {name} = (\d+)(?: << (\d+))?;", text_of(file), re.MULTILINE)
     if len(found) != 1:
-        raise LookupError(f"cuda/{file} has {len(found)} constants {name}")
+        raise LookupError(f"cuda/{file} must have one constant {name}, but it has {len(found)}.")
     number, shift = found[0]
     return int(number) << int(shift or 0)
 
 
 def enumeration(file: str, name: str) -> dict[str, int]:
-    """Return the members of an enum, in lower case, and their numbers."""
+    """Return the value of each member of an enum, by the member's name in lower case."""
     (members,) = re.findall(rf"^enum {name}(?: : \w+)? \{{ (.*?) \}};", text_of(file), re.MULTILINE)
     return {member.lower(): number for number, member in enumerate(members.split(", "))}
 
 
 @cache
 def waits(file: str) -> bool:
-    """Return whether kernels of a file wait for earlier work themselves, and so may start early."""
+    """Return whether the kernels of a file may start early, because they wait for earlier work themselves."""
     return "await_previous();" in text_of(file)
 
 
 @cache
 def digest() -> str:
-    """Return a digest of all sources: CuPy's cache of compiled kernels does not notice edited headers."""
+    """Return a digest of all sources.
+
+    It is added to each source, because CuPy's cache of compiled kernels does not notice edited headers.
+    """
     made = hashlib.sha256()
     for name in sorted(os.listdir(cuda_sources())):
         if name.endswith((".cu", ".cuh")):

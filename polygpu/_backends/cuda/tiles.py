@@ -1,4 +1,4 @@
-"""Tiles and passes of transforms on a card, as pure functions of sizes and of the card."""
+"""How transforms are divided into passes and tiles on a card. All functions are pure."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ from ..._core.locks import cached_property
 from ..._core.plans.product import FftProductPlan
 from .words import COMPLEX, Card, Word
 
-_MAX_DIGITS = 4  # of an operand of a product in one kernel; a thread has a value for each
+_MAX_DIGITS = 4  # the most digits of an operand of a product in one kernel; a thread has a value of each
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One launch over all rows: stages log_blocks ... log_blocks + log_length - 1 (cuda/tile.cuh)."""
+    """A pass: one launch that does some stages of the transforms of all rows (cuda/tile.cuh).
 
-    log_blocks: int
-    log_length: int
-    log_columns: int
-    log_rows: int
-    log_values: int  # log2 of the values of one transform in one thread: the stages of a round
+    It does log_length stages, beginning with stage log_blocks. The values of one of its transforms are a
+    column, or if log_columns is 0 a run of neighbours.
+    """
+
+    log_blocks: int  # the stages done before: log2 of the blocks into which they divide a row
+    log_length: int  # log2 of the values of one of the pass's transforms
+    log_columns: int  # log2 of the neighbouring columns of a tile
+    log_rows: int  # log2 of the tiles of a block of threads
+    log_values: int  # log2 of the values of a transform in one thread: the most stages of a round
     log_width: int = 0  # log2 of the neighbouring columns of one thread
 
-    @cached_property  # cached, since every call reads it
+    @cached_property  # cached, because every call reads it
     def shape(self) -> str:
-        """Return the template argument of the kernels."""
+        """Return the C++ type Shape<...> of this pass, a template argument of kernels."""
         sizes = (self.log_length, self.log_columns, self.log_rows, self.log_values, self.log_width)
         return f"Shape<{', '.join(map(str, sizes))}>"
 
@@ -37,48 +41,48 @@ class Pass:
 
     @property
     def log_block_values(self) -> int:
-        """log2 of the values of a block of threads."""
+        """log2 of the number of values on which a block of threads works."""
         return self.log_length + self.log_columns + self.log_rows
 
     @property
     def entries(self) -> int:
-        """Twiddles of its stages."""
+        """Number of entries in the table of twiddles of this pass."""
         return 1 << (self.log_blocks + self.log_length)
 
     @property
     def shared_values(self) -> int:
-        """Values in shared memory."""
+        """Number of values for which a block needs shared memory."""
         return (1 << self.log_block_values) + (self.threads << self.log_width)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows that the passes of a transform work on: the limbs of a group, in a batch of polynomials."""
+    """The rows on which the passes of a transform work: those of a group's limbs in all polynomials."""
 
-    count: int
-    at: tuple[int, ...]  # the rows of a polynomial: one for each limb of the group
-    total: int  # rows of a polynomial, with those of other limbs
+    count: int  # rows in all polynomials together
+    at: tuple[int, ...]  # for each limb of the group: the index of its row in a polynomial
+    total: int  # rows of a polynomial, including those of other limbs
     log_degree: int  # log2 of the values of a row
     word: Word
     moduli: int  # address of the group's moduli
-    tables: bytes  # the C struct Tables
+    tables: bytes  # the packed struct Tables
     first: int = 0  # bytes before the first polynomial
 
     @property
     def limbs(self) -> int:
-        """Number of limbs."""
+        """Number of limbs of the group."""
         return len(self.at)
 
     @property
     def spanned(self) -> int:
-        """Number of rows up to the last one, with those of other limbs."""
+        """Number of rows of the whole batch up to the group's last row, including rows of other limbs."""
         return (self.count // self.limbs - 1) * self.total + self.at[-1] + 1
 
 
 def table_offsets(passes: tuple[Pass, ...], word: Word) -> tuple[int, ...]:
-    """Where the twiddles of each pass begin in a prime's table, in bytes; then the table's size.
+    """Return where the twiddles of each pass begin in a prime's table, in bytes, and last the table's size.
 
-    First all passes of the forward transform, then all of the inverse one.
+    The passes of the forward transform come first, then the same passes of the inverse transform.
     """
     sizes = [p.entries * word.twiddle_bytes for p in passes] * 2
     return tuple(accumulate(sizes, initial=0))
@@ -88,26 +92,26 @@ def table_offsets(passes: tuple[Pass, ...], word: Word) -> tuple[int, ...]:
 def split_passes(
     points: int, leaf_size: int, word_bytes: int, card: Card, few: bool = False
 ) -> tuple[Pass, ...]:
-    """Return the passes of a forward transform, in their order; the inverse runs them backwards.
+    """Return the passes of a forward transform, in order; the inverse runs them in reverse order.
 
     few: whether there are too few rows to fill the card. Then long rows take two passes of small tiles, and
     short rows small blocks of threads, so that every multiprocessor has work.
 
-    The numbers of values a thread and of threads a block were chosen by measurement (docs/experiments.md).
+    How many values a thread holds, and how many threads a block has, was measured (docs/experiments.md).
     """
     log_points, log_base = points.bit_length() - 1, leaf_size.bit_length() - 1
     log_line, log_least = (128 // word_bytes).bit_length() - 1, (32 // word_bytes).bit_length() - 1
 
     def tile(log_blocks: int, log_length: int, log_columns: int, small: bool = False) -> Pass | None:
-        """Return a tile of 2^log_columns columns, or None if it is too large.
+        """Return the pass with tiles of 2^log_columns columns, or None if such a tile is too large.
 
-        It has enough transforms for 256 threads, or fewer if more do not fit. small: it has enough for 64
-        threads, each with up to 4 or 8 values of a transform.
+        A tile has enough transforms for 256 threads, or fewer if these do not fit. small: it has enough for
+        64 threads, each with up to 4 or 8 values of a transform.
         """
         large = word_bytes < 16 and log_length > 10 and log_length + log_columns >= 13
         shortest = log_length <= 4 and log_columns == 0
         log_values = min(log_length, (2 if shortest else 3) if small else 5 if large else 4)
-        # Two 32-bit columns are the 8 bytes of one instruction.
+        # A thread takes two columns of 32-bit values, so that one instruction moves 8 bytes.
         log_width = int(word_bytes == 4 and log_columns > 0 and log_values < 5)
         log_threads = log_length - log_values + log_columns - log_width
         for log_rows in range(max(0, (6 if small else 8) - log_threads), -1, -1):
@@ -120,12 +124,12 @@ def split_passes(
         rows = log_points // 2
         above = log_points - rows
         return Pass(0, above, log_least, 0, 3), Pass(above, rows, 0, max(0, 8 - rows), 3)
-    log_values = {4: 13, 8: 12, 16: 11}[word_bytes]  # of a whole tile of columns
+    log_values = {4: 13, 8: 12, 16: 11}[word_bytes]  # log2 of the values of a whole tile of columns
 
     def columns(lengths: list[int]) -> list[Pass]:
-        """Return one pass for each entry of `lengths`, its number of stages.
+        """Return one pass over columns for each entry of `lengths`, which is its number of stages.
 
-        Tiles are 128 bytes wide, with long columns at least 32 bytes, and narrower only if those do not fit.
+        Tiles are 128 bytes wide. If columns are long they are narrower: at least 32 bytes if that fits.
         """
         made: list[Pass] = []
         for length in lengths:
@@ -135,17 +139,17 @@ def split_passes(
         return made
 
     def even(stages: int) -> list[int]:
-        """Stages divided evenly among passes of at most 10 each."""
+        """Divide stages evenly among passes of at most 10 stages each."""
         count = -(-stages // 10)
         return [(stages + i) // count for i in range(count)]
 
-    if log_base >= log_line:  # leaves as wide as tiles
+    if log_base >= log_line:  # leaves are at least as wide as tiles: all stages work on columns
         return tuple(columns(even(log_points)))
     whole = tile(0, log_points, log_base, small=log_points <= 6 or (few and log_points + log_base <= 11))
     if whole:
         return (whole,)
-    # The last pass takes rows of 2^12, or shorter ones so that columns have 16 points. Instead of columns
-    # longer than 2^10 there are two passes of columns.
+    # The last pass takes rows of 2^12 values, or shorter ones so that columns have at least 16 points.
+    # Columns of more than 2^10 points are divided into two passes.
     rows = min(12 - log_base, log_points - 4)
     while not tile(0, rows, log_base):
         rows -= 1
@@ -166,12 +170,13 @@ def split_passes(
 
 
 def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: Word, card: Card) -> int:
-    """How many units the second of two passes runs behind the first in one launch; 0: two launches.
+    """Return how many units the second of two passes stays behind the first in one launch (cuda/flow.cuh).
 
-    Units are blocks of the tree (cuda/flow.cuh). The lag is about an eighth of the cache, and at least one
-    unit: with less the second pass waits, with more its values are no longer in the cache. Units of more than
-    a fifth of the cache take two launches. So do words of 64-bit integers with long columns: the code of both
-    passes outgrows the instruction cache.
+    A unit is the values below one node of the transform's tree. The lag is about an eighth of the L2 cache,
+    and at least one unit: with a smaller lag the second pass waits, and with a larger one its values are no
+    longer in the cache. Return 0 if the passes should take two launches: if units have more than a fifth of
+    the cache, or for 64-bit integers with long columns, because the code of both passes outgrows the
+    instruction cache.
     """
     log_unit = log_degree - columns.log_blocks
     unit_bytes = word.bytes << log_unit
@@ -188,7 +193,10 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: Word,
 
 
 def kernel_digits(plan: FftProductPlan) -> int:
-    """Digits in the kernel of a whole product: a power of two. More are shorter, with smaller errors."""
+    """Return how many digits the kernel of a whole product uses: plan.digits, rounded up to a power of two.
+
+    More digits are shorter, so the errors stay within the plan's bound.
+    """
     return 1 << (plan.digits - 1).bit_length()
 
 
@@ -206,9 +214,10 @@ def fft_tile(plan: FftProductPlan, card: Card) -> Pass | None:
 
 
 def prefetch_distance(one: Pass, word_bytes: int, card: Card) -> int:
-    """How many blocks of threads ahead a block prefetches into the cache: 16 KB for each multiprocessor.
+    """Return how many blocks ahead a block prefetches into L2: 16 KB are in flight per multiprocessor.
 
-    By measurement (docs/experiments.md); cards before 9.0 lack the instruction.
+    The size was measured (docs/experiments.md). Return 0 for a compute capability below 9.0, which lacks the
+    instruction.
     """
     block_bytes = word_bytes << one.log_block_values
     return (card.multiprocessors << 14) // block_bytes if card.capability >= (9, 0) else 0

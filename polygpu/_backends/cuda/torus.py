@@ -1,4 +1,4 @@
-"""Products with ciphertexts modulo 2^32 and 2^64 in doubles, and blind rotation in one kernel."""
+"""Blind rotation modulo 2^32 or 2^64 in one kernel, in double precision, and its keys."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _FILE = "torus.cu"
 KEY_ROWS, KEY_PARTS, _COMBINED_STAGES, MOST_GROUP = (
     constant(_FILE, name) for name in ("KEY_ROWS", "KEY_PARTS", "COMBINED_STAGES", "MOST_GROUP")
 )
-_COMBINED_BYTES = 1 << 29  # of combined keys that are in memory at once
-_COMBINED_THREADS = 256  # of a block that combines them, at most
-_REGISTERS = 1 << 16  # of a multiprocessor, of which each thread of a rotation takes up to 256
+_COMBINED_BYTES = 1 << 29  # the most bytes of combined keys in memory at once
+_COMBINED_THREADS = 256  # the most threads of a block that combines keys
+_REGISTERS = 1 << 16  # registers of a multiprocessor; each thread of a rotation takes up to 256
 _MOST_COMPONENTS, _MOST_LEVELS = 5, 3
 _LOG_POINTS = range(8, 12)
-_HAS_BULK_COPIES = (9, 0)  # the least compute capability that has them
-_BARRIERS = 15  # of a block, for each ciphertext, and for each component of more than a warp
+_HAS_BULK_COPIES = (9, 0)  # the least compute capability with bulk copies to shared memory
+_BARRIERS = 15  # named barriers of a block; a ciphertext takes 1, or k + 1 if a component takes several warps
 TORUS = Struct(
     _FILE,
     "TorusParameters<u64>",
@@ -48,19 +48,19 @@ COMBINE = Struct(
 
 
 class Rotation(NamedTuple):
-    """A kernel for ciphertexts of k components: its transforms, and how many ciphertexts share a block."""
+    """A kernel for blind rotation: its transforms, and how ciphertexts are divided among blocks."""
 
     passed: Pass
-    k: int
-    levels: int
-    items: int
-    is_staged: bool  # the key of a step is fetched into shared memory ahead
-    is_own: bool = False  # each ciphertext has a key of its own, as with combined keys
-    is_split: bool = False  # a ciphertext has a block for each component, together a cluster
+    k: int  # components of a ciphertext
+    levels: int  # digits of a coefficient
+    items: int  # ciphertexts that share a block
+    is_staged: bool  # whether the key of each step is copied to shared memory ahead
+    is_own: bool = False  # whether each ciphertext has its own key, as combined keys are
+    is_split: bool = False  # whether each component of a ciphertext has a block; the blocks form a cluster
 
     @property
     def lanes(self) -> int:
-        """Threads of a component."""
+        """Number of threads for each component."""
         return 1 << self.passed.log_length - self.passed.log_values
 
     @property
@@ -70,7 +70,7 @@ class Rotation(NamedTuple):
 
     @property
     def here(self) -> int:
-        """Components of a ciphertext in a block."""
+        """Number of components of a ciphertext that a block has."""
         return 1 if self.is_split else self.k
 
     @property
@@ -82,18 +82,18 @@ class Rotation(NamedTuple):
         key = self.levels * self.k * self.here * points if self.is_staged else 0
         inboxes = 2 * (self.k - 1) * points if self.is_split else 0
         tables = _shared_twiddles(self.passed, 2)
-        tables += points // 2 + 1 if tables else 0  # the twist
+        tables += points // 2 + 1 if tables else 0  # the factors of the twist (torus.cu)
         held = 0 if self.is_own else 2 * points + (16 if is_paired else 0)
         barriers = (12 * KEY_PARTS if self.is_staged else 0) + (16 if self.is_split else 0)
         return 16 * (key + inboxes + tables + rows * room) + 4 * rows * held + barriers
 
 
 class Combination(NamedTuple):
-    """A kernel that combines keys of groups of bits, for `items` ciphertexts a block."""
+    """A kernel that combines, for each ciphertext, the keys of each group of secret bits into one key."""
 
     passed: Pass
-    items: int
-    is_staged: bool  # the key is fetched into shared memory ahead
+    items: int  # ciphertexts that share a block
+    is_staged: bool  # whether the key is copied to shared memory ahead
 
     @property
     def threads(self) -> int:
@@ -101,7 +101,7 @@ class Combination(NamedTuple):
         return self.items << self.passed.log_length - self.passed.log_values
 
     def shared(self, itemsize: int) -> int:
-        """Bytes of shared memory (struct TorusCombination); itemsize: of a residue."""
+        """Return the bytes of shared memory (struct TorusCombination); itemsize: bytes of a residue."""
         points = 1 << self.passed.log_length
         tables = _shared_twiddles(self.passed, 1)
         rooms = 16 * (self.items * points + self.threads)
@@ -110,7 +110,7 @@ class Combination(NamedTuple):
 
 
 def _shared_twiddles(passed: Pass, directions: int) -> int:
-    """How many twiddles of one or both directions lie in shared memory (struct TorusTransform)."""
+    """Return how many twiddles, of one or two directions, lie in shared memory (struct TorusTransform)."""
     later = len(_rounds(passed)) - 1
     return 0 if passed.log_values == 3 else directions * later << passed.log_length - 1
 
@@ -118,10 +118,11 @@ def _shared_twiddles(passed: Pass, directions: int) -> int:
 def rotation_of(
     plan: TorusPlan, levels: int, items: int, card: Card, is_own: bool = False
 ) -> Rotation | None:
-    """Choose the kernel that rotates `items` ciphertexts, or return None if none serves.
+    """Choose the kernel that rotates `items` ciphertexts, or return None if there is none for these sizes.
 
-    Few ciphertexts take many threads each, in a cluster if all clusters run at once. Many share a block, and
-    with it the key. By measurement (docs/experiments.md).
+    If there are few ciphertexts, each takes many threads: a cluster of blocks if all clusters can run at
+    once. If there are many, several share a block and the key in its memory. The thresholds were measured
+    (docs/experiments.md).
     """
     log_points, k = plan.points.bit_length() - 1, plan.terms // levels
     if log_points not in _LOG_POINTS or not 2 <= k <= _MOST_COMPONENTS or levels > _MOST_LEVELS:
@@ -137,10 +138,10 @@ def rotation_of(
     for log_values in (3, 4, 5) if few else (5, 4, 3):
         lanes = 1 << log_points - log_values
         is_simple = k == 2 and levels == 1
-        most = 512 if log_values == 4 and is_simple else 256  # threads, for their registers
+        most = 512 if log_values == 4 and is_simple else 256  # threads of a block, limited by registers
         if lanes < 32 or (log_values == 5 and not is_simple):
             continue
-        named = 1 if lanes == 32 else k + 1  # barriers of a ciphertext
+        named = 1 if lanes == 32 else k + 1  # named barriers that a ciphertext takes
         for count in range(1 if few else min(_BARRIERS // named, most // (lanes * k)), 0, -1):
             for is_staged in (True, False)[not can_stage :]:
                 made = Rotation(Pass(0, log_points, 0, 1, log_values), k, levels, count, is_staged, is_own)
@@ -159,11 +160,11 @@ def combination_of(plan: TorusPlan, items: int, card: Card) -> Combination:
             made = Combination(passed, count, is_staged)
             if made.shared(plan.basis.dtype.itemsize) <= card.shared_bytes:
                 return made
-    raise AssertionError(f"{card}: no room for one transform")
+    raise AssertionError(f"{card} has no room for one transform.")
 
 
 def combination_launch(plan: TorusPlan, made: Combination, items: int, **values: int) -> Launch:
-    """Return the launch that combines the keys of values["count"] steps."""
+    """Return the launch that combines the keys of values["count"] groups."""
     parameters = COMBINE(first=_constants(made.passed)[0].tobytes(), items=items, **values)
     kernel = (
         f"torus_combination<{ctype(plan.basis)}, {made.passed.shape}, {made.items}, {cbool(made.is_staged)}>"
@@ -178,7 +179,7 @@ def rotation_launch(plan: TorusPlan, made: Rotation, items: int, **values: objec
     forward, inverse = _constants(made.passed)
     rest = 32 - plan.bits * made.levels
     offset = 1 << rest >> 1
-    if made.levels > 1:  # as fields, which have half of the base more
+    if made.levels > 1:  # the kernel reads digits as bit fields, after half of the base is added to each
         offset += sum(1 << rest + plan.bits * i + plan.bits - 1 for i in range(made.levels))
     parameters = TORUS(
         first=forward.tobytes(),
@@ -200,26 +201,33 @@ def rotation_launch(plan: TorusPlan, made: Rotation, items: int, **values: objec
 
 
 def _rounds(passed: Pass) -> list[tuple[int, int]]:
-    """Return the start and the radix of each round of a transform (tile.cuh, Shape)."""
+    """Return the first stage and the number of stages of each round of a pass (tile.cuh, Shape)."""
     length, values = passed.log_length, passed.log_values
     first = length - (-(-length // values) - 1) * values
     return [(0, first), *((start, values) for start in range(first, length, values))]
 
 
 def _forward_twiddles(start: int, radix: int) -> NDArray[np.complex128]:
-    """Twiddles (2^(radix - 1), 2^start) of entries 1, 2, 4, 6, ... of the nodes of a stage (tile.cuh)."""
+    """Return the twiddles of a round that begins with stage `start`: (2^(radix - 1), 2^start).
+
+    Its rows are entries 1, 2, 4, 6, ... of the twiddles below each node at which the round begins (tile.cuh).
+    """
     entry = np.array([1, *range(2, 1 << radix, 2)], np.int64)[:, None]
     stage = np.array([int(e).bit_length() - 1 for e in entry[:, 0]])[:, None]
     log = start + stage
     place = (np.arange(1 << start) << stage) + entry - (1 << stage)  # among the nodes of its stage
-    # Node 2^s + r has the root of order 2^(s + 3) to the power of 1 + 4 r', r' being r with s bits reversed.
+    # The twiddle of node 2^s + r is w^(1 + 4 r'), where w has order 2^(s + 3) and r' is r with its s bits
+    # reversed.
     most = start + radix - 1
     power = 1 + 4 * (bit_reversal(1 << most)[place] >> most - log)
     return unit_roots(power << most - log, 1 << most + 3)
 
 
 def _inverse_twiddles(radix: int, log_h: int) -> NDArray[np.complex128]:
-    """Twiddles (2^(radix - 1), 2^log_h) of an inverse round whose values are 2^log_h apart."""
+    """Return the twiddles of an inverse round: (2^(radix - 1), 2^log_h).
+
+    The values of a thread in this round have the stride 2^log_h.
+    """
     rows = [(0, 0), *((stage, k) for stage in range(1, radix) for k in range(1 << stage - 1))]
     order = 1 << max(3, radix + log_h)
     stage, k = np.array(rows, np.int64).T[..., None]
@@ -227,7 +235,7 @@ def _inverse_twiddles(radix: int, log_h: int) -> NDArray[np.complex128]:
 
 
 def _constants(passed: Pass) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
-    """Return the twiddles of the first forward round and of the first inverse one, 16 each."""
+    """Return the twiddles of each direction's first round, padded to 16 each: parameters of kernels."""
     rounds, both = _rounds(passed), np.zeros((2, 16), np.complex128)
     first, last = _forward_twiddles(*rounds[0]), _inverse_twiddles(rounds[-1][1], 0)
     both[0, : len(first)], both[1, : len(last)] = first[:, 0], last[:, 0]
@@ -235,7 +243,7 @@ def _constants(passed: Pass) -> tuple[NDArray[np.complex128], NDArray[np.complex
 
 
 def _tables(gpu: Context, plan: TorusPlan, passed: Pass) -> Shared:
-    """Return the tables of TorusTransform: those of the forward transform come first."""
+    """Return the tables of TorusTransform: the forward twiddles, the inverse twiddles, then the twist."""
 
     def make() -> tuple[Array, tuple[()]]:
         points, length, values = plan.points, passed.log_length, passed.log_values
@@ -259,7 +267,10 @@ def _tables(gpu: Context, plan: TorusPlan, passed: Pass) -> Shared:
 
 
 def prepare(gpu: Context, gadget: Gadget, matrices: Array, out: Array) -> None:
-    """Write spectra of matrices: those of a bootstrapping key as rotations read them, if a kernel serves."""
+    """Write the transforms of matrices.
+
+    A bootstrapping key is written in the order in which rotation kernels read it, if there is such a kernel.
+    """
     plan = gadget.product
     assert isinstance(plan, TorusPlan)
     spectra = plan.spectra(gpu.to_host(matrices)[..., 0, :])
@@ -269,7 +280,7 @@ def prepare(gpu: Context, gadget: Gadget, matrices: Array, out: Array) -> None:
 
 
 def _arranged(spectra: NDArray[np.complex128]) -> NDArray[np.complex128]:
-    """Spectra (count, k, levels, k, points) as matrix_place of the kernels has them."""
+    """Return spectra (count, k, levels, k, points) in the order of matrix_place in the kernels."""
     count, k, levels, _, points = spectra.shape
     some, groups = KEY_ROWS // KEY_PARTS, np.arange(points // KEY_ROWS)
     rows = np.empty((count, KEY_PARTS, k, some, levels, k, len(groups)), np.complex128)
@@ -280,7 +291,7 @@ def _arranged(spectra: NDArray[np.complex128]) -> NDArray[np.complex128]:
 
 
 def rotate(gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> bool:
-    """Rotate by one kernel. Return False, with nothing done, if none serves."""
+    """Rotate blindly in one kernel. Return False, with nothing done, if there is none for these sizes."""
     plan = gadget.product
     assert isinstance(plan, TorusPlan)
     items, count = prod(c.shape[:-3]), exponents.shape[-1] - 1
@@ -303,7 +314,10 @@ def rotate(gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Arra
 def rotate_by_groups(
     gpu: Context, gadget: Gadget, keys: Array, c: Array, exponents: Array, out: Array
 ) -> bool:
-    """Rotate by combined keys, as many steps at a time as fit in memory. Return False if no kernel serves."""
+    """Rotate blindly by combined keys, for as many groups at a time as _COMBINED_BYTES allows.
+
+    Return False, with nothing done, if there is no kernel for these sizes.
+    """
     plan = gadget.product
     assert isinstance(plan, TorusPlan)
     items, bits, k = prod(c.shape[:-3]), exponents.shape[-1] - 1, c.shape[-3]

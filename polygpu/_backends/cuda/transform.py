@@ -1,4 +1,4 @@
-"""Transforms: the tables of primes, made on the device, and passes over the rows of a group of limbs."""
+"""Transforms: tables of twiddles, which the device makes, and passes over the rows of a group of limbs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from ..._core.plans.basis import basis_of
 from ..._core.plans.ntt import NttPlan, PrimeTables
 from .. import Array
-from .copies import copied, copy
+from .copies import copied, copy, copy_launch, shared_axes
 from .device import Shared
 from .launch import (
     ALIGNMENT,
@@ -24,6 +24,7 @@ from .launch import (
     Recipe,
     Struct,
     cbool,
+    ctype,
     entrywise,
     modulus_constants,
 )
@@ -74,19 +75,19 @@ FILL = Struct(
 def passes_over(
     rows: int | None, points: int, leaf_size: int, word_bytes: int, card: Card
 ) -> tuple[Pass, ...]:
-    """Return the passes over `rows` rows. None stands for many rows."""
+    """Return the passes of transforms of `rows` rows; None means enough rows to fill the card."""
     few = rows is not None and rows * points * leaf_size < card.multiprocessors << 12
     return split_passes(points, leaf_size, word_bytes, card, few)
 
 
 def packed_tables(addresses: Iterable[int], at: Sequence[int] = (0,)) -> bytes:
-    """Return the C struct Tables, with the address of each limb's table, and its row of a polynomial."""
+    """Return the packed struct Tables: for each limb its table's address, and its row in a polynomial."""
     of, rows = np.array(list(addresses), np.uint64), np.array(at, np.uint16)
     return TABLES(of=of.tobytes(), rows=rows.tobytes())  # padded with zeros
 
 
 def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int, starts_next: bool = False) -> bytes:
-    """Return the C struct Pass."""
+    """Return the packed struct Pass."""
     return PASS(
         moduli=rows.moduli,
         offset=offset,
@@ -100,10 +101,11 @@ def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int, starts_next: 
 
 
 def leaves_room(grid: tuple[int, int], threads: int, card: Card) -> bool:
-    """Whether a launch leaves so much room that the next kernel, started early, spreads over the card.
+    """Return whether the next kernel may start early, while this launch runs.
 
-    At most a sixteenth of the threads that multiprocessors hold, by measurement (docs/experiments.md): after
-    larger launches the next kernel's blocks gather on few multiprocessors.
+    That is so if the launch takes at most a sixteenth of the threads that multiprocessors hold. During larger
+    launches the next kernel's blocks would gather on few multiprocessors. The bound was measured
+    (docs/experiments.md).
     """
     return grid[0] * grid[1] * threads <= card.multiprocessors << 7
 
@@ -112,7 +114,7 @@ def tiles_and_grid(rows: Rows, passed: Pass, card: Card) -> tuple[int, tuple[int
     """Return the number of tiles of a pass over all rows, and its grid of blocks of threads."""
     tiles = rows.count << rows.log_degree >> (passed.log_length + passed.log_columns)
     log_parts = rows.log_degree - passed.log_block_values
-    # Where twiddles are more than an eighth of the cache, rows that share them run side by side.
+    # If the twiddles take more than an eighth of the L2 cache, rows that share them run side by side.
     large = 8 * rows.limbs * passed.entries * rows.word.twiddle_bytes > card.l2_bytes
     if large and log_parts >= 0 and rows.limbs << log_parts <= MAX_GRID_Y:
         return tiles, (rows.count // rows.limbs, rows.limbs << log_parts)
@@ -120,21 +122,21 @@ def tiles_and_grid(rows: Rows, passed: Pass, card: Card) -> tuple[int, tuple[int
 
 
 def blocks_ahead(rows: Rows, passed: Pass, card: Card) -> int:
-    """Return how many blocks of threads ahead values are prefetched; 0 if a block's are not contiguous."""
+    """Return how many blocks ahead values are prefetched, or 0 if a block's values are not contiguous."""
     if rows.total > rows.limbs and passed.log_rows:
         return 0
     return prefetch_distance(passed, rows.word.bytes, card)
 
 
 class Progress(NamedTuple):
-    """How the last two passes share a launch (cuda/flow.cuh)."""
+    """How the last two passes share a launch (a flow, cuda/flow.cuh)."""
 
     units: int
-    lag: int  # in units; 0: there are two launches
+    lag: int  # units by which the second pass stays behind; 0: there are two launches
 
 
 def progress_of(rows: Rows, passes: tuple[Pass, ...], card: Card) -> Progress:
-    """Whether and how the last two of the passes flow."""
+    """Decide whether the last two passes share one launch (a flow, cuda/flow.cuh), and with which lag."""
     if len(passes) < 2:
         return Progress(0, 0)
     units = rows.count << passes[-2].log_blocks
@@ -143,14 +145,11 @@ def progress_of(rows: Rows, passes: tuple[Pass, ...], card: Card) -> Progress:
 
 
 class Ends(NamedTuple):
-    """How a part of a transform begins and ends; below, is_open: see NttPlan.
+    """Whether other parts of a transform come before or after this part (see NttPlan)."""
 
-    pitch: from row to row of y in the last launch of an open forward transform; 0 if rows follow each other.
-    """
-
-    below: bool = False
-    is_open: bool = False
-    pitch: int = 0
+    below: bool = False  # whether this part is below another one
+    is_open: bool = False  # whether another part follows below the leaves of this one
+    pitch: int = 0  # entries from leaf to leaf in the result of a forward part with is_open; 0 if dense
 
 
 WHOLE = Ends()
@@ -165,9 +164,10 @@ def transform_recipe(
     done: int = 0,
     ends: Ends = WHOLE,
 ) -> Recipe:
-    """Return a transform of x into y: the first launch reads x, the others y; all write y.
+    """Return the recipe for a transform of x to y. The first launch reads x, the others read y; all write y.
 
-    offsets: of each pass in the primes' tables. done: passes that were already applied to y.
+    offsets: for each pass where its twiddles begin in the primes' tables, in bytes. done: how many passes, in
+    the order of launches, were already applied to y.
     """
     below, is_open, pitch = ends
     recipe = Recipe(2)
@@ -176,7 +176,10 @@ def transform_recipe(
     word, forward = rows.word, direction == "forward"
     steps: list[tuple[int, ...]] = [(i,) for i in range(len(passes))]
     units, lag = progress_of(rows, passes, card)
-    if lag and not done and not is_open:  # a flow ends, or an inverse one begins, with canonical values
+    # A flow (two passes in one launch) writes leaves in [0, q), and an inverse flow expects leaves in [0, q).
+    # A part with `is_open` writes and reads leaves that are not fully reduced, so its passes are separate
+    # launches.
+    if lag and not done and not is_open:
         steps[-2:] = [tuple(range(len(passes)))[-2:]]
     for i, step in enumerate(steps if forward else steps[::-1]):
         if i < done:
@@ -184,8 +187,10 @@ def transform_recipe(
         counters = 0
         parts, own = [passes[k] for k in step], [offsets[k] for k in step]
         first, last = i == 0, i + 1 == len(steps)
+        # Between launches values are lazy: not fully reduced to [0, q). A lazy end of an inverse transform
+        # also leaves out the work of the tree's root, such as the factor 1/n.
         lazy_in = not first or (below if forward else is_open)
-        lazy_out = not last or (is_open if forward else below)  # inverse: without the root's stage
+        lazy_out = not last or (is_open if forward else below)
         if len(step) == 1:
             name, flags = f"ntt_{direction}", [lazy_in, lazy_out if forward else not lazy_out]
             tiles, grid = tiles_and_grid(rows, parts[0], card)
@@ -213,18 +218,18 @@ def transform_recipe(
 
 
 def order_of(passed: Pass) -> dict[str, int]:
-    """Return the fields of a kernel on which the order of a pass's twiddles depends."""
+    """Return the fields of a pass on which the order of its twiddles depends, as parameters of a kernel."""
     return {name: getattr(passed, name) for name in ("log_blocks", "log_length", "log_values")}
 
 
 def fill_launch(word: Word, passed: Pass, primes: int, **values: int) -> Launch:
-    """Return a launch that writes the twiddles of a pass into the tables of `primes` primes."""
+    """Return the launch that writes the twiddles of a pass into the tables of several primes."""
     kernel = f"fill_twiddles<{word.name}>"
     return entrywise("tables.cu", kernel, passed.entries, FILL(**values, **order_of(passed)), primes)
 
 
 def _tables_key(word: Word, passes: tuple[Pass, ...]) -> str:
-    """Return the name of the tables that such passes read."""
+    """Return the key under which the tables for these passes are stored."""
     return f"tables {word.name} {[p.shape for p in passes]}"
 
 
@@ -240,7 +245,7 @@ def intt(gpu: Context, plan: NttPlan, x: Array, out: Array, first: int = 0) -> N
 
 
 def prefers_tables(gpu: Context, residues: int, itemsize: int) -> bool:
-    """Decide for tables that take at most an eighth of the memory; a twiddle takes up to two words."""
+    """Choose tables if they take at most an eighth of the card's memory; a twiddle takes up to two words."""
     return 4 * itemsize * residues <= gpu.card.memory_bytes >> 3
 
 
@@ -248,9 +253,6 @@ def _transform(gpu: Context, plan: NttPlan, x: Array, out: Array, direction: str
     rows = slice(first, first + len(plan.tables))
     if plan.points == 1:
         copy(gpu, x[..., rows, :], out[..., rows, :])
-        return
-    if plan.leaf_size == 3:
-        _transform_thirds(gpu, plan, x[..., rows, :], out[..., rows, :], direction)
         return
     pitch = 0 if out.shape == x.shape else out.strides[0] // out.itemsize
     unaligned = (gpu.address(x) | gpu.address(out) | pitch * out.itemsize) % ALIGNMENT
@@ -267,16 +269,6 @@ def _transform(gpu: Context, plan: NttPlan, x: Array, out: Array, direction: str
     gpu.run(plan.handles, key, lambda: recipe_of(gpu, plan, direction, shape, first, pitch), x, out)
 
 
-def _transform_thirds(gpu: Context, plan: NttPlan, x: Array, out: Array, direction: str) -> None:
-    """Transform down to leaves of 3 coefficients: by three complete transforms in X^3, of every third one."""
-    shape = *x.shape[:-1], plan.points, 3
-    with gpu.scope:
-        given, result = (gpu.xp.moveaxis(of.reshape(shape), -1, 0) for of in (x, out))
-    thirds = copied(gpu, given)
-    _transform(gpu, plan.thirds, thirds, thirds, direction, 0)
-    copy(gpu, thirds, result)
-
-
 def recipe_of(
     gpu: Context,
     plan: NttPlan,
@@ -285,7 +277,12 @@ def recipe_of(
     first: int = 0,
     pitch: int = 0,
 ) -> Recipe:
-    """Return the recipe for transforms of all polynomials in arrays of a shape, group of limbs by group."""
+    """Return the recipe that transforms all polynomials of an array of this shape, group by group of limbs.
+
+    first: the row of the plan's first limb in a polynomial. pitch: see Ends.
+    """
+    if plan.leaf_size == 3:
+        return _recipe_of_thirds(gpu, plan, direction, shape, first)
     size, count = plan.basis.dtype.itemsize, prod(shape[:-2])
     passes = passes_over(
         count * len(plan.basis.moduli) << plan.done,
@@ -305,6 +302,30 @@ def recipe_of(
     return recipe
 
 
+def _recipe_of_thirds(
+    gpu: Context, plan: NttPlan, direction: str, shape: tuple[int, ...], first: int
+) -> Recipe:
+    """Return the recipe for transforms whose leaves have 3 coefficients.
+
+    They are complete transforms, in X^3, of each third of the coefficients: those at i, i + 3, i + 6, ... The
+    thirds are copied to dense rows (3, items, limbs, points), transformed there, and copied back.
+    """
+    *batch, total, n = shape
+    items, limbs, points, size = prod(batch), len(plan.basis.moduli), plan.points, plan.basis.dtype.itemsize
+    lengths = 3, items, limbs, points
+    apart, dense = (1, total * n, n, 3), (items * limbs * points, limbs * points, points, 1)
+    recipe, word, start = Recipe(2), ctype(plan.basis), first * n * size
+    thirds = recipe.temporary(size * prod(lengths))
+    if not items:
+        return recipe
+    there = shared_axes([*zip(lengths, apart, dense, strict=True)])
+    back = shared_axes([*zip(lengths, dense, apart, strict=True)])
+    recipe.launch(copy_launch(there, word, word, x=0, y=0), 0, thirds, offsets=(start, 0))
+    recipe.add(recipe_of(gpu, plan.thirds, direction, lengths), thirds, thirds)
+    recipe.launch(copy_launch(back, word, word, x=0, y=0), thirds, 1, offsets=(0, start))
+    return recipe
+
+
 def rows_of(
     gpu: Context,
     plan: NttPlan,
@@ -315,9 +336,9 @@ def rows_of(
     between: int = 0,
     first: int = 0,
 ) -> Rows:
-    """Return the rows of a group in `count` polynomials, and add its moduli and tables to what a recipe uses.
+    """Return the rows of a group in `count` polynomials; add its moduli and tables to recipe.used.
 
-    between: number of rows of a polynomial beside the plan's rows, which begin at row `first`.
+    between: how many rows a polynomial has beside the plan's rows, which begin at row `first`.
     """
     basis, limbs, log_degree = plan.basis, group.limbs, plan.degree.bit_length() - 1
     moduli = gpu.moduli_of(basis_of(tuple(basis.moduli[i] for i in limbs), basis.dtype.itemsize == 8))
@@ -329,7 +350,7 @@ def rows_of(
 
 
 def group_tables(gpu: Context, plan: NttPlan, group: Group, passes: tuple[Pass, ...]) -> Shared:
-    """Return the C struct Tables of a group. Its primes' tables are shared with other plans that use them."""
+    """Return the packed struct Tables of a group. The tables it points to are shared by all plans."""
     key = _tables_key(group.word, passes)
     primes = [plan.tables[i] for i in group.limbs]
 
@@ -343,9 +364,9 @@ def group_tables(gpu: Context, plan: NttPlan, group: Group, passes: tuple[Pass, 
 def prime_tables(
     gpu: Context, primes: Sequence[PrimeTables], word: Word, passes: tuple[Pass, ...], directions: int = 2
 ) -> list[Shared]:
-    """Return the tables of primes for some passes, and make those that are missing.
+    """Return the table of each prime for these passes; make those that are missing.
 
-    directions: 1 for the forward transform only, 2 for both.
+    directions: 1 for the forward transform only, 2 for both directions.
     """
     names = [f"{gpu.name} {_tables_key(word, passes)} {count}" for count in (2, 1)[: 3 - directions]]
     missing = [p for p in primes if not any(name in p.handles for name in names)]
@@ -360,7 +381,7 @@ def prime_tables(
 def _make_tables(
     gpu: Context, primes: Sequence[PrimeTables], word: Word, passes: tuple[Pass, ...], directions: int
 ) -> tuple[list[Array], Shared]:
-    """Memory for the tables of primes, and the part that fills it at its first use."""
+    """Return uninitialized tables of the primes, and the part (see Shared) that fills them at first use."""
     tree, node = primes[0].quotient, primes[0].node
     bits, exponent = tree.degree.bit_length() - 1, tree.exponent_of_node(node)
     offsets = table_offsets(passes, word)
@@ -392,7 +413,10 @@ def _make_tables(
 
 
 def leaf_constants(gpu: Context, plan: NttPlan) -> Shared:
-    """Pointers to the constants c of the leaves X^leaf_size - c of each limb, then the constants."""
+    """Return an array of pointers, one for each limb, and then the arrays to which they point.
+
+    These hold the constants c of the leaves X^leaf_size - c.
+    """
 
     def constants(prime: PrimeTables) -> Array:
         return prime.quotient.leaf_constants(prime.forward[0].astype(np.uint64), prime.modulus)

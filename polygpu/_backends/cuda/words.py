@@ -1,4 +1,4 @@
-"""The card, and the arithmetic of moduli on it: words of transforms, sums of products, groups of limbs."""
+"""The card, and how kernels compute modulo each number: Word in transforms, Sum in sums of products."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..._core.plans.basis import Basis
 from ..._core.plans.ntt import NttPlan, PrimeTables
 from .sources import constant
 
-MAX_LIMBS = constant("ntt.cu", "MAX_LIMBS")  # of a launch: their tables are parameters
+MAX_LIMBS = constant("ntt.cu", "MAX_LIMBS")  # the most limbs of a launch, which has a pointer for each
 
 
 @dataclass(frozen=True)
 class Card:
-    """The properties of a card on which the choice of a launch depends."""
+    """The properties of a card on which the choice of launches depends."""
 
-    capability: tuple[int, int]
-    shared_bytes: int  # of shared memory, the most that one block may ask for
-    l2_bytes: int = 0  # of the L2 cache; 0: not to be relied on
+    capability: tuple[int, int]  # compute capability
+    shared_bytes: int  # the most shared memory that one block can have
+    l2_bytes: int = 0  # size of the L2 cache; 0 turns off what relies on it
     multiprocessors: int = 1
     memory_bytes: int = 0
 
@@ -36,50 +36,50 @@ class Card:
 
 @dataclass(frozen=True)
 class Word:
-    """A word of cuda/word.cuh: how a kernel computes modulo one number.
+    """A word: a class of cuda/word.cuh that defines how transforms compute modulo one number."""
 
-    moduli: from the least to below the largest that it serves. storages: bytes of the residues that it reads.
-    """
-
-    name: str  # of the template, with its arguments
-    moduli: tuple[int, int]
-    storages: tuple[int, ...]
-    own_bytes: int  # of a value
-    twiddle_bytes: int  # of a twiddle in a table
-    needs_doubles: bool = False  # a card with fast FP64
-    many_instructions: bool = False  # two passes outgrow the instruction cache
-    product_ps: float = 20.0  # of a coefficient of a product, by measurement
-    product_ps_long: float = 20.0  # the same for at least 256 points
-    among: int = 0  # bytes of residues of the ring, if rows of other limbs lie between; 0: its rows are alone
+    name: str  # of the C++ class, with its template arguments
+    moduli: tuple[int, int]  # (a, b): it can compute modulo q if a <= q < b
+    storages: tuple[int, ...]  # the sizes in bytes that residues in memory may have
+    own_bytes: int  # bytes of a value in a kernel
+    twiddle_bytes: int  # bytes of a twiddle in a table
+    needs_doubles: bool = False  # whether it is used only on cards with fast FP64
+    many_instructions: bool = False  # whether the code of two passes outgrows the instruction cache
+    product_ps: float = 20.0  # picoseconds for each coefficient of a product, measured
+    product_ps_long: float = 20.0  # the same for products of at least 256 points
+    among: int = 0  # bytes of the ring's residues if rows of other limbs lie between its rows; otherwise 0
 
     def serves(self, q: int, storage_bytes: int, card: Card) -> bool:
-        """Whether the word serves a modulus whose residues have `storage_bytes` bytes in memory."""
+        """Return whether the word can compute modulo q, with residues of `storage_bytes` bytes in memory."""
         least, end = self.moduli
         known = least <= q < end and storage_bytes in self.storages
         return known and (card.fast_doubles or not self.needs_doubles)
 
     def grouped(self, storage_bytes: int) -> Word:
-        """Return the word for rows among those of other limbs, of residues of `storage_bytes` bytes."""
+        """Return the same word for a ring in whose polynomials rows of other limbs lie between its rows.
+
+        storage_bytes: bytes of a residue of the ring.
+        """
         return replace(self, among=storage_bytes)
 
     @property
     def alone(self) -> Word:
-        """The word for rows without others between them; it has the same tables."""
+        """The same word for rows without others between them; both use the same tables of twiddles."""
         return replace(self, among=0)
 
     @property
     def argument(self) -> str:
-        """The template argument of kernels."""
+        """The C++ class, as a template argument of kernels."""
         return f"Grouped<{self.name}, u{8 * self.among}>" if self.among else self.name
 
     @property
     def bytes(self) -> int:
-        """Bytes of a value in shared memory, where residues in the ring's storage lie too."""
+        """Bytes of a value in shared memory, which may also hold residues as they are stored in the ring."""
         return max(self.own_bytes, self.among)
 
 
-# In the order of preference: the first one that serves a modulus is its word. Small moduli take doubles too:
-# one more group would cost what 32-bit integers gain.
+# In order of preference: a modulus takes the first word that can compute modulo it. In rings of 64-bit words
+# small moduli take Float64 too: a group of limbs of their own would cost more than 32-bit integers gain.
 WORDS = (
     FLOAT64 := Word("Float64", (0, 1 << 50), (8,), 8, 8, needs_doubles=True),
     Word("Lazy32", (0, 1 << 30), (4, 8), 4, 8, product_ps=10.0, product_ps_long=10.0),
@@ -92,23 +92,23 @@ WORDS = (
         "Strict64", (0, 1 + (1 << 64)), (8,), 8, 16, many_instructions=True, product_ps_long=48.0
     ),
 )
-COMPLEX = Word("Complex128", (0, 0), (16,), 16, 16)  # of FFTs
+COMPLEX = Word("Complex128", (0, 0), (16,), 16, 16)  # the word of complex FFTs, which have no modulus
 
 
 def word_of(q: int, storage_bytes: int, card: Card) -> Word:
-    """Return the first of WORDS that serves a modulus on a card; storage_bytes: of a residue."""
+    """Return the first of WORDS that can compute modulo q on a card; storage_bytes: bytes of a residue."""
     return next(word for word in WORDS if word.serves(q, storage_bytes, card))
 
 
 class Group(NamedTuple):
-    """Limbs that one word serves, at most MAX_LIMBS: their numbers, which ascend."""
+    """At most MAX_LIMBS limbs with the same word, as ascending indices."""
 
     limbs: tuple[int, ...]
     word: Word
 
 
 def limbs_by_word(moduli: tuple[int, ...], storage_bytes: int, card: Card) -> dict[Word, list[int]]:
-    """Return the numbers of the limbs that each word serves, in the order of their first ones."""
+    """Return the indices of the limbs of each word; words come in the order of their first limbs."""
     limbs: dict[Word, list[int]] = {}
     for i, q in enumerate(moduli):
         limbs.setdefault(word_of(q, storage_bytes, card), []).append(i)
@@ -116,9 +116,9 @@ def limbs_by_word(moduli: tuple[int, ...], storage_bytes: int, card: Card) -> di
 
 
 def groups_of(basis: Basis, card: Card, apart: bool = False) -> tuple[Group, ...]:
-    """Return the groups of a ring's limbs, word by word, in the order of each word's first limb.
+    """Return the groups of a ring's limbs; words come in the order of their first limbs.
 
-    apart: rows of other limbs lie between their rows, in any case.
+    apart: whether other rows lie between these limbs' rows even if there is only one group.
     """
     size = basis.dtype.itemsize
     groups = [
@@ -132,7 +132,7 @@ def groups_of(basis: Basis, card: Card, apart: bool = False) -> tuple[Group, ...
 
 
 def transform_groups(plan: NttPlan, card: Card, apart: bool = False) -> tuple[Group, ...]:
-    """Return the groups of a plan's limbs, by the words of their transforms."""
+    """Return the groups of a plan's limbs, with the words of their transforms (see word_of_tree)."""
     groups = []
     for group in groups_of(plan.basis, card, apart):
         word = word_of_tree(group.word.alone, plan.tables[group.limbs[0]])
@@ -141,7 +141,10 @@ def transform_groups(plan: NttPlan, card: Card, apart: bool = False) -> tuple[Gr
 
 
 def word_of_tree(word: Word, tables: PrimeTables) -> Word:
-    """Return the word of the transform with these tables, of a modulus that `word` serves elsewhere."""
+    """Return the word for a transform with these tables, given the word that word_of chose for the modulus.
+
+    The word depends on the kind of the ring, and modulo the Goldilocks prime also on the root of unity.
+    """
     if word == BY_SHIFTS:
         word = goldilocks_word(tables)
     if not tables.quotient.is_binomial:
@@ -150,13 +153,15 @@ def word_of_tree(word: Word, tables: PrimeTables) -> Word:
 
 
 def goldilocks_word(tables: PrimeTables) -> Word:
-    """Return the word of a root of unity modulo the Goldilocks prime.
+    """Return the word for a root of unity modulo the Goldilocks prime.
 
-    In cuda/goldilocks.cuh the root's power of order 64 is a power of 2. Orders that are not powers of
-    two have no shifts, and take Strict64.
+    Modulo this prime, roots of unity of order 64 are powers of 2, so cuda/goldilocks.cuh multiplies by
+    shifts. Let m be 64, or the root's order if that is less. The word's name contains the odd k for which
+    2^(192 * k / m) is that power of the root that has order m. If the root's order is not a power of two,
+    return Strict64.
     """
     p, order = tables.modulus, tables.quotient.order
-    if order & (order - 1):  # not a power of two
+    if order & (order - 1):  # the order is not a power of two
         return STRICT64
     least = min(order, 64)
     root = pow(tables.root, order // least, p)
@@ -169,34 +174,31 @@ def goldilocks_word(tables: PrimeTables) -> Word:
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum of cuda/sum.cuh: how a kernel adds products of residues modulo one number.
-
-    largest: that a modulus may be.
-    """
+    """A class of cuda/sum.cuh that defines how kernels add up products of residues modulo one number."""
 
     name: str
-    largest: int
+    largest: int  # the largest modulus
     bytes: int  # of a residue in a thread
-    half: int = 0  # bits of the halves into which factors are split; 0: they are not
-    quotients: bool = False  # factors of single residues stand with the quotients of Shoup's products
-    doubles: bool = False  # factors are centred doubles
-    tiles: tuple[tuple[int, int], ...] = ()  # of staged products of matrices: sums of a thread, and points
-    most_side: int = 4  # sums of a thread along an axis, in products of matrices
+    half: int = 0  # factors are split into halves of this many bits; 0: they are not split
+    quotients: bool = False  # whether constant factors are stored with the quotients for Shoup's products
+    doubles: bool = False  # whether factors are centred doubles
+    tiles: tuple[tuple[int, int], ...] = ()  # tiles of staged products: a thread's side, and its points
+    most_side: int = 4  # the most sums of a thread along an axis, in products of matrices
 
 
 SUM_31 = Sum("Sum31", (1 << 31) - 1, 4, quotients=True, tiles=((8, 1), (4, 2)), most_side=8)
 SUM_32 = Sum("Sum32", 1 << 32, 4, tiles=((4, 2),))
 SUM_62 = Sum("Sum62", 1 << 62, 8, tiles=((4, 1),))
 SUM_64 = Sum("Sum64", 1 << 64, 8)
-# Of conversions: those whose moduli, also the source's, are at most this large.
+# The sums of conversions. All moduli, also those of the source, must be at most `largest`.
 _NARROW = Sum("Sum30", (1 << 30) - 1, 4, quotients=True), SUM_31, SUM_32
 _DOUBLES = Sum("SumFloat64", (1 << 50) - 1, 8, doubles=True)
-_LEAST_FOR_DOUBLES = 16  # modulus of the target
+_LEAST_FOR_DOUBLES = 16  # the least modulus of a target with which _DOUBLES is used
 _HALVES = tuple(Sum(f"SumHalves<{half}>", 1 << 2 * half, 8, half=half) for half in (25, 30))
 
 
 def sum_of_products(basis: Basis) -> Sum:
-    """Return the sum of products of matrices that serves all moduli."""
+    """Return the Sum for products of matrices modulo all moduli of a basis."""
     wide: bool = basis.dtype == np.uint64
     largest = max(basis.moduli)
     if wide:
@@ -205,7 +207,10 @@ def sum_of_products(basis: Basis) -> Sum:
 
 
 def sum_of_conversion(source: tuple[int, ...], target: tuple[int, ...], narrow: bool, card: Card) -> Sum:
-    """Return the sum of a conversion between these moduli; narrow: all residues have four bytes in memory."""
+    """Return the Sum for a conversion between these moduli.
+
+    narrow: whether all residues have four bytes in memory.
+    """
     both = max((*source, *target))
     if narrow:
         return next(x for x in _NARROW if both <= x.largest)

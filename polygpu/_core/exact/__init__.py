@@ -1,1 +1,1 @@
-"""Exact integers: primes, roots of unity, and Python ints from and to residues and words."""
+"""Exact integers: primes, roots of unity, and conversions of Python ints to and from residues and words."""

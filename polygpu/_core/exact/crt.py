@@ -1,4 +1,4 @@
-"""Python integers to residues and words, and words to Python integers."""
+"""Conversions of Python integers to residues and words, and of words to Python integers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def words_to_ints(words: NDArray[Any]) -> NDArray[np.object_]:
-    """(*batch, words, n) little-endian words to Python ints (*batch, n)."""
+    """Return Python ints (*batch, n) from words (*batch, words, n), the lowest word first."""
     count = words.shape[-2]
     flat = np.ascontiguousarray(np.moveaxis(words, -2, -1)).astype("<u8").tobytes()
     size = 8 * count
@@ -22,14 +22,17 @@ def words_to_ints(words: NDArray[Any]) -> NDArray[np.object_]:
 
 
 def ints_to_words(x: NDArray[np.object_], words: int) -> NDArray[np.uint64]:
-    """Non-negative Python ints (*batch, n) to little-endian uint64 (*batch, words, n)."""
+    """Return words (*batch, words, n), the lowest word first, of non-negative Python ints (*batch, n)."""
     flat = b"".join(int(v).to_bytes(8 * words, "little") for v in x.ravel())
     array = np.frombuffer(flat, "<u8").reshape(*x.shape, words).astype(np.uint64)
     return np.ascontiguousarray(np.moveaxis(array, -1, -2))
 
 
 def signed_ints(words: NDArray[np.uint64], out: NDArray[np.object_] | None = None) -> NDArray[np.object_]:
-    """Python ints of little-endian words in two's complement, (*shape, words); out is C-contiguous."""
+    """Return Python ints (*shape) from words in two's complement (*shape, words), the lowest word first.
+
+    out: a C-contiguous array (*shape) for the result, or None for a new one.
+    """
     shape, count = words.shape[:-1], words.shape[-1]
     if out is None:
         out = np.empty(shape, dtype=object)
@@ -43,9 +46,9 @@ def signed_ints(words: NDArray[np.uint64], out: NDArray[np.object_] | None = Non
 
 
 def signed_words(x: list[int]) -> NDArray[np.uint64] | None:
-    """Return ints as little-endian words in two's complement, (len(x), words).
+    """Return ints as words in two's complement, (len(x), words), the lowest word first.
 
-    Return None if their sizes differ so much that most of the words would only repeat a sign.
+    Return None if the ints differ so much in size that most of the words would only repeat a sign.
     """
     sizes = list(map(int.bit_length, x))
     words = max(sizes, default=0) // 64 + 1
@@ -57,7 +60,7 @@ def signed_words(x: list[int]) -> NDArray[np.uint64] | None:
 
 
 def reduce_ints(moduli: tuple[int, ...], x: NDArray[np.object_], out: NDArray[Any]) -> None:
-    """Reduce Python ints (*batch, count) into rows (*batch, rows, n); the rest of each row is 0."""
+    """Write residues of Python ints (*batch, count) to `out` (*batch, rows, n), then zeros up to entry n."""
     count = x.shape[-1]
     out[..., count:] = 0
     if out.shape[-2] > len(moduli):  # the words of one modulus above 2^64

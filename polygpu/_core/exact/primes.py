@@ -1,4 +1,4 @@
-"""Primality, and primes modulo which a ring has a complete transform."""
+"""Tests for primes, and the search for primes modulo which a ring has a complete transform."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..reporting import Work, counted
 _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 _WITNESSES_DECIDE = 3_317_044_064_679_887_385_961_981
 
-_LONG = 1 << 19  # count times bits^2; from there a search for primes is long work: about 10 ms
+_LONG = 1 << 19  # a search with count * bits^2 at least this large takes about 10 ms: long work
 
 GOLDILOCKS = 2**64 - 2**32 + 1
-MAX_BITS = 1 << 16  # of a prime of ntt_primes; a search takes minutes at 2^13 bits, weeks at 2^16
+MAX_BITS = 1 << 16  # the largest `bits` of ntt_primes; a search takes minutes at 2^13 bits, weeks at 2^16
 
 
 def is_prime(n: int) -> bool:
     """Return whether n is prime.
 
-    The answer is proven for n below 3.3e24. Above, no composite number is known that passes the test.
+    The answer is proven for n below 3.3e24. For larger n, no composite number is known that passes the test.
 
     Args:
         n: any int.
@@ -33,9 +33,10 @@ def is_prime(n: int) -> bool:
     Raises:
         NotAnInteger: n is not an int.
 
-    Cost: of a prime at most 13 powers modulo n (0.2 ms at 61 bits), above 3.3e24 SymPy's test too; composite
-    numbers take one division or one power nearly always. Answers for 16384 numbers are kept.
-    Source: Miller 1976 and Rabin 1980, bases of Sorenson & Webster 2015; above, Baillie & Wagstaff 1980.
+    Cost: a prime takes at most 13 powers modulo n (0.2 ms at 61 bits), and above 3.3e24 also SymPy's test. A
+    composite number nearly always takes a few divisions or one power. The 16384 latest answers are kept.
+    Source: Miller 1976 and Rabin 1980 with the bases of Sorenson & Webster 2015; above 3.3e24, Baillie &
+    Wagstaff 1980.
 
     >>> is_prime(2**61 - 1), is_prime(2**62 - 1)
     (True, False)
@@ -71,12 +72,12 @@ def _is_prime(n: int) -> bool:
 
 
 def prime_power(q: int) -> tuple[int, int] | None:
-    """Return the prime p and the exponent k >= 1 of q = p^k, or None if q is not a power of a prime.
+    """Return (p, k) with p prime and q = p^k, or None if q is not a power of a prime.
 
     Args:
         q: an int of at least 2.
 
-    Cost: a root and a power for each k <= log3 q, and is_prime of the roots that are exact.
+    Cost: an integer k-th root and a power for each k <= log3 q, and is_prime for each exact root.
 
     >>> prime_power(3**5), prime_power(12)
     ((3, 5), None)
@@ -93,7 +94,7 @@ def prime_power(q: int) -> tuple[int, int] | None:
 
 
 def _root(q: int, k: int) -> int:
-    """floor(q^(1/k)), by Newton's method from above."""
+    """Return floor(q^(1/k)), by Newton's method from above."""
     x = 1 << -(-q.bit_length() // k)
     while (y := ((k - 1) * x + q // x ** (k - 1)) // k) < x:
         x = y
@@ -111,27 +112,27 @@ def ntt_primes(
 ) -> list[int]:
     """Return the `count` largest primes below 2**bits with a complete transform of degree n, descending.
 
-    Such a prime is 1 mod 2n (negacyclic), 1 mod n (cyclic) or 1 mod 3n (trinomial). For a trinomial of degree
-    n = 3 * 2**a it is 1 mod n, and its transform ends at leaves of 3 coefficients.
+    These primes are 1 mod 2n (negacyclic), 1 mod n (cyclic) or 1 mod 3n (trinomial). For a trinomial of
+    degree n = 3 * 2**a they are 1 mod n, and the transform ends at leaves of 3 coefficients.
 
     Args:
         n: degree of the ring, a power of two; for a trinomial 2**a or 3 * 2**a with a > 0.
-        bits: size of the primes, from 2 to 65536: each is in [2**(bits - 1), 2**bits).
-        count: how many primes, 1 by default.
+        bits: bit length of the primes, from 2 to 65536: each prime is in [2**(bits - 1), 2**bits).
+        count: number of primes, 1 by default.
         kind: "negacyclic", "cyclic" or "trinomial".
-        exclude: moduli that are skipped: an int, a ring (all its moduli), or several of both.
-        near: a number m in [2**(bits - 1), 2**bits], or True for 2**bits. The result is then the primes next
-            to m, from both sides in turn: the least p >= m, the largest p < m, the second least above, the
-            second largest below. The product of the first k primes stays close to m**k: limbs of CKKS are
-            chosen so, with m the scale. All primes are above m/2 and below 2m; a prime above 2**bits has
-            bits + 1 bits.
+        exclude: moduli to skip: an int, a ring (which stands for all its moduli), or a sequence of these.
+        near: a number m in [2**(bits - 1), 2**bits], or True for 2**bits. Then the result has the primes
+            closest to m, alternately from both sides: the least p >= m, the largest p < m, the second least
+            above, the second largest below, and so on. So the product of the first k primes stays close to
+            m**k. CKKS needs such limbs, with m the scale. All primes are above m/2 and below 2m. A prime
+            above 2**bits has bit length bits + 1.
 
     Raises:
-        ParameterError: n is no degree of such a transform, bits, count or near is outside its range, there
-            are fewer such primes, or kind is another word.
+        ParameterError: no ring of degree n has such a transform, or bits, count or near is outside its range,
+            or there are fewer than `count` such primes, or kind is not one of the three words.
 
-    Cost: one is_prime for each number that is 1 mod 2n, n or 3n, until enough primes are found. About one in
-    0.35 bits of these numbers is prime, such as one in 18 of 50 bits.
+    Cost: one is_prime for each number that is 1 mod 2n, n or 3n, until enough primes are found. Of these
+    numbers, about one in 0.35 * bits is prime: at 50 bits, one in 18.
 
     >>> ntt_primes(4096, bits=30, count=2)
     [1073692673, 1073668097]
@@ -144,11 +145,14 @@ def ntt_primes(
     check_kind(kind)
     quotient = Quotient(kind, n)
     if not quotient.leaf_sizes:
-        raise ParameterError(f"n: {n} is {quotient.why_no_tree}; a full transform needs one")
+        raise ParameterError(
+            f"n={n} is {quotient.why_no_tree}, so there is no complete transform for kind={kind!r}. Use "
+            "another n."
+        )
     if not 2 <= bits <= MAX_BITS or count < 0:
         raise ParameterError(
-            f"bits: {shown(bits)} must be at least 2 and at most {MAX_BITS}, "
-            f"and count: {shown(count)} at least 0"
+            f"bits={shown(bits)} must be at least 2 and at most {MAX_BITS}, and count={shown(count)} must be "
+            "at least 0."
         )
     skipped, order = _moduli(exclude), quotient.with_degree(n // quotient.leaf_sizes[0]).order
     if near is False:
@@ -158,31 +162,31 @@ def ntt_primes(
         middle = 1 << bits if near is True else integer(near, "near")
         if not 1 << (bits - 1) <= middle <= 1 << bits:
             raise ParameterError(
-                f"near: {shown(middle)} must be in [2**{bits - 1}, 2**{bits}] for bits={bits}; "
-                f"bits={max(2, (middle - 1).bit_length())} is the size that fits"
+                f"near={shown(middle)} must be in [2**{bits - 1}, 2**{bits}] for bits={bits}. Use "
+                f"bits={max(2, (middle - 1).bit_length())} for this number."
             )
         above = _primes(middle, order, 1, 2 * middle, skipped)
         below = _primes(middle - 1, order, -1, middle // 2, skipped)
-        # The list ends where one side has no more primes: it takes them from both in turn.
+        # The list ends as soon as one side has no more primes, because primes come from both sides in turn.
         found = _alternating(above, below)
         where = f"primes in turns above and below {shown(middle)}"
     primes: list[int] = []
-    most = min(count, MAX_DEGREE)  # islice counts in machine words
+    most = min(count, MAX_DEGREE)  # islice accepts only counts that fit a machine word
     with Work(most, "{} of {} bits", counted(most, "prime"), bits, when=most * bits**2 >= _LONG) as work:
         for p in islice(found, most):
             primes.append(p)
             work.step()
     if len(primes) < count:
-        kept = f", without the {len(skipped)} excluded" if skipped else ""
+        kept = f" and not one of the {len(skipped)} excluded" if skipped else ""
         raise ParameterError(
-            f"bits={bits}: only {len(primes)} {where} are 1 mod {order}{kept}, {shown(count)} were "
-            f"asked for; use more bits or a smaller n than {n}"
+            f"ntt_primes found only {len(primes)} of count={shown(count)} {where} that are 1 modulo "
+            f"{order}{kept}. Use more bits than {bits}, or a smaller n than {n}."
         )
     return primes
 
 
 def _primes(start: int, order: int, step: int, end: int, skipped: Set[int]) -> Iterator[int]:
-    """Primes that are 1 mod order, from start up (step 1) or down (step -1), end excluded."""
+    """Yield primes that are 1 mod order, from start up (step 1) or down (step -1), end excluded."""
     candidate = start - (start - 1) % order if step < 0 else start + (1 - start) % order
     while (end - candidate) * step > 0:
         if candidate not in skipped and _is_prime(candidate):
@@ -199,7 +203,7 @@ def _alternating(first: Iterator[int], second: Iterator[int]) -> Iterator[int]:
 
 
 def _moduli(exclude: Any) -> set[int]:
-    """Return the moduli that `exclude` names: an int, a ring (all its moduli), or several of both."""
+    """Return all moduli in `exclude`, which is an int, a ring (all its moduli), or a sequence of these."""
     found: set[int] = set()
     for x in (exclude,) if hasattr(exclude, "moduli") else sequence(exclude):
         found.update(x.moduli if hasattr(x, "moduli") else [integer(x, "exclude")])

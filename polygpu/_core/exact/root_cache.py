@@ -1,16 +1,16 @@
-"""Primitive roots on disk, a file for each prime. SymPy, which finds them, takes 0.3 s to import."""
+"""A cache of primitive roots on disk, one file for each prime. It saves the import of SymPy, about 0.3 s."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
 
-_FILES = 1 << 14  # no more are kept; each takes a block of the disk, 4 KiB
-_BYTES = 1 << 12  # of which no more are read
+_FILES = 1 << 14  # the most files that are kept; each takes a block of the disk, 4 KiB
+_BYTES = 1 << 12  # the most bytes that are read of a file
 
 
 def cache_folder() -> str:
-    """Where primitive roots are kept: in $POLYGPU_CACHE_DIR, $XDG_CACHE_HOME/polygpu or ~/.cache/polygpu."""
+    """Return the folder of the cache: in $POLYGPU_CACHE_DIR, $XDG_CACHE_HOME/polygpu or ~/.cache/polygpu."""
     folder = os.environ.get("POLYGPU_CACHE_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "polygpu"
     )
@@ -18,9 +18,9 @@ def cache_folder() -> str:
 
 
 def load(q: int) -> tuple[int, list[int]] | None:
-    """Return the root and factors in the file of q, for the caller to prove, or None if there are none."""
-    with suppress(OSError, ValueError):  # no such file, or not one that store() wrote
-        # O_NONBLOCK: a pipe with this name would wait for a writer.
+    """Return the root and factors in the file of q, which the caller must check, or None without a file."""
+    with suppress(OSError, ValueError):  # there is no such file, or its content is not from store()
+        # O_NONBLOCK: if the file is a pipe, open() must not wait for a writer.
         handle = os.open(os.path.join(cache_folder(), f"{q:x}"), os.O_RDONLY | os.O_NONBLOCK)
         with open(handle, "rb", buffering=0) as file:
             root, *factors = (int(x, 16) for x in (file.read(_BYTES) or b"").split())
@@ -29,7 +29,7 @@ def load(q: int) -> tuple[int, list[int]] | None:
 
 
 def store(q: int, root: int, factors: list[int]) -> None:
-    """Write the file of q, or replace it. If that is not possible, nothing is kept, and nothing is raised."""
+    """Write or replace the file of q. If that fails, or the folder is full, do nothing and raise nothing."""
     with suppress(OSError, ValueError):
         folder = cache_folder()
         os.makedirs(folder, exist_ok=True)
@@ -39,7 +39,7 @@ def store(q: int, root: int, factors: list[int]) -> None:
         try:
             with open(temporary, "x") as file:
                 file.write(" ".join(f"{x:x}" for x in (root, *factors)))
-            os.replace(temporary, os.path.join(folder, f"{q:x}"))  # readers find a whole file
+            os.replace(temporary, os.path.join(folder, f"{q:x}"))  # atomic: readers never see part of a file
         except BaseException:
             with suppress(OSError):
                 os.unlink(temporary)

@@ -1,4 +1,4 @@
-"""Roots of unity modulo primes. SymPy is imported only when a root is asked for and not cached."""
+"""Roots of unity modulo primes. SymPy is imported only if a primitive root is needed and not cached."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from ..checks import shown
 from ..reporting import Work
 from .primes import is_prime
 
-_LONG, _LONG_WIDE = 1 << 22, 1 << 16  # orders; from there the search for a least root is long: about 10 ms
+# The search for the least root takes about 10 ms at these orders: the first if q < 2^64, else the second.
+_LONG, _LONG_WIDE = 1 << 22, 1 << 16
 _FACTOR_LIMIT = 1 << 20  # q - 1 above 2^64 is divided by primes below this; the rest must be 1 or prime
 
-_POWERS_A_STEP = 1 << 12  # steps of the search for a least root that take as long as one test of an order
+_POWERS_A_STEP = 1 << 12  # powers that the search for a least root visits in the time of one has_order()
 
 Rule = Literal["minimal", "generator"]
 
@@ -26,7 +27,10 @@ def has_order(x: int, order: int, q: int) -> bool:
 
 
 def any_root(q: int, order: int) -> int:
-    """Return a root of unity of the given order modulo the prime q, from the least number that gives one."""
+    """Return a root of unity of the given order modulo the prime q.
+
+    It is x^((q - 1) / order) for the least x >= 2 for which this has exactly the order.
+    """
     if order == 1:
         return 1
     factors = _factors(order)
@@ -38,7 +42,7 @@ def any_root(q: int, order: int) -> int:
 
 @lru_cache(maxsize=256)
 def _factors(order: int) -> tuple[int, ...]:
-    """Return the prime factors of the order of a root of unity: 2, and few and small ones besides."""
+    """Return the prime factors of an order by trial division; besides 2 they are few and small."""
     found, rest, p = [], order, 2
     while rest > 1:
         if rest % p == 0:
@@ -51,32 +55,35 @@ def _factors(order: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1 << 12)
 def root_of_unity(q: int, order: int, rule: Rule) -> int:
-    """Return a primitive root of unity modulo the prime q, of an order that divides q - 1.
+    """Return a root of unity modulo the prime q that has exactly the given order.
 
-    "minimal": the smallest one; "generator": g**((q-1)/order), g the least primitive root.
-    Both come from SymPy's primitive root; "minimal" modulo q above 2^64 comes from the least number that
-    gives one. The exact order is checked.
+    rule: "minimal" gives the smallest such root; "generator" gives g**((q-1)/order), where g is the least
+    primitive root modulo q. The search starts from a primitive root that SymPy finds. For "minimal" with q
+    above 2^64 it starts from any_root, which needs no factors of q - 1. The order of the result is checked.
 
     >>> root_of_unity(3329, 256, "minimal"), root_of_unity(8380417, 512, "minimal")
     (17, 1753)
     """
     if (q - 1) % order:
-        raise BadRoot(f"root: q = {shown(q)} has no element of order {order}: q mod {order} must be 1")
+        raise BadRoot(
+            f"There is no root of order {order} modulo q={shown(q)}, because q must be 1 modulo {order}. Use "
+            "a prime from ntt_primes."
+        )
     if order == 1:
         return 1
     if rule == "generator" or q >> 64 == 0:
         root = pow(_primitive_root(q), (q - 1) // order, q)
-    else:  # factoring q - 1, which a primitive root takes, may be out of reach
+    else:  # a primitive root would need the factors of q - 1, which may be out of reach
         root = any_root(q, order)
     if not has_order(root, order, q):
-        raise AssertionError(f"{root} has not the order {order} mod {q}")
+        raise AssertionError(f"{root} does not have order {order} modulo {q}.")
     return root if rule == "generator" else _smallest_generator(q, root, order)
 
 
 def same_root(q: int, order: int, a: Rule | int, b: Rule | int) -> bool:
-    """Return whether two rules, or roots of exactly this order, give the same root modulo the prime q.
+    """Return whether a and b, each a rule or a root of exactly this order, give the same root modulo prime q.
 
-    A rule that finds no root (q - 1 is out of reach of factoring) gives the same as nothing else.
+    If "generator" finds no root, because q - 1 cannot be factored, the result is False unless a == b.
     """
     if a == b:
         return True
@@ -91,11 +98,13 @@ def same_root(q: int, order: int, a: Rule | int, b: Rule | int) -> bool:
 
 
 def _is_least(q: int, root: int, order: int) -> bool:
-    """Return whether a root is the least one of its order; search all of them only if that is needed."""
-    if root < order // _POWERS_A_STEP:  # few numbers are smaller, so each of them is tried
+    """Return whether a root is the least one of its order; visit all others only if that is needed."""
+    if root < order // _POWERS_A_STEP:  # few numbers are smaller: test the order of each
         return not any(has_order(x, order, q) for x in range(1, root))
-    some = (order // (order & -order)) << 8  # orders with the same prime factors
-    while some < order:  # one smaller power is enough, and of a random root half of them are
+    # Otherwise look for a smaller root of this order among the powers of `root`, first among a few of them:
+    # one is enough to answer no, and half of the powers are smaller than a random root.
+    some = (order // (order & -order)) << 8
+    while some < order:
         if _smallest_generator(q, root, some) < root:
             return False
         some <<= 4
@@ -103,7 +112,7 @@ def _is_least(q: int, root: int, order: int) -> bool:
 
 
 def _smallest_generator(q: int, root: int, order: int) -> int:
-    """Return the least of the powers of root whose exponents are below the order and coprime to it."""
+    """Return the least power of `root` among those with exponents below `order` and coprime to it."""
     wide = q >> 64 > 0
     power, is_long = order.bit_length() - 1, order >= (_LONG_WIDE if wide else _LONG)
     with Work(1, "smallest root of order 2^{} modulo {}", power, shown(q), when=is_long):
@@ -117,9 +126,9 @@ def _smallest_generator(q: int, root: int, order: int) -> int:
         return least
 
 
-@lru_cache(maxsize=1 << 12)  # other orders and the other rule of the same q use it again
+@lru_cache(maxsize=1 << 12)  # the same q may be asked for again with another order or rule
 def _primitive_root(q: int) -> int:
-    """Return the least primitive root mod the prime q, from the cache of roots or by SymPy."""
+    """Return the least primitive root mod the prime q, from the cache on disk or by SymPy."""
     from . import root_cache  # here, so that importing polygpu stays fast
 
     known = root_cache.load(q)
@@ -133,24 +142,27 @@ def _primitive_root(q: int) -> int:
 
 def _found_by_sympy(q: int) -> tuple[int, list[int]]:
     """Return the least primitive root mod the prime q, and the prime factors of q - 1."""
-    import sympy  # which takes a third of a second
+    import sympy  # here, because the import takes a third of a second
 
-    # Above 2^64 only small primes are tried: anything more may take for ever.
+    # For q above 2^64, only division by small primes is tried, because other methods may take for ever.
     small = {"limit": _FACTOR_LIMIT, "use_rho": False, "use_pm1": False, "use_ecm": False}
     factors = [int(f) for f in sympy.factorint(q - 1, **(small if q >> 64 else {}))]
     if not all(map(is_prime, factors)):
         raise BadRoot(
-            f"root: 'generator' needs the factors of q - 1, out of reach for q = {shown(q)}; "
-            "use root='minimal' or give the root as an int"
+            f"root='generator' needs the prime factors of q - 1, which are out of reach for q={shown(q)}. "
+            "Use root='minimal', or give the root as an int."
         )
     return int(sympy.primitive_root(q)), factors
 
 
 def _is_least_primitive_root(g: int, factors: list[int], q: int) -> bool:
-    """Whether g is proven to be the least primitive root mod q, by factors that must be those of q - 1."""
+    """Return whether g is proven to be the least primitive root mod q.
+
+    factors: the claimed prime factors of q - 1. If they are wrong, the result is False.
+    """
     rest = q - 1
     for f in factors:
-        if f < 2 or rest % f or not is_prime(f):  # no number beyond q is tested for primality
+        if f < 2 or rest % f or not is_prime(f):  # is_prime comes last, to see only divisors of q - 1
             return False
         while rest % f == 0:
             rest //= f

@@ -1,1 +1,1 @@
-"""Plans: what a transform or a product needs, as plain read-only data; no device is touched here."""
+"""Plans: the constants and tables that an operation needs, as plain data. No code here uses a GPU."""

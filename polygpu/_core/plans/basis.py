@@ -12,7 +12,8 @@ import numpy as np
 from ..locks import cached_property
 from .cache import Calls
 
-# What a backend keeps with a plan, by device: a native object or a copy of the tables. Dies with the plan.
+# What backends keep with a plan, by device: a native object or a copy of the tables. It lives as long as the
+# plan.
 Handles = dict[str, Any]
 
 _WORD = (1 << 64) - 1
@@ -24,23 +25,26 @@ class Basis:
 
     moduli: tuple[int, ...]
     dtype: np.dtype[Any]
-    words: int  # words of one residue; more than 1 only for a single modulus above 2^64
+    words: int  # 64-bit words of one residue; more than 1 only if the one modulus is above 2^64
     handles: Handles = field(default_factory=dict, repr=False)
     calls: Calls = field(default_factory=Calls, repr=False)
     constants: Calls = field(default_factory=lambda: Calls(1 << 20), repr=False)  # residues of recent ints
 
     @cached_property
     def rows(self) -> int:
-        """Length of the limb axis."""
+        """Return the length of the limb axis."""
         return self.words if self.words > 1 else len(self.moduli)
 
     @cached_property
     def wide(self) -> bool:
-        """Whether one modulus is held in several words."""
+        """Return whether a residue takes several words."""
         return self.words > 1
 
     def residues(self, x: int | Sequence[int]) -> np.ndarray[Any, np.dtype[Any]]:
-        """Residues of one integer, or of one for each modulus, as they are stored, (rows, 1)."""
+        """Return residues as they are stored, (rows, 1).
+
+        x: one integer, or a list with an integer for each modulus.
+        """
         values = [x] * len(self.moduli) if isinstance(x, int) else x
         pairs = zip(values, self.moduli, strict=True)
         words = [[v % q >> 64 * word & _WORD] for v, q in pairs for word in range(self.words)]
@@ -49,9 +53,9 @@ class Basis:
 
 @lru_cache(maxsize=256)
 def basis_of(moduli: tuple[int, ...], wider: bool = False) -> Basis:
-    """Return the basis of the given moduli: uint32 if every q <= 2^32 and not `wider`, else uint64.
+    """Return the basis of the given moduli, with dtype uint32 if all q <= 2^32 and not `wider`, else uint64.
 
-    wider: the moduli are some of those of a ring that stores uint64.
+    wider: True if the residues belong to a ring that stores uint64 because of other moduli.
     """
     narrow = not wider and all(q <= 1 << 32 for q in moduli)
     words = -(-(moduli[0] - 1).bit_length() // 64) if len(moduli) == 1 else 1

@@ -1,4 +1,4 @@
-"""The caches of plans, of the tables of primes, and of rings, by their parameters."""
+"""The caches of plans, tables of primes, and rings. Their keys are the parameters."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from ..locks import new_lock
 _K = TypeVar("_K")
 _P = TypeVar("_P")
 
-# Plans live while a ring uses them; the most recent also without one. Tables live while a plan uses them.
+# Plans live while a ring uses them, and the most recent ones live on without a ring. Tables live while a plan
+# uses them.
 _plans: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
 _recent: deque[Any] = deque(maxlen=8)
-_lock = new_lock()  # a plan that another thread was building is built again in a child of fork()
+_lock = new_lock()  # if another thread was building a plan during a fork, the child builds it again
 
 
 def cached(key: tuple[Any, ...], build: Callable[[], _P], *, recent: bool = True) -> _P:
-    """Return the plan of this key, built once while it lives. recent: it may live on without a ring."""
+    """Return the plan with this key, and build it if it does not exist.
+
+    recent: whether the plan may live on without a user for a while.
+    """
     with _lock:
         plan: _P | None = _plans.get(key)
         if plan is None:
@@ -31,9 +35,9 @@ def cached(key: tuple[Any, ...], build: Callable[[], _P], *, recent: bool = True
 
 
 def keep(known: dict[_K, _P], key: _K, value: _P, most: int) -> _P:
-    """Store the value under its key and return it; beyond `most` entries the oldest are dropped.
+    """Store the value under its key and return it. If there are more than `most` entries, drop the oldest.
 
-    Threads may store values under one key at the same time: the first stays, and is returned.
+    If another thread has stored a value under this key, that value stays and is returned.
     """
     for old in list(known)[: max(0, len(known) - most + 1)]:
         known.pop(old, None)
@@ -41,14 +45,14 @@ def keep(known: dict[_K, _P], key: _K, value: _P, most: int) -> _P:
 
 
 class Calls(dict[tuple[Any, ...], Any]):
-    """What is needed to repeat calls, such as records or constants, by all that decides it (_ops/calls.py).
+    """Records and constants by which calls are repeated. A key contains all that its entry depends on.
 
-    Where the entries keep too many bytes together, the oldest go. Any thread may store at any time, and
-    looking up takes no lock.
+    If the entries together keep too many bytes, the oldest are dropped. Any thread may store an entry at any
+    time, and a look-up takes no lock. See _ops/calls.py.
     """
 
     _MOST_BYTES = 1 << 26
-    _LEAST_BYTES = 1 << 10  # that an entry is taken to keep
+    _LEAST_BYTES = 1 << 10  # each entry counts as at least this many bytes
 
     def __init__(self, most_bytes: int | None = None) -> None:
         super().__init__()
@@ -57,7 +61,7 @@ class Calls(dict[tuple[Any, ...], Any]):
         self._one_at_a_time = new_lock()
 
     def store(self, key: tuple[Any, ...], entry: Any, nbytes: int = 0) -> None:
-        """Store an entry, if the key has none; nbytes: of memory that only the entry keeps."""
+        """Store an entry if the key has none. nbytes: memory that is in use only because of this entry."""
         size = max(nbytes, self._LEAST_BYTES)
         with self._one_at_a_time:
             if key in self:
@@ -68,17 +72,17 @@ class Calls(dict[tuple[Any, ...], Any]):
             self._total += size
 
     def drop(self, key: tuple[Any, ...]) -> None:
-        """Remove an entry, if it is there."""
+        """Remove an entry, if the key has one."""
         with self._one_at_a_time:
             if self.pop(key, None) is not None:
                 self._total -= self._sizes.pop(key)
 
 
-# Rings by the arguments that they were made from. The most recent ones live on without a user, so that a
-# function that makes its ring anew finds the plans of its last call; rings with large tables do not.
+# The keys are the arguments that rings were made from. The most recent rings live on without a user, except
+# those with large tables. So a function that makes its ring in every call finds the plans of its last call.
 _rings: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
 _recent_rings: deque[tuple[int, Any]] = deque()
-_RECENT_RESIDUES = 1 << 21  # of one element of each recent ring together: about 64 MiB of tables
+_RECENT_RESIDUES = 1 << 21  # degree times limbs, summed over the recent rings: about 64 MiB of tables
 _RECENT_RINGS = 128
 
 
@@ -90,20 +94,21 @@ def known_ring(arguments: tuple[Any, ...]) -> Any:
 def keep_ring(arguments: tuple[Any, ...], ring: _P, residues: int | None = None) -> _P:
     """Store a ring under its arguments and return it, or return the ring that another thread stored first.
 
-    residues: the number in one of its elements. Without it the ring does not live on without a user.
+    residues: the number of residues of one element of the ring. If it is None, the ring is dropped as soon as
+    nothing uses it.
     """
     kept: _P = _rings.setdefault(arguments, ring)
     if residues is not None and residues <= _RECENT_RESIDUES:
         _recent_rings.append((residues, kept))
         total = sum(size for size, _ in tuple(_recent_rings))
-        with suppress(IndexError):  # another thread has dropped the rest
+        with suppress(IndexError):  # another thread has emptied the queue at the same time
             while total > _RECENT_RESIDUES or len(_recent_rings) > _RECENT_RINGS:
                 total -= _recent_rings.popleft()[0]
     return kept
 
 
 def forget() -> None:
-    """Drop all plans and rings; a ring that is in use keeps the plans that it has."""
+    """Drop all plans and rings from the caches. A ring that is in use keeps the plans that it has."""
     with _lock:
         _plans.clear()
         _recent.clear()
@@ -111,6 +116,6 @@ def forget() -> None:
 
 
 def forget_rings() -> None:
-    """Make rings anew, with what they keep, even from the arguments of rings that exist."""
+    """Drop all rings from the cache, so that the same arguments give a new ring with new plans."""
     _rings.clear()
     _recent_rings.clear()

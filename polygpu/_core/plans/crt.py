@@ -1,4 +1,4 @@
-"""Tables for the Chinese remainder theorem: from residues to integers of several words."""
+"""Tables of the Chinese remainder theorem, which turn residues into integers of several words."""
 
 from __future__ import annotations
 
@@ -14,40 +14,49 @@ from ..locks import cached_property
 from .basis import Basis
 
 Table = np.ndarray[Any, np.dtype[np.uint64]]
-_PREFIX_BITS = 66  # of a product of limbs that determines any int64: 64 bits, the sign, one bit more
+_PREFIX_BITS = 66  # bits of a product of moduli that determines any int64: 64, the sign, and one to spare
 
 
 def words_of(modulus: int) -> int:
-    """64-bit words that hold integers in (-Q, Q) in two's complement."""
+    """Return the number of 64-bit words that hold integers in (-Q, Q) in two's complement, Q = modulus."""
     return modulus.bit_length() // 64 + 1
 
 
 def norm_words(modulus: int, n: int, p: float) -> int:
-    """Words of a norm of n centred integers: largest size, sum of sizes (p = 1) or of squares (p = 2)."""
+    """Return the number of 64-bit words that hold a norm of n centred integers modulo `modulus`.
+
+    The norm is the sum of absolute values for p = 1, the sum of squares for p = 2, else the maximum.
+    """
     words = words_of(modulus)
     return words + 1 if p == 1 else 2 * words + 1 if p == 2 else words
 
 
 @dataclass(frozen=True, eq=False)
 class Composition:
-    """Constants of the Chinese remainder theorem: x = sum of (x_i inverse_i mod q_i) Q / q_i, modulo Q."""
+    """Constants of the Chinese remainder theorem.
+
+    The integer x with residues x_i modulo q_i is the sum of (x_i * inverse_i mod q_i) * Q / q_i, modulo Q,
+    the product of the q_i.
+    """
 
     basis: Basis
 
     @cached_property
     def modulus(self) -> int:
-        """Q."""
+        """Return Q, the product of the moduli."""
         return prod(self.basis.moduli)
 
     @cached_property
     def inverse(self) -> Table:
-        """(Q / q_i)^-1 mod q_i."""
+        """Return (Q / q_i)^-1 mod q_i for each i."""
         return _words([pow(self.modulus // q, -1, q) for q in self.basis.moduli])
 
     def tables(self, bits: int) -> tuple[Table, ...]:
-        """Return the tables of the CPU core, which adds digits of `bits` bits, or zeros for one wide modulus.
+        """Return the tables that the C++ core takes: inverse, terms, modulus, prefix_inverse, bounds.
 
-        They are inverse; terms and the modulus, in digits that hold bits(Q) + 3 bits; prefix_inverse; bounds.
+        The terms and the modulus are split into digits of `bits` bits. The digits of one number have,
+        together, at least 3 bits more than Q. For a modulus above 2^64, which needs no tables, all five are
+        [0].
         """
         if self.basis.words > 1:
             return (_words([0]),) * 5
@@ -56,9 +65,9 @@ class Composition:
         return self.inverse, self.terms(bits, count), modulus, self.prefix_inverse, self.bounds
 
     def terms(self, bits: int, digits: int) -> Table:
-        """Return little-endian digits of `bits` bits: of each Q / q_i, then of -Q.
+        """Return the digits of each Q / q_i and then of -Q, the lowest digit first, (digits, limbs + 1).
 
-        They are an array (digits, limbs + 1). -Q is taken modulo 2^(bits digits).
+        A digit has `bits` bits. -Q is taken modulo 2^(bits * digits).
         """
         values = [self.modulus // q for q in self.basis.moduli]
         values.append((1 << bits * digits) - self.modulus)
@@ -66,7 +75,7 @@ class Composition:
 
     @cached_property
     def prefix(self) -> tuple[int, ...]:
-        """Return the first moduli, whose product is Q or has enough bits for any machine integer."""
+        """Return the fewest first moduli whose product has at least _PREFIX_BITS bits, or all moduli."""
         moduli = self.basis.moduli
         count = next(
             (i for i in range(1, len(moduli)) if prod(moduli[:i]).bit_length() >= _PREFIX_BITS), len(moduli)
@@ -75,7 +84,7 @@ class Composition:
 
     @cached_property
     def prefix_inverse(self) -> Table:
-        """(m, m): 1 / q_j mod q_i for j < i, of the prefix."""
+        """Return the table (m, m) of 1 / q_j mod q_i for j < i, else 0, for the m moduli of the prefix."""
         rows = [
             [pow(p, -1, q) if j < i else 0 for j, p in enumerate(self.prefix)]
             for i, q in enumerate(self.prefix)
@@ -84,10 +93,13 @@ class Composition:
 
     @cached_property
     def bounds(self) -> Table:
-        """(2, 2, m), not centred and centred, in mixed-radix digits of the prefix, whose product is P.
+        """Return two bounds for integers in [0, Q), then two for centred integers, (2, 2, m).
 
-        A number of [0, P) up to the first bound is an int64. Of centred integers, one from the second bound
-        on is an int64 once P is subtracted. All others do not fit.
+        They tell which integers fit an int64. Let P be the product of the prefix, and y in [0, P) the integer
+        modulo P. If y is at most the first bound, the integer is y. If integers are centred and y is at least
+        the second bound, the integer is y - P. The core checks this integer modulo the other moduli; if it is
+        wrong there, or neither bound applies, the integer does not fit. Bounds are in mixed-radix digits of
+        the prefix.
         """
         whole = prod(self.prefix)
         half, most = (whole + 1) // 2, (1 << 63) - 1
@@ -104,12 +116,12 @@ class Composition:
 
 @lru_cache(maxsize=256)
 def composition_of(basis: Basis) -> Composition:
-    """Return the tables of a basis, made when first asked for."""
+    """Return the tables of a basis. Each table is made when it is first read."""
     return Composition(basis)
 
 
 def digits_of(x: int, bits: int, count: int) -> Table:
-    """Return the first `count` little-endian digits of x, of `bits` bits each."""
+    """Return the lowest `count` digits of x, of `bits` bits each, the lowest first."""
     mask = (1 << bits) - 1
     return _words([x >> bits * i & mask for i in range(count)])
 

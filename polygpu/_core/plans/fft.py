@@ -15,10 +15,11 @@ _PI = np.longdouble("3.14159265358979323846264338327950288")
 def unit_roots(
     k: NDArray[np.int64], order: int, dtype: type[np.complexfloating[Any, Any]] = np.complex128
 ) -> NDArray[Any]:
-    """exp(2 pi i k / order) for a power of two `order` of at least 8, with relative error below 1.01 * 2^-53.
+    """Return exp(2 pi i k / order), with a relative error below 1.01 * 2^-53.
 
-    Angles are at most pi/4. Extended precision has at least 11 bits more, for errors of its cosine and sine;
-    clongdouble keeps them.
+    The order is a power of two of at least 8. Cosines and sines are computed for angles of at most pi/4, in
+    extended precision: its 11 or more additional bits leave room for their errors. With dtype=np.clongdouble
+    the results keep these bits.
     """
     octant, rest = np.divmod(k % order, order // 8)
     angle = 2 * _PI / order * np.where(octant % 2, order // 8 - rest, rest)

@@ -1,8 +1,9 @@
-"""A transform in steps of which each touches a part of the coefficients: columns, twiddles, rows.
+"""The four-step transform, for values that lie in several memories: columns, twiddles, rows.
 
-For values that lie in several memories. Coefficient c width + j is entry (c, j) of a matrix of `height` rows;
-evaluated entry i width + k is entry (i, k) of the result. Source: Bailey 1990, "FFTs in external or
-hierarchical memory"; docs/math.md, "Four steps", for the order and for X^n + 1.
+Coefficient c * width + j is entry (c, j) of a matrix of `height` rows. First each column is transformed, then
+entries are multiplied by twiddles, then each row is transformed. Evaluated entry i * width + k is entry
+(i, k) of the result. Source: Bailey 1990, "FFTs in external or hierarchical memory"; docs/math.md, "Four
+steps", for the order of the points and for X^n + 1.
 """
 
 from __future__ import annotations
@@ -20,70 +21,77 @@ from .ntt import NttPlan, prime_tables
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_KEPT = 512  # trees, and twiddles of single columns, that a plan keeps
-_LAUNCH_LEVELS = 10  # levels of columns that one launch does, at most
+_KEPT = 512  # transforms, and twiddles of single columns, that a plan keeps
+_LAUNCH_LEVELS = 10  # the most levels of the tree that one launch computes for columns
 
 
-# Which part of a tree a transform is: below which node, after how many levels, if it is open; see NttPlan.
+# The part of a tree that a transform computes: the node below which it lies, the number of levels below this
+# node that were done before, and whether another part follows. They are `node`, `done` and `is_open` in
+# plans/ntt.py.
 _Place = tuple[int, int, bool]
 _WHOLE: _Place = 1, 0, False
 
 
 @dataclass(frozen=True, eq=False)
 class FourStepPlan:
-    """The steps of a complete transform of height * width coefficients, modulo each limb."""
+    """The steps of a complete transform of height * width coefficients, modulo each limb.
+
+    The same result can also be computed without twiddles between columns and rows: "open" columns do the
+    first levels of the whole tree of factors (docs/math.md), and rows_below does the last levels.
+    """
 
     basis: Basis
     quotient: Quotient
-    height: int  # points of a column's transform
-    width: int  # points of a row's transform
-    roots: tuple[int, ...]  # of each limb, of the order of X
+    height: int  # points of the transform of a column
+    width: int  # points of the transform of a row
+    roots: tuple[int, ...]  # the root of unity of each limb; its order is that of X
     handles: Handles = field(default_factory=dict, repr=False)
 
     @property
     def degree(self) -> int:
-        """Coefficients."""
+        """The number of coefficients."""
         return self.quotient.degree
 
     def limb(self, i: int) -> Basis:
-        """Return the basis of one limb, stored as the others are."""
+        """Return the basis of limb i alone, with the dtype of the whole basis."""
         return basis_of((self.basis.moduli[i],), self.basis.dtype == np.uint64)
 
     def columns(self, i: int, count: int, is_open: bool = False) -> NttPlan:
         """Return the transform modulo limb i of `count` neighbouring columns.
 
-        It is a tree whose leaves have `count` entries.
+        It is an incomplete transform of all their entries, row by row, with leaves of `count` entries.
 
-        is_open: these are the first levels of the whole tree, to be followed by rows_below.
+        is_open: whether this is the first part of the whole tree, which rows_below completes, and not the
+        first of the four steps.
         """
         divisor = self.degree if is_open else self.height
         tree = self.quotient.with_degree(self.height)
         return self._part(i, self.width, tree, count, divisor, (1, 0, is_open))
 
     def rows(self, i: int) -> NttPlan:
-        """Return the cyclic transform of a row modulo limb i, which follows the product with twiddles."""
+        """Return the cyclic transform of a row modulo limb i, for rows already multiplied by twiddles."""
         tree = Quotient("cyclic", self.width)
         return self._part(i, self.quotient.order // self.width, tree, 1, self.width)
 
     def rows_below(self, i: int, first: int, count: int) -> NttPlan:
         """Return the last levels of the whole tree modulo limb i, of rows `first` to `first` + count - 1.
 
-        They lie below one node: count is a power of two and divides `first`.
+        These rows lie below one node of the tree, because count is a power of two that divides `first`.
         """
         node, done = (self.height + first) // count, count.bit_length() - 1
         return self._part(i, 1, self.quotient, 1, count * self.width, (node, done, False))
 
     def columns_above(self, i: int, count: int) -> NttPlan:
-        """Open columns without their last levels, which columns_below does."""
+        """Return the first levels of `count` open columns modulo limb i; columns_below has the others."""
         points = 1 << self.levels_above
         leaf_size = self.height // points * count
         tree = self.quotient.with_degree(points)
         return self._part(i, self.degree // points, tree, leaf_size, self.degree, (1, 0, True))
 
     def columns_below(self, i: int, first: int, rows: int, count: int) -> NttPlan:
-        """Return the last levels of open columns modulo limb i, for `rows` rows, the first of them `first`.
+        """Return the last levels of `count` open columns modulo limb i, for the rows from index `first`.
 
-        See rows_below.
+        rows: number of these rows, a power of two that divides `first`.
         """
         node = (self.height + first) // rows
         done = self.levels_above - (node.bit_length() - 1)
@@ -92,14 +100,14 @@ class FourStepPlan:
 
     @property
     def levels_above(self) -> int:
-        """Levels of columns_above: all but those of the last launch over columns."""
+        """The number of levels of columns_above: all levels of the columns but those of the last launch."""
         levels = self.height.bit_length() - 1
         return levels - levels // max(1, -(-levels // _LAUNCH_LEVELS))
 
     def _part(
         self, i: int, power: int, tree: Quotient, leaf_size: int, divisor: int, place: _Place = _WHOLE
     ) -> NttPlan:
-        """Return a transform modulo limb i with a power of its root, or a part of one."""
+        """Return the transform modulo limb i with the limb's root to a power, or a part of this transform."""
         key: Any = i, power, tree, leaf_size, place
         if (known := self.handles.get(key)) is not None:
             return known  # type: ignore[no-any-return]
@@ -111,10 +119,11 @@ class FourStepPlan:
         return keep(self.handles, key, plan, _KEPT)  # type: ignore[no-any-return]
 
     def row_twiddles(self, i: int, power: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Twiddles modulo limb i at column `power`: row a m + b has high[a] low[b], m = len(low).
+        """Return arrays (high, low) with the twiddles of column `power` modulo limb i.
 
-        The twiddle of row r is s_r to this power, s_r = psi^(2 br(r) + 1) or omega^br(r): a factor for each
-        bit of r.
+        With m = len(low), the twiddle of row a * m + b is high[a] * low[b]. The twiddle of row r is s_r to
+        this power, where s_r is psi^(2 br(r) + 1) for X^n + 1 and omega^br(r) for X^n - 1, and br reverses
+        bits. So it is a product with one factor for each bit of r.
         """
         key: Any = i, power
         if (known := self.handles.get(key)) is not None:
@@ -122,7 +131,7 @@ class FourStepPlan:
         q, tree = self.basis.moduli[i], self.quotient.with_degree(self.height)
         x, bits = pow(self.roots[i], power, q), self.height.bit_length() - 1
         start = tree.exponents(0)
-        apart = tree.exponents(1) - start  # exponents of neighbouring points
+        apart = tree.exponents(1) - start  # from the exponent of one bit-reversed index to that of the next
 
         def products(first: int, of: range) -> NDArray[Any]:
             found = [first]
@@ -139,7 +148,7 @@ class FourStepPlan:
 
 
 def plan_four_step(basis: Basis, quotient: Quotient, roots: tuple[int, ...], height: int) -> FourStepPlan:
-    """Return the steps of the transform with these roots."""
+    """Return the plan of the four-step transform with these roots and columns of `height` entries."""
     width = quotient.degree // height
     key = "four steps", basis.moduli, quotient, roots, height, basis.dtype
     return cached(key, lambda: FourStepPlan(basis, quotient, height, width, roots))

@@ -1,4 +1,4 @@
-"""Gadgets: digits to a base, and how products with them are computed."""
+"""Gadgets: the decomposition of residues into digits, and how products with the digits are computed."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from .torus import TorusPlan
 
 @dataclass(frozen=True, eq=False)
 class Gadget:
-    """Digits to a base B = 2^bits, `levels` of them, modulo the one modulus q of a basis, B^levels <= q.
+    """The decomposition of residues modulo the one modulus q of a basis into `levels` digits.
 
-    The digits of x in [0, q) are those of y = floor((2 x B^levels + q) / (2 q)) mod B^levels, in [-B/2, B/2),
-    the most significant first.
+    The base is B = 2^bits, and B^levels <= q. A residue x in [0, q) is scaled and rounded to
+    y = floor((2 * x * B^levels + q) / (2 * q)) mod B^levels. Its digits are those of y, in [-B/2, B/2), the
+    most significant first.
     """
 
     basis: Basis
-    transform: NttPlan | None  # for products; complete
+    transform: NttPlan | None  # for products, if the ring has a complete transform
     bits: int
     levels: int
-    product: FftSumPlan | TorusPlan | None = None  # for products in a ring without a transform
+    product: FftSumPlan | TorusPlan | None = None  # for products by FFT
     handles: Handles = field(default_factory=dict, repr=False)
 
     @property
     def by_polynomials(self) -> bool:
-        """Whether products are products of polynomials, since neither a transform nor an exact FFT serves."""
+        """Whether products are computed one polynomial at a time, without a plan for sums of products."""
         return self.transform is None and self.product is None
 
     @property
     def quotient(self) -> Quotient:
-        """The quotient of the ring, in which products are computed."""
+        """The quotient of the ring in which products are computed. There must be a transform or an FFT."""
         plan = self.transform or self.product
         assert plan is not None
         return plan.quotient
 
     @property
     def offset(self) -> int:
-        """Added to y: the digits in [0, B) of the sum are the wanted digits plus B/2."""
+        """The number to add to y so that the digits of the sum, in [0, B), are the wanted digits plus B/2."""
         return sum(1 << (self.bits * (i + 1) - 1) for i in range(self.levels))

@@ -1,4 +1,4 @@
-"""Transforms modulo primes: whether one exists, and its tables."""
+"""Number theoretic transforms (NTTs): which ones exist for given moduli, and their tables."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from .permutation import bit_reversal
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# A block of this many bytes is transformed while it stays in a core's L1 cache.
+# Rows are transformed in blocks of this many bytes, which stay in the L1 cache of a core.
 CACHE_BLOCK_BYTES = 1 << 15
 
-_LONG_WIDE = 1 << 13  # points; a table of this many Python ints takes about 10 ms, and shows its progress
-_PARTS = 64  # transforms of some of its limbs that a plan keeps
+_LONG_WIDE = 1 << 13  # points; a table of this many Python ints takes about 10 ms and reports progress
+_PARTS = 64  # the most transforms of some of its limbs (part_of) that a plan keeps
 
 
 def least_leaf_size(quotient: Quotient, moduli: tuple[int, ...]) -> int | None:
-    """Return the coefficients of a leaf of the most complete transform, or None without one."""
+    """Return the least number of coefficients of a leaf for which a transform exists, or None without any."""
     for size in quotient.leaf_sizes:
         if all(map(quotient.with_degree(quotient.degree // size).has_points, moduli)):
             return size if all(is_prime(q) for q in moduli) else None
@@ -38,7 +38,7 @@ def least_leaf_size(quotient: Quotient, moduli: tuple[int, ...]) -> int | None:
 
 
 class TransformSize(NamedTuple):
-    """A transform that has no tables yet."""
+    """The size of a transform whose tables need not exist."""
 
     points: int
     leaf_size: int
@@ -46,38 +46,38 @@ class TransformSize(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PrimeTables:
-    """The tables of one prime: made once, and shared by the transforms of all rings that have the prime.
+    """The twiddle tables of one prime, shared by the transforms of all rings that have the prime.
 
-    Node 1 is the quotient; its twiddle splits it in two, and the twiddles of nodes 2i and 2i + 1 split the
-    halves of node i (docs/math.md, "The tree of factors"). A table is two rows, twiddles by node and their
-    Shoup quotients. The table of the inverse contains 1/divisor. For a modulus above 2^64 there is one row of
-    Python ints.
+    Node 1 of the tree of factors is the quotient. The twiddle of node i splits its polynomial into two
+    factors, which are nodes 2i and 2i + 1 (docs/math.md, "The tree of factors"). A table has two rows: the
+    twiddle of node i at index i, and the Shoup quotients of the twiddles. For a modulus above 2^64 there is
+    one row, of Python ints. The table of the inverse includes the factor 1/divisor.
 
-    The tree may be the part below a node of a larger tree, or the upper part of a larger tree, whose number
-    of points is the divisor. Tables of a part are made on GPUs alone.
+    The tree may be the part of a larger tree below one node. It may also be the upper part of a larger tree;
+    then `divisor` is the number of points of the larger tree. Tables of such parts are made only on GPUs.
     """
 
     modulus: int
-    root: int  # of unity, of the whole tree
-    quotient: Quotient  # of the whole tree, whose leaves are its points
+    root: int  # root of unity for the whole tree
+    quotient: Quotient  # the polynomial of the whole tree; its degree is the number of the tree's leaves
     dtype: np.dtype[Any]  # of residues in memory; object above 2^64
     divisor: int
-    node: int = 1  # of the larger tree
+    node: int = 1  # the node of the whole tree below which this part lies; 1 if it begins at the root
     handles: Handles = field(default_factory=dict, repr=False)
 
     @cached_property
     def points(self) -> int:
-        """Leaves of this tree, which may be the part below a node."""
+        """Return the number of leaves below `node`, which are all leaves if it is 1."""
         return self.quotient.degree >> (self.node.bit_length() - 1)
 
     @property
     def forward(self) -> NDArray[Any]:
-        """The table of the forward transform, (2, points), in host memory; made when first asked for."""
+        """The table of the forward transform, (2, points), in host memory. It is made on the first access."""
         return self._both[0]
 
     @property
     def inverse(self) -> NDArray[Any]:
-        """The table of the inverse transform, likewise."""
+        """The table of the inverse transform, (2, points), in host memory. It is made on the first access."""
         return self._both[1]
 
     @cached_property
@@ -101,51 +101,58 @@ class NttPlan:
     """A transform modulo each limb, complete (leaf_size 1) or stopped at leaves of more coefficients.
 
     A plan may be a part of a complete transform: the first levels of a tree, or the levels below some of its
-    nodes. Between two parts values are in the word's lazy form, or canonical.
+    nodes. Between two parts, residues may be canonical or lazy, that is, not fully reduced modulo q.
     """
 
     basis: Basis
     quotient: Quotient
     leaf_size: int
-    tables: tuple[PrimeTables, ...]  # of each limb
-    done: int = 0  # levels of the tables' tree that were done before this part
-    is_open: bool = False  # whether another part follows below the leaves
-    parts: dict[tuple[int, ...], NttPlan] = field(default_factory=dict, repr=False)  # by limbs (part_of)
+    tables: tuple[PrimeTables, ...]  # one for each limb
+    done: int = 0  # the number of levels of the tables' tree that an earlier part has done
+    is_open: bool = False  # whether a later part does the levels below the leaves of this one
+    # Results of part_of, with the indices of the limbs as keys.
+    parts: dict[tuple[int, ...], NttPlan] = field(default_factory=dict, repr=False)
     handles: Handles = field(default_factory=dict, repr=False)
 
     @cached_property
     def degree(self) -> int:
-        """Coefficients of a row."""
+        """Return the number of coefficients of a row."""
         return self.quotient.degree
 
     @property
     def below(self) -> bool:
-        """Whether this is a part with levels of the tree above it."""
+        """Whether this is a part of a tree, and an earlier part does the levels above it."""
         return self.done > 0 or self.tables[0].node > 1
 
     @property
     def points(self) -> int:
-        """Leaves of the tree."""
+        """The number of leaves of the tree."""
         return self.degree // self.leaf_size
 
     @property
     def leaves(self) -> Quotient:
-        """The polynomial in X^leaf_size: its roots are the constants of the leaves."""
+        """The quotient as a polynomial in X^leaf_size. Its roots are the constants c of the leaves."""
         return self.quotient.with_degree(self.points)
 
     @cached_property
     def thirds(self) -> NttPlan:
-        """Return the complete transform in X^3 of every third coefficient, where leaves have 3 of them."""
+        """Return the complete transform, with X^3 as the variable, for every third coefficient.
+
+        If leaves have 3 coefficients, three of these transforms make up the whole one.
+        """
         return NttPlan(self.basis, self.leaves, 1, self.tables)
 
     @property
     def block(self) -> int:
-        """Coefficients that a core transforms together; it walks longer rows depth first."""
+        """The number of coefficients that fit the L1 cache of a core. Longer rows are walked depth first."""
         return CACHE_BLOCK_BYTES // self.basis.dtype.itemsize
 
 
 def plan_ntt(quotient: Quotient, moduli: tuple[int, ...], leaf_size: int, roots: tuple[int, ...]) -> NttPlan:
-    """Return the plan of a transform with these roots, one a modulus, whose order is that of X^leaf_size."""
+    """Return the plan of a transform.
+
+    roots: one root of unity for each modulus, of the order that X^leaf_size has.
+    """
 
     def build() -> NttPlan:
         n = quotient.degree
@@ -160,7 +167,10 @@ def plan_ntt(quotient: Quotient, moduli: tuple[int, ...], leaf_size: int, roots:
 
 
 def part_of(plan: NttPlan, limbs: tuple[int, ...]) -> NttPlan:
-    """Return the transform of some limbs, in any order and number, of residues stored as the plan's."""
+    """Return the transform of some limbs, for residues with the dtype of the plan.
+
+    limbs: indices of limbs of the plan, in any order; a limb may occur several times.
+    """
     if limbs == tuple(range(len(plan.tables))):
         return plan
     if (known := plan.parts.get(limbs)) is not None:
@@ -183,7 +193,10 @@ def prime_tables(
     divisor: int | None = None,
     node: int = 1,
 ) -> PrimeTables:
-    """Return the tables of a prime, shared by all rings that have it."""
+    """Return the tables of a prime, the same ones for all rings; see PrimeTables for the arguments.
+
+    divisor: None for the number of points of the whole tree.
+    """
     of = q, root, quotient, dtype, quotient.degree if divisor is None else divisor, node
     return cached(("prime", *of), lambda: PrimeTables(*of), recent=False)
 
@@ -200,7 +213,8 @@ def _wide_tables(q: int, root: int, quotient: Quotient) -> tuple[NDArray[Any], N
     mask = (1 << half) - 1
 
     def table(x: int, scale: int) -> NDArray[Any]:
-        low, high = [1], [1]  # powers of x and of x^(2^half)
+        # Powers of x and of x^(2^half): x^e is a product of one of each, so few powers are computed.
+        low, high = [1], [1]
         for row, factor in (low, x), (high, pow(x, 1 << half, q)):
             row += accumulate(repeat(factor, 2 << half), lambda a, b: a * b % q)
         twiddles = (low[e & mask] * high[e >> half] % q for e in exponents)
@@ -214,8 +228,8 @@ def _wide_tables(q: int, root: int, quotient: Quotient) -> tuple[NDArray[Any], N
 
 
 def table_bytes(n: int, moduli: tuple[int, ...], leaf_size: int) -> int:
-    """Bytes of the twiddle tables of plan_ntt."""
+    """Return the number of bytes of the twiddle tables of plan_ntt."""
     basis = basis_of(moduli)
-    if basis.wide:  # Python ints: a pointer and an object of about 28 bytes and the digits
+    if basis.wide:  # a Python int takes a pointer and an object of about 28 bytes plus its digits
         return 2 * (n // leaf_size) * (36 + 9 * basis.words)
     return 4 * len(moduli) * (n // leaf_size) * basis.dtype.itemsize

@@ -1,4 +1,4 @@
-"""Orders of the entries of a row: bit reversal, automorphisms, products with monomials."""
+"""Permutations of the entries of a row: bit reversal, automorphisms, products with monomials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=64)
 def bit_reversal(points: int) -> NDArray[np.int64]:
-    """br(k) for k = 0 ... points - 1, points a power of two."""
+    """Return the bit reversals of k = 0 ... points - 1, where points is a power of two."""
     index = np.zeros(1, np.int64)
     while len(index) < points:
         index = np.concatenate([2 * index, 2 * index + 1])
@@ -24,36 +24,33 @@ def bit_reversal(points: int) -> NDArray[np.int64]:
 
 
 def point_exponents(leaves: Quotient) -> NDArray[np.int64]:
-    """Return which power of the root of unity each point is, in the order of evaluated entries."""
+    """Return the exponent e of each point w^e, for the root of unity w, in the order of evaluated entries."""
     exponents: NDArray[np.int64] = leaves.exponents(bit_reversal(leaves.degree)) % leaves.order
     return exponents
 
 
 @lru_cache(maxsize=64)
 def natural_order(leaves: Quotient, leaf_size: int = 1) -> NDArray[np.int64]:
-    """Return where entry k in natural order is among the evaluated ones; leaves change places whole.
+    """Return the array of the evaluated entries' indices in natural order, in which exponents ascend.
 
-    In natural order the exponents of the points ascend.
+    Entry k of the result is the index of the evaluated entry that comes k-th. If leaves have several
+    coefficients, each leaf is moved as a whole.
     """
-    exponents = point_exponents(leaves)
-    points = _places(leaves, exponents)[np.sort(exponents)]
+    reversal, n = bit_reversal(leaves.degree), leaves.degree
+    points = reversal if leaves.is_binomial else reversal[leaves.ascending(np.arange(n))]
+    if leaf_size == 1 and points is reversal:
+        return points
     index: NDArray[np.int64] = (points[:, None] * leaf_size + np.arange(leaf_size)).reshape(-1)
     index.setflags(write=False)
     return index
 
 
-def _places(leaves: Quotient, exponents: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return by exponent the place of the point with it; entries of other exponents mean nothing."""
-    places = np.empty(leaves.order, np.int64)
-    places[exponents] = np.arange(leaves.degree)
-    return places
-
-
 @lru_cache(maxsize=64)
 def slot_order(n: int) -> NDArray[np.int64]:
-    """Where the values at psi^(5^j), then those at psi^(-5^j), j = 0 ... n/2 - 1, lie among evaluations.
+    """Return the indices of the evaluations at psi^(5^j), then at psi^(-5^j), for j = 0 ... n/2 - 1.
 
-    The powers of 5 and their negatives are all odd residues modulo 2n, n a power of two, at least 2.
+    n is a power of two of at least 2. The powers of 5 and their negatives are all odd residues modulo 2n, so
+    each evaluation occurs once.
     """
     powers = np.ones(n // 2, np.int64)
     for j in range(1, n // 2):
@@ -65,40 +62,56 @@ def slot_order(n: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=64)
 def order_of_slots(n: int) -> NDArray[np.int64]:
-    """Where the evaluations lie among the slots: the inverse of slot_order."""
+    """Return the index of each evaluation among the slots, the inverse permutation of slot_order."""
     index = np.argsort(slot_order(n))
     index.setflags(write=False)
     return index
 
 
-# An automorphism X -> X^g moves entries by a multiplier: entry j of the result is entry k of the row. In
-# coefficients k = j * multiplier mod the order of X, where k >= n stands for the negative of entry k - n. In
-# the evaluation domain of a complete transform point k is point j to the power of the multiplier.
+# An automorphism X -> X^g is a permutation with signs: entry j of the result is entry k of the row, and k
+# follows from j and a multiplier. In coefficients k = j * multiplier mod the order of X, where k >= n stands
+# for the negative of entry k - n. In the evaluation domain of a complete transform, point k is the power of
+# point j with the multiplier as the exponent.
 
 
 @lru_cache(maxsize=1024)
 def multiplier_of(quotient: Quotient, g: int, evaluated: bool) -> int:
-    """Return the multiplier: X^j goes to X^(gj), and a(X^g) at a point is a at its g-th power."""
+    """Return the multiplier of X -> X^g: 1/g in coefficients, and g in the evaluation domain.
+
+    X^j goes to X^(gj), so coefficient j of the result comes from j/g. The value of a(X^g) at a point is the
+    value of a at the g-th power of the point.
+    """
     order = quotient.order
     return g % order if evaluated else pow(g, -1, order)
 
 
+def _product(x: NDArray[np.int64], multiplier: int, order: int) -> NDArray[np.int64]:
+    """Return x * multiplier modulo `order`, for x and multiplier below the order and an order below 2^39."""
+    if order >> 31 == 0:
+        return x * multiplier % order
+    high, low = multiplier >> 16, multiplier & 0xFFFF  # products of both with x fit 63 bits
+    return (x * high % order * (1 << 16) + x * low) % order
+
+
 @lru_cache(maxsize=64)
 def automorphism_index(quotient: Quotient, multiplier: int, evaluated: bool) -> NDArray[np.int64]:
-    """Return the array of k, by j, of an automorphism."""
+    """Return the array whose entry j is the k of the comment above, for an automorphism."""
     n, order = quotient.degree, quotient.order
     if not evaluated:
-        index = np.arange(n, dtype=np.int64) * multiplier % order
+        index = _product(np.arange(n, dtype=np.int64), multiplier, order)
     else:
-        exponents = point_exponents(quotient)
-        index = _places(quotient, exponents)[exponents * multiplier % order]
+        moved = _product(point_exponents(quotient), multiplier, order)
+        index = bit_reversal(n)[quotient.reversed_nodes(moved)]
     index.setflags(write=False)
     return index
 
 
 @lru_cache(maxsize=64)
 def monomial_index(quotient: Quotient, exponent: int) -> NDArray[np.int64]:
-    """Return the array of k, by j, of the product of coefficients with X^exponent."""
+    """Return the array whose entry j is k (see below) for the product of coefficients with X^exponent.
+
+    Coefficient j of the product is coefficient k of the row; k >= n stands for the negative of k - n.
+    """
     index = (np.arange(quotient.degree, dtype=np.int64) - exponent) % quotient.order
     index.setflags(write=False)
     return index

@@ -1,4 +1,4 @@
-"""Products of polynomials without a complete transform: through auxiliary primes, or an FFT, exactly."""
+"""Exact products of polynomials for rings without a complete transform: by auxiliary primes or by FFT."""
 
 from __future__ import annotations
 
@@ -26,77 +26,79 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# Auxiliary primes stay below 2^50: within reach of the 52-bit multipliers of CPUs and the FP64 units of GPUs.
+# Auxiliary primes are below 2^50, within reach of the 52-bit multipliers of CPUs and the FP64 units of GPUs.
 AUXILIARY_BITS = 50
 
-MAX_DIGITS = 8  # of an operand of a product by FFT
-# The twiddles of an FFT are rounded from a format with more bits (_core/plans/fft.py).
+MAX_DIGITS = 8  # the most digits of a residue in a product by FFT
+# Whether longdouble has enough bits to compute twiddles in it before they are rounded (_core/plans/fft.py).
 LONG_DOUBLE = np.finfo(np.longdouble).nmant >= 63
-LEAST_LENGTH = 32  # real numbers of an FFT at least, so that kernels find whole vectors and tiles
-_LONG = 1 << 16  # complex roots of unity; this many take about 10 ms, and show their progress
-_MOST_BITS, _MOST_TERMS = 30, 1 << 20  # of a digit in a kernel; of products in a sum
+LEAST_LENGTH = 32  # the least real numbers of an FFT, so that kernels can work on whole vectors and tiles
+_LONG = 1 << 16  # complex roots of unity; to compute this many takes about 10 ms and reports progress
+_MOST_BITS, _MOST_TERMS = 30, 1 << 20  # the most bits of a digit and the most products in a sum, in a kernel
 
 
 @dataclass(frozen=True, eq=False)
 class AuxiliaryPlan:
-    """An exact product for any moduli: over the integers, by enough auxiliary primes, then reduced."""
+    """A product for any moduli, computed exactly over the integers by auxiliary primes, then reduced."""
 
     basis: Basis
     quotient: Quotient
-    transform: NttPlan  # over the auxiliary primes
+    transform: NttPlan  # modulo the auxiliary primes
     handles: Handles = field(default_factory=dict, repr=False)
 
     @cached_property
     def degree(self) -> int:
-        """Coefficients of a row."""
+        """Return the number of coefficients of a row."""
         return self.quotient.degree
 
 
 @dataclass(frozen=True, eq=False)
 class FftPlan:
-    """Exact products for moduli up to 2^64: over the integers, by transforms in doubles, then reduced.
+    """Products for moduli up to 2^64, computed exactly over the integers by FFTs in doubles, then reduced.
 
-    Centred residues are split into balanced digits. A row of digits becomes length / 2 complex numbers,
-    x_j + i x_(j + length/2), and is multiplied modulo X^(length/2) - i. Products of digits i and j are summed
-    by their weight, 2^(width (i + j)), and rounded. Rounding gives the exact sum, since the error of a
-    coefficient is at most error_bound, which is below 1/2 (docs/math.md, "Products by FFT").
+    Centred residues are split into balanced digits. A row of digits x_j becomes length / 2 complex numbers,
+    x_j + I * x_(j + length/2) with I^2 = -1, and is multiplied modulo X^(length/2) - I. A product of digit i
+    and digit j has the weight 2^(width * (i + j)). Products of the same weight are summed and rounded. The
+    rounded sum is exact, because the error of a coefficient is at most error_bound, which is below 1/2
+    (docs/math.md, "Products by FFT").
     """
 
     basis: Basis
     quotient: Quotient
-    length: int  # real numbers of a transform: the degree, or enough for the linear product
+    length: int  # real numbers of a transform: the degree, or enough for a product that is not reduced
     digits: int
     error_bound: float
     handles: Handles = field(default_factory=dict, repr=False, kw_only=True)
 
     @cached_property
     def degree(self) -> int:
-        """Coefficients of a row."""
+        """Return the number of coefficients of a row."""
         return self.quotient.degree
 
     @property
     def width(self) -> int:
-        """Bits of a digit."""
+        """The number of bits of a digit."""
         return digit_width(self.basis.moduli, self.digits)
 
     @property
     def bytes(self) -> int:
-        """Bytes of the table, and of a core's scratch memory for a product."""
+        """The bytes of the table, plus those of the scratch memory that one core uses for a product."""
         return (16 * self.digits + 16) * self.length
 
     @property
     def points(self) -> int:
-        """Complex numbers of a transform."""
+        """The number of complex numbers of a transform."""
         return self.length // 2
 
     @cached_property
     def twiddles(self) -> NDArray[np.complex128]:
-        """w by node of the tree of factors of X^points - i (see unit_roots); entry 0 is 1."""
+        """Return the twiddle of each node of the tree of factors of X^points - I, I^2 = -1; entry 0 is 1."""
         with Work(1, "roots of unity of {} points", self.points, when=self.points >= _LONG):
-            turns = np.array([0, 1], np.int64)  # of node 1: w = exp(i pi / 4), an eighth of a turn
+            # Angles of twiddles, in units of a turn / (4 len(turns)). Node 1 has exp(I pi / 4): an eighth.
+            turns = np.array([0, 1], np.int64)
             while len(turns) < max(self.points, 2):
-                # The constants of a node's children are its twiddle and minus that; their square roots are
-                # the children's twiddles.
+                # The constants of a node's children are w and -w, with w the twiddle of the node. The
+                # children's twiddles are the square roots of these constants.
                 below = turns[len(turns) // 2 :]
                 children = np.stack([below, below + 4 * len(turns) // 2], axis=-1).ravel()
                 turns = np.concatenate([2 * turns, children])
@@ -106,19 +108,19 @@ class FftPlan:
 
 
 class FftProductPlan(FftPlan):
-    """A product of two polynomials, both of `digits` digits."""
+    """A product of two polynomials, both split into `digits` digits."""
 
     @property
     def sums(self) -> int:
-        """The number of sums of products of digits that do not vanish modulo q."""
+        """The number of sums of products of digits, without those whose weight is a multiple of q."""
         return self.split(self.digits)[1]
 
     def split(self, digits: int) -> tuple[int, int]:
-        """Return the width of `digits` digits, and the number of sums."""
+        """Return the bits of a digit and the number of sums for a product with `digits` digits."""
         moduli = self.basis.moduli
         width, sums, bits = digit_width(moduli, digits), 2 * digits - 1, residue_bits(moduli)
         if moduli == (1 << bits,):
-            sums = min(sums, -(-bits // width))  # the others are multiples of q = 2^bits
+            sums = min(sums, -(-bits // width))  # the weights of the others are multiples of q = 2^bits
         return width, sums
 
     def work(self, digits: int) -> int:
@@ -128,9 +130,10 @@ class FftProductPlan(FftPlan):
 
 @dataclass(frozen=True, eq=False)
 class FftSumPlan(FftPlan):
-    """Sums of `terms` products of a small polynomial with any other; only the others are split into digits.
+    """Sums of `terms` products, each of a small polynomial with any other polynomial.
 
-    No coefficient of a small polynomial exceeds 2^(bits - 1) in size.
+    The coefficients of small polynomials are at most 2^(bits - 1) in absolute value. So only the other
+    polynomials are split into digits.
     """
 
     terms: int
@@ -138,7 +141,7 @@ class FftSumPlan(FftPlan):
 
     @property
     def sums(self) -> int:
-        """Sums of products: as many as digits."""
+        """The number of sums of products, one for each digit."""
         return self.digits
 
 
@@ -146,50 +149,51 @@ Plan = NttPlan | AuxiliaryPlan | FftProductPlan
 
 
 def residue_bits(moduli: tuple[int, ...]) -> int:
-    """Return a b for which centred residues are at most 2^(b - 1) in size.
+    """Return a number b so that centred residues are at most 2^(b - 1) in absolute value.
 
-    It is the least one, or one more if the largest modulus is 2^k + 1 with k >= 1.
+    It is the least such number, or one more if the largest modulus is 2^k + 1 with k >= 1.
     """
     return max(max(moduli) - 1, 1).bit_length()
 
 
 def digit_width(moduli: tuple[int, ...], digits: int) -> int:
-    """Return the bits of each of `digits` digits of centred residues."""
+    """Return the number of bits of each digit if centred residues are split into `digits` digits."""
     return max(2, -(-residue_bits(moduli) // digits))
 
 
 class AuxiliarySize(NamedTuple):
-    """Points of the auxiliary transform, and how many primes suffice."""
+    """The number of points of the auxiliary transform, and the number of primes that suffice."""
 
     points: int
     primes: int
 
 
 def auxiliary_size(quotient: Quotient, moduli: tuple[int, ...]) -> AuxiliarySize:
-    """Return the points of the least auxiliary transform, and the fewest primes that are sure to suffice.
+    """Return the size of the least auxiliary transform, and the fewest primes that are sure to suffice.
 
-    The product of the primes exceeds 2 n (q/2)^2 for each q: a coefficient of the product of two centred
-    operands, |x| <= q/2, is at most n (q/2)^2 in size (docs/math.md).
+    The coefficients of centred operands are at most q/2 in absolute value, so those of the product are at
+    most n * (q/2)^2. The product of the primes exceeds twice that for each modulus q (docs/math.md).
     """
     n = quotient.degree
     points = n if quotient.is_binomial and n & (n - 1) == 0 else 1 << (2 * n - 2).bit_length()
     bound = n * max(moduli) ** 2 // 2 + 1
-    return AuxiliarySize(points, -(-bound.bit_length() // (AUXILIARY_BITS - 1)))  # each exceeds 2^(bits - 1)
+    # Each prime exceeds 2^(AUXILIARY_BITS - 1).
+    return AuxiliarySize(points, -(-bound.bit_length() // (AUXILIARY_BITS - 1)))
 
 
 def auxiliary_bytes(quotient: Quotient, moduli: tuple[int, ...]) -> int:
-    """Bytes that products take: twiddles, constants of the mixed-radix digits, residues of two operands."""
+    """Return the bytes of twiddles, constants for mixed-radix digits, and residues of two operands."""
     points, count = auxiliary_size(quotient, moduli)
     return (4 + 2) * 8 * points * count + 16 * count * count
 
 
 def plan_auxiliary(quotient: Quotient, moduli: tuple[int, ...]) -> AuxiliaryPlan:
-    """Return the plan of an exact product in the ring of any moduli and any degree."""
+    """Return the plan of exact products by auxiliary primes, for any moduli and any degree."""
 
     def build() -> AuxiliaryPlan:
         n = quotient.degree
         points, count = auxiliary_size(quotient, moduli)
-        # A linear product is folded afterwards.
+        # If `points` is not n, the product is computed modulo X^points - 1 and reduced afterwards.
         own = quotient if points == n else Quotient("cyclic", points)
         check_memory(auxiliary_bytes(quotient, moduli), n, moduli)
         primes = tuple(ntt_primes(points, bits=AUXILIARY_BITS, count=count, kind=own.kind))
@@ -208,26 +212,33 @@ def fft_error_bound(n: int, points: int, digits: int, width: int) -> Fraction:
 
 
 def sum_error_bound(n: int, points: int, terms: int, left: int, right: int) -> Fraction:
-    """Return the same bound for `terms` products of digits of `left` and of `right` bits (equation 6a)."""
+    """Return a bound on the error of each coefficient of a sum of `terms` products of polynomials.
+
+    One factor has digits of `left` bits, the other has digits of `right` bits.
+    Source: docs/math.md, equation 6a.
+    """
     from fractions import Fraction  # here, so that importing polygpu stays fast: it imports decimal
 
     u = Fraction(1, 1 << 53)
     stages = points.bit_length() - 1
-    size = Fraction(terms * n << left + right, 4)  # of all products: terms n 2^(left - 1) 2^(right - 1)
+    size = Fraction(terms * n << left + right, 4)  # the largest sum: terms n 2^(left - 1) 2^(right - 1)
     return size * (stage_growth() ** (3 * stages) * (1 + 3 * terms * u) - 1)
 
 
 def stage_growth() -> Fraction:
-    """1 + eps: how much a stage of a transform may lengthen a vector of errors, over what it does exactly."""
+    """Return 1 + eps, where eps bounds the relative error that rounding adds in one stage of a transform.
+
+    Source: docs/math.md, "Products by FFT".
+    """
     from fractions import Fraction
 
     return 1 + Fraction(17, 4) / (1 << 53)
 
 
 def fft_length(quotient: Quotient) -> int:
-    """Real numbers of a transform: the degree itself, or enough for the linear product.
+    """Return the length of a transform modulo X^length + 1, in real numbers.
 
-    The transform is one modulo X^length + 1.
+    It is the degree itself, or enough to hold a product that is not reduced.
     """
     n = quotient.degree
     whole = n & (n - 1) == 0 and quotient.kind == "negacyclic" and n >= LEAST_LENGTH
@@ -235,22 +246,22 @@ def fft_length(quotient: Quotient) -> int:
 
 
 def coarsest_fft(quotient: Quotient, moduli: tuple[int, ...]) -> FftProductPlan:
-    """Return the plan of plan_fft, whatever memory there is.
+    """Return the plan of plan_fft without a check of memory.
 
     Raises:
-        PrecisionError: n is so large that even the shortest digits are not proven exact, or NumPy has no
-            extended precision here.
-        ParameterError: a modulus above 2^64.
+        PrecisionError: n is so large that even products of the shortest digits are not proven exact, or NumPy
+            has no extended precision on this machine.
+        ParameterError: a modulus is above 2^64.
     """
     if basis_of(moduli).wide:
         raise ParameterError(
-            f"q = {shown(moduli[0])} is above 2**64, where there is no product by FFT; "
-            "auxiliary primes serve it: leave 'fft' out"
+            f"q={shown(moduli[0])} is above 2**64, so there is no product by FFT. Use product='auto', which "
+            "multiplies through auxiliary primes."
         )
     if not LONG_DOUBLE:
         raise PrecisionError(
-            "NumPy's longdouble has no more digits than a double here: no table of a product by FFT is close "
-            "enough; auxiliary primes are exact: leave 'fft' out"
+            "A product by FFT needs a NumPy longdouble with more digits than a double, and this machine has "
+            "none. Use product='auto', which multiplies through auxiliary primes."
         )
     n, length = quotient.degree, fft_length(quotient)
     for digits in range(1, MAX_DIGITS + 1):
@@ -259,20 +270,18 @@ def coarsest_fft(quotient: Quotient, moduli: tuple[int, ...]) -> FftProductPlan:
         if 2 * bound < 1:
             return FftProductPlan(basis_of(moduli), quotient, length, digits, float(bound))
     raise PrecisionError(
-        f"n = {n} with moduli of {residue_bits(moduli)} bits: a product by FFT with {digits} digits of "
-        f"{width} bits may be wrong by {float(bound):.2g}, which must be below 1/2; auxiliary primes are "
-        "exact: leave 'fft' out"
+        f"A product by FFT for n={n} and moduli of {residue_bits(moduli)} bits, with {digits} digits of "
+        f"{width} bits, may be wrong by {float(bound):.2g}. The error must be below 1/2. Use product='auto', "
+        "which is exact."
     )
 
 
 def plan_fft(quotient: Quotient, moduli: tuple[int, ...]) -> FftProductPlan:
-    """Return the plan of an exact product by transforms in doubles.
-
-    It has the fewest digits that are proven exact.
+    """Return the plan of exact products by FFT, with as few digits as a proof of exactness allows.
 
     Raises:
-        PrecisionError, ParameterError: there is none.
-        TablesTooLarge: its table does not fit in memory.
+        PrecisionError, ParameterError: there is no such plan; see coarsest_fft.
+        TablesTooLarge: the table of the plan does not fit in memory.
     """
 
     def build() -> FftProductPlan:
@@ -284,10 +293,10 @@ def plan_fft(quotient: Quotient, moduli: tuple[int, ...]) -> FftProductPlan:
 
 
 def plan_fft_sums(quotient: Quotient, q: int, terms: int, bits: int) -> FftSumPlan | None:
-    """Return the plan of exact sums of products with polynomials of `bits` bits, or None without a proof.
+    """Return the plan of exact sums of products with small polynomials, or None if exactness is not proven.
 
-    It splits the other factors into the fewest digits for which it is proven (docs/math.md, "Products by
-    FFT").
+    See FftSumPlan for terms and bits. The other factors are split into as few digits as the proof allows
+    (docs/math.md, "Products by FFT").
     """
     n, length = quotient.degree, fft_length(quotient)
     found = _digits_of_sums(n, length, q, terms, bits)
@@ -304,7 +313,7 @@ def plan_fft_sums(quotient: Quotient, q: int, terms: int, bits: int) -> FftSumPl
 
 @lru_cache(maxsize=64)
 def _digits_of_sums(n: int, length: int, q: int, terms: int, bits: int) -> tuple[int, float] | None:
-    """Return the number of digits and the error bound, or None if no number is proven exact."""
+    """Return the number of digits and the error bound, or None if no number of digits is proven exact."""
     if not 1 <= terms <= _MOST_TERMS or bits > _MOST_BITS:
         return None
     total = residue_bits((q,))

@@ -1,4 +1,4 @@
-"""Conversions between bases of moduli: the constants by which residues follow from other residues."""
+"""Basis conversion: the constants by which residues modulo other moduli are computed from given residues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Estimate = Literal["nearest", "floor", "counted", "none"]
 
 
 def runs_of(places: Iterable[int]) -> list[tuple[int, int]]:
-    """Return runs of neighbours among ascending places, each as (first, how many)."""
+    """Return the runs of consecutive numbers among ascending numbers, each as (first, length)."""
     runs = []
     for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
         members = [place for _, place in run]
@@ -27,28 +27,32 @@ def runs_of(places: Iterable[int]) -> list[tuple[int, int]]:
 
 
 class Residues(NamedTuple):
-    """Rows of residues in an array (*batch, total, n)."""
+    """Some rows of residues in an array (*batch, total, n)."""
 
-    moduli: tuple[int, ...]  # of each row
-    at: tuple[int, ...]  # where each row lies on the limb axis
+    moduli: tuple[int, ...]  # of these rows
+    at: tuple[int, ...]  # their indices on the limb axis
     total: int  # length of the limb axis
 
 
 @dataclass(frozen=True, eq=False)
 class Conversion:
-    """Rows `target` of residues that follow from rows `source`, coefficient by coefficient.
+    """The computation of rows `target` of residues from rows `source`, coefficient by coefficient.
 
-    Let Q be the product of the k moduli q_i of the source, and x the number in [0, Q) that the residues hold.
-    The value v is, by `rounding` and `exact`:
+    Let Q be the product of the k moduli q_i of the source, and x the number in [0, Q) with residues x_i. A
+    value v, equal to x modulo Q, is chosen by `rounding` (nearest or floor) and `exact` (exact or fast):
 
-        nearest, exact   x, centred: in [-Q/2, Q/2)
-        floor, exact     x
-        nearest, fast    sum of y_i Q/q_i, y_i = x (Q/q_i)^-1 mod q_i centred: x + uQ, |u| <= floor(k/2)
-        floor, fast      the same with y_i in [0, q_i): x + uQ, 0 <= u < k
+        nearest, exact   v = x centred, in [-Q/2, Q/2)
+        floor, exact     v = x
+        nearest, fast    v = sum of y_i * Q/q_i with y_i = x_i * (Q/q_i)^-1 mod q_i in [-q_i/2, q_i/2). It is
+                         x centred, plus u * Q with |u| <= floor(k/2).
+        floor, fast      the same sum with y_i in [0, q_i). It is x + u * Q with 0 <= u < k.
 
-    Row j of the target is  T(multiplier_j w (+ what is there)) + own_j x_j  mod s_j. There w is v, or with a
-    `factor` t and a divisor D the scaled value floor((2 t v + D) / (2 D)); T is the transform, if there is
-    one; x_j is a row of an array `own`.
+    If there are `divisors`, with product D, then w = floor((2 * t * v + D) / (2 * D)) with t = `factor`; this
+    w is t * v / D, rounded. Otherwise w = v. Row j of the target, modulo its modulus s_j, becomes
+
+        T(multipliers[j] * w + (old content of the row, if `accumulate`)) + own_factors[j] * (row j of `own`)
+
+    where T is the transform, or the identity if `transform` is None. The last term needs an array `own`.
     Source: Halevi, Polyakov, Shoup 2018/117; docs/math.md, "Conversion between bases".
     """
 
@@ -58,17 +62,17 @@ class Conversion:
     rounding: Literal["nearest", "floor"] = "nearest"
     exact: bool = True
     factor: int = 1
-    divisors: tuple[int, ...] = ()  # indices of the source's rows whose moduli are the factors of D
+    divisors: tuple[int, ...] = ()  # indices of those rows of the source whose moduli have the product D
     accumulate: bool = False
-    transform: NttPlan | None = None  # of each row of the target
-    own: Residues | None = None  # one row for each row of the target
+    transform: NttPlan | None = None  # its limbs are the rows of the target
+    own: Residues | None = None  # has one row for each row of the target
     own_factors: tuple[int, ...] = ()
     handles: Handles = field(default_factory=dict, repr=False)
 
     def steps(self) -> tuple[Conversion, Conversion | None]:
-        """Return the conversion up to its transform, and the sum with the own rows after it.
+        """Return the conversion before the transform, and the one after it that adds the rows of `own`.
 
-        The second is None if the conversion has no transform or no own rows.
+        The second is None if the conversion has no transform or no `own`.
         """
         if self.transform is None:
             return self, None
@@ -88,26 +92,29 @@ class Conversion:
 
     @cached_property
     def modulus(self) -> int:
-        """Q."""
+        """Return Q, the product of the moduli of the source."""
         return prod(self.source.moduli)
 
     @cached_property
     def divisor(self) -> int:
-        """D."""
+        """Return D, the product of the moduli with indices `divisors`."""
         return prod(self.source.moduli[i] for i in self.divisors)
 
-    # ---- the same as a small product of matrices ----
+    # ---- the conversion as a small product of matrices ----
     #
-    # y_i = x_i (Q/q_i)^-1 mod q_i, and v = sum of y_i Q/q_i, less c Q. Times t / D, with E = Q/D, that is the
-    # sum of y_i t E/q_i, less c t E. In the rows of D, y_i t E/q_i = y_i floor(t E/q_i) + y_i r_i/q_i with
-    # r_i = t E mod q_i. The whole parts of the last terms are added; `fraction` says how the sum of their
-    # remainders is rounded to the nearest integer.
+    # With y_i = x_i * (Q/q_i)^-1 mod q_i in [0, q_i), v is the sum of y_i * Q/q_i minus c * Q, for an integer
+    # c. So with E = Q/D, t * v / D is the sum of y_i * t * E/q_i minus c * t * E. If q_i does not divide D, t
+    # * E/q_i is an integer. If q_i divides D, y_i * t * E/q_i = y_i * floor(t * E/q_i) + y_i * r_i/q_i with
+    # r_i = t * E mod q_i. The terms y_i * r_i/q_i are split into whole parts, which are added, and fractions
+    # below 1, whose sum is rounded to the nearest integer. `estimate` says how c is found, and `fraction` how
+    # that sum is rounded.
 
     @cached_property
     def estimate(self) -> Estimate:
-        """How c is found: "nearest" and "floor" round the sum of y_i / q_i, "counted" counts y_i >= q_i / 2.
+        """Return how c is found.
 
-        "none": c is 0.
+        "nearest": c is the sum of y_i / q_i, rounded to the nearest integer. "floor": c is this sum, rounded
+        down. "counted": c is the number of i with y_i >= q_i / 2. "none": c is 0.
         """
         if not self.source.moduli:
             return "none"
@@ -117,31 +124,35 @@ class Conversion:
 
     @property
     def fraction(self) -> Estimate:
-        """How the sum of the remainders of the rows of D is rounded; "none" without D."""
+        """How the sum of the fractions for the moduli of D is rounded, in the words of `estimate`.
+
+        It is "none" if `divisors` is empty.
+        """
         return "none" if not self.scales else "nearest" if len(self.divisors) > 1 else "counted"
 
     @cached_property
     def inverses(self) -> tuple[int, ...]:
-        """(Q/q_i)^-1 mod q_i."""
+        """Return (Q/q_i)^-1 mod q_i for each row of the source."""
         return tuple(pow(self.modulus // q, -1, q) for q in self.source.moduli)
 
     @cached_property
     def remainders(self) -> tuple[int, ...]:
-        """r_i, of the rows of D."""
+        """Return r_i (see the comment above) for each modulus q_i that divides D."""
         times = self.factor * (self.modulus // self.divisor)
         return tuple(times % self.source.moduli[i] for i in self.divisors)
 
     @cached_property
     def table(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Return the factors of the terms in each row of the target, (target, terms).
+        """Return the factors (target rows, terms). A row of the target is the sum of terms times its factors.
 
-        The terms are y_i of each row of the source; c, unless it is always 0; if the value is scaled, the
-        sum of the low 16 bits of the whole parts and of the fraction, and the sum of the other bits, in units
-        of 2^16; the target's row, if it accumulates; the own row, if there is one.
+        The terms are, in this order: y_i for each row of the source; c, unless it is always 0; two sums, if
+        the value is scaled; the old row of the target, if `accumulate`; the row of `own`, if there is one.
+        The first of the two sums has the low 16 bits of the whole parts and the rounded sum of the fractions.
+        The second has the other bits of the whole parts, in units of 2^16.
         """
         times = (
             self.factor * (self.modulus // self.divisor) if self.scales else self.modulus
-        )  # the factor of c; divided by q_i, that of y_i
+        )  # without the row's multiplier, c has the factor -times, and y_i has floor(times / q_i)
         rows = []
         for j, (s, multiplier) in enumerate(zip(self.target.moduli, self.multipliers, strict=True)):
             row = [multiplier * (times // q) for q in self.source.moduli]
@@ -157,13 +168,13 @@ class Conversion:
 
     @cached_property
     def numbers(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Constants that decide c exactly where doubles cannot: see _numbers."""
+        """Return the constants that decide c exactly if an estimate in doubles cannot; see _numbers."""
         wanted = self.estimate in ("nearest", "floor")
         return _numbers(self.source.moduli if wanted else ())
 
     @cached_property
     def fraction_numbers(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Return the same constants for the fraction, of the rows of D."""
+        """Return the constants that decide how the sum of the fractions is rounded; see _numbers."""
         wanted = self.fraction == "nearest"
         return _numbers(tuple(self.source.moduli[i] for i in self.divisors) if wanted else ())
 
@@ -171,15 +182,18 @@ class Conversion:
 def multiples(
     own: Residues, factors: tuple[int, ...], target: Residues, accumulate: bool = False
 ) -> Conversion:
-    """Return the conversion of own rows, times these factors, to rows of the target, or onto them."""
+    """Return the conversion that writes rows of `own`, times these factors, to rows of the target.
+
+    accumulate: whether the products are added to the old content of the target.
+    """
     nothing, zeros = Residues((), (), 0), (0,) * len(target.moduli)
     return Conversion(nothing, target, zeros, accumulate=accumulate, own=own, own_factors=factors)
 
 
 def _numbers(moduli: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return the product P of k moduli and each P/q_i, (1 + k, words).
+    """Return the product P of k moduli, then each P/q_i, in words with the lowest first, (1 + k, words).
 
-    There are as many words as 2 k P takes with a bit for its sign.
+    There are enough 64-bit words for 2 * k * P and a sign.
     """
     whole = prod(moduli)
     count = (2 * len(moduli) * whole).bit_length() // 64 + 1 if moduli else 0

@@ -1,7 +1,7 @@
-"""Distributions of small integers: how many bytes of stream a coefficient takes, and which integer they give.
+"""Distributions of small integers: how bytes of a random stream become the coefficients of a polynomial.
 
 All tables are computed with integers, so they are the same on every machine. docs/math.md, "Small random
-elements", has the distances from the ideal distributions and their proofs.
+elements", has bounds on the distances from the ideal distributions, with proofs.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ Shape = Literal["ternary", "sparse", "binomial", "gaussian", "tuniform"]
 
 SIGMA_MIN, SIGMA_MAX = 0.5, 1 << 20
 ETA_MAX, B_MAX = 32, 62
-_ONE_DRAW, _TWO_DRAWS = 16, 1024  # the largest sigma that takes one word of stream, or two
-_TOP = 1 << 63  # a word of stream gives a sign and a number below this
-_PRECISION = 256  # bits after the binary point while a table is computed
+_ONE_DRAW, _TWO_DRAWS = 16, 1024  # the largest sigma for which one 64-bit word is drawn, or two
+_TOP = 1 << 63  # each 64-bit word of the stream gives a sign and a number below this
+_PRECISION = 256  # bits after the binary point during the computation of a table
 _NEGLIGIBLE = 1 << (_PRECISION - 128)
 
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """How the bytes of a coefficient become an integer v, |v| <= bound.
+    """The rule by which bytes of a random stream become an integer v, |v| <= bound.
 
-    Coefficient j of polynomial i has the `size` bytes from byte size (i n + j) of the stream on, a
-    little-endian number w:
-      ternary   v = floor(3 w / 2^64) - 1
-      sparse    the `parameter` coefficients of a polynomial with the least (floor(w / 2), j) are
-                1 - 2 (w mod 2), the others 0
-      binomial  the ones among bits 0 to eta - 1 of w less those among bits eta to 2 eta - 1; eta = parameter
-      tuniform  v = floor((u + 1) / 2) - 2^b with u = w mod 2^(b + 2); b = parameter
-      gaussian  v = sum of weights[i] z_i, a term for each word w_i of 64 bits: |z_i| is the number of
-                thresholds that are at most floor(w_i / 2), and z_i < 0 where w_i is odd
+    For coefficient j of polynomial i, the `size` bytes that begin at byte size * (i * n + j) of the stream,
+    where n is the degree, form a little-endian number w. Then:
+      ternary   v = floor(3 w / 2^64) - 1.
+      sparse    v = 1 - 2 (w mod 2) for those `parameter` coefficients of the polynomial that have the least
+                pairs (floor(w / 2), j), and v = 0 for the others.
+      binomial  v = (number of ones among bits 0 ... eta - 1 of w) - (number of ones among bits
+                eta ... 2 eta - 1), with eta = parameter.
+      tuniform  v = floor((u + 1) / 2) - 2^b with u = w mod 2^(b + 2) and b = parameter.
+      gaussian  v = sum of weights[i] * z_i, with a term for each 64-bit word w_i of w. |z_i| is the number of
+                thresholds that are at most floor(w_i / 2), and z_i has a minus sign if w_i is odd.
     """
 
     shape: Shape
@@ -47,7 +48,7 @@ class Sampler:
     bound: int
     weights: tuple[int, ...] = ()
     thresholds: tuple[int, ...] = ()
-    variance: Fraction | None = None  # of one term of a Gaussian
+    variance: Fraction | None = None  # for a Gaussian, the variance of one z_i
     handles: Handles = field(default_factory=dict, repr=False)
 
     @property
@@ -72,32 +73,33 @@ TERNARY = Sampler("ternary", 8, 0, 1)
 
 @lru_cache(maxsize=64)
 def sparse(weight: int) -> Sampler:
-    """Exactly `weight` coefficients are 1 or -1."""
+    """Return the sampler of polynomials in which exactly `weight` coefficients are 1 or -1, the others 0."""
     return Sampler("sparse", 8, weight, 1)
 
 
 @lru_cache(maxsize=64)
 def binomial(eta: int) -> Sampler:
-    """Return the sampler of the difference of two sums of eta bits."""
+    """Return the sampler of the centred binomial distribution: the difference of two sums of eta bits."""
     return Sampler("binomial", _bytes_of(2 * eta), eta, eta)
 
 
 @lru_cache(maxsize=64)
 def tuniform(b: int) -> Sampler:
-    """Uniform on [-2^b, 2^b], except that both ends have half the probability."""
+    """Return the sampler of TUniform: uniform on [-2^b, 2^b], but each end has half the probability."""
     return Sampler("tuniform", _bytes_of(b + 2), b, 1 << b)
 
 
 @lru_cache(maxsize=64)
 def gaussian(sigma: Fraction) -> Sampler:
-    """Return the sampler of the discrete Gaussian.
+    """Return the sampler of the discrete Gaussian with standard deviation sigma.
 
-    A wide one is the sum of narrow ones with weights 1, k or 1, k, l, k l.
+    A wide Gaussian is a sum of two or four narrow ones, with the weights (1, k) or (1, k, l, k * l).
     """
     variance, weights = sigma * sigma, [1]
     draws = 1 if sigma <= _ONE_DRAW else 2 if sigma <= _TWO_DRAWS else 4
     while len(weights) < draws:
-        # The largest k with sigma / (k^2 + 1) >= 8/5, so that the sum of two terms is close to a Gaussian.
+        # The largest k with sigma / (k^2 + 1) >= 8/5. Then the sum of two terms is close to a Gaussian
+        # (docs/math.md, "Small random elements").
         k = isqrt(isqrt(int(variance * 25 / 64)) - 1)
         variance /= k * k + 1
         weights = [w * factor for w in weights for factor in (1, k)]
@@ -108,14 +110,18 @@ def gaussian(sigma: Fraction) -> Sampler:
 
 
 def _bytes_of(bits: int) -> int:
-    """Return the least power of two of bytes that holds `bits` bits."""
+    """Return the number of bytes, a power of two, that hold `bits` bits."""
     return max(1, 1 << (bits - 1).bit_length() >> 3)
 
 
 def cumulative(variance: Fraction) -> tuple[int, ...]:
-    """round(2^63 P(|z| <= j)) for j = 0, 1, ..., of the discrete Gaussian, as far as they are below 2^63."""
+    """Return round(2^63 P(|z| <= j)) for j = 0, 1, ..., as long as it is below 2^63.
+
+    z has the discrete Gaussian distribution: its probabilities are proportional to exp(-z^2 / (2 variance)).
+    """
     step = _exp_minus(1 / (2 * variance))  # exp(-1 / (2 sigma^2))
     square = step * step >> _PRECISION
+    # density: exp(-j^2 / (2 sigma^2)). ratio: the factor from j to j + 1, exp(-(2 j + 1) / (2 sigma^2)).
     density, ratio, sums = 1 << _PRECISION, step, [1 << _PRECISION]
     while True:
         density, ratio = density * ratio >> _PRECISION, ratio * square >> _PRECISION
@@ -127,7 +133,7 @@ def cumulative(variance: Fraction) -> tuple[int, ...]:
 
 
 def _exp_minus(x: Fraction) -> int:
-    """exp(-x) 2^256 for 0 <= x <= 2, off by less than 2^10."""
+    """Return exp(-x) * 2^256 for 0 <= x <= 2, with an error below 2^10."""
     term, total, i = 1 << _PRECISION, 1 << _PRECISION, 0
     while term:
         i += 1

@@ -1,4 +1,4 @@
-"""Key switching: which rows of digits, values and keys belong together."""
+"""Plans of key switching: which rows of digits, values and keys are multiplied with each other."""
 
 from __future__ import annotations
 
@@ -12,43 +12,45 @@ from .rns import Conversion, Residues, multiples, runs_of
 
 @dataclass(frozen=True, eq=False)
 class DigitProduct:
-    """out_c = sum over the digits of digit_j key[j, c] modulo each limb of a transform, evaluated.
+    """The sums of digit_j * key[j, c] over all digits j, for c = 0 and 1, modulo each limb, evaluated.
 
-    A multiple of another value, (*batch, 2, own_total, n), evaluated, may be added to the sums: where a
-    limb's entry of `factors` is not 0, that factor times the limb's own row.
+    The digits of a value are computed from its coefficients by `conversions`, one for each digit, into rows
+    (*batch, digits * limbs, n). Each digit belongs to a group of limbs. Modulo a limb of its group, the digit
+    is the value itself. So this "own" row of the digit is read from the evaluated value, (*batch, own_total,
+    n). If `conversions` is empty, all rows of the digits are given, evaluated.
 
-    Digits follow from a value's coefficients by `conversions`, one for each digit, into rows (*batch, digits
-    * limbs, n). Modulo a limb of its own group a digit is the value itself: that "own" row is read from the
-    evaluated value, (*batch, own_total, n). Without conversions all rows of digits are given evaluated.
-    Modulo the limbs of `inverse`, which are neighbours, the sums are left in coefficients.
+    A multiple of another evaluated value, (*batch, 2, own_total, n), may be added to the sums. If the entry
+    of a limb in `factors` is not 0, that factor times the limb's row of this value is added. Modulo the limbs
+    of `inverse`, which are consecutive, the sums are transformed back to coefficients.
     """
 
-    transform: NttPlan  # of the limbs of digits and result, complete
+    transform: NttPlan  # complete; its limbs are those of the digits and the result
     digits: int
-    key_rows: tuple[int, ...]  # of each limb: its row in a key, (digits or more, 2, key_total, n)
+    key_rows: tuple[int, ...]  # for each limb, the index of its row in a key, (>= digits, 2, key_total, n)
     key_total: int
     conversions: tuple[Conversion, ...] = ()
-    own: dict[int, tuple[int, int]] = field(default_factory=dict)  # by limb: the digit, its row of the value
+    # The key is a limb. The entry is the index of the limb's digit, then of the limb's row in the value.
+    own: dict[int, tuple[int, int]] = field(default_factory=dict)
     own_total: int = 0  # rows of the value
-    factors: tuple[int, ...] = ()  # of each limb, of the value added to the sums; 0 where nothing is added
+    factors: tuple[int, ...] = ()  # for each limb, the factor of the value that is added; 0 adds nothing
     inverse: tuple[int, ...] = ()
     handles: Handles = field(default_factory=dict, repr=False)
 
     @cached_property
     def made_rows(self) -> list[int]:
-        """Return the rows of digits and limbs that are not own rows: conversions make them."""
+        """Return the indices of those rows of the digits that conversions compute: all but the own rows."""
         limbs = len(self.key_rows)
         own = {j * limbs + limb for limb, (j, _) in self.own.items()}
         return [i for i in range(self.digits * limbs) if i not in own]
 
     @cached_property
     def inverse_transform(self) -> NttPlan:
-        """Return the transform of the limbs whose sums are left in coefficients."""
+        """Return the transform of the limbs whose sums are transformed back to coefficients."""
         return part_of(self.transform, self.inverse)
 
     @cached_property
     def runs(self) -> list[tuple[int, NttPlan]]:
-        """Return runs of neighbours among made_rows: the first row, and the transform of the run."""
+        """Return the runs of consecutive rows in made_rows, each as (first row, transform of the rows)."""
         limbs = len(self.key_rows)
         return [
             (first, part_of(self.transform, tuple(i % limbs for i in range(first, first + count))))
@@ -57,16 +59,13 @@ class DigitProduct:
 
     @cached_property
     def adding(self) -> Conversion:
-        """Return the conversion that adds the multiple of another value to the sums."""
+        """Return the conversion that adds the multiple of the other value to the sums."""
         rows = tuple(self.own[i][1] if f else 0 for i, f in enumerate(self.factors))
         return _adding(self.transform, self.factors, rows, self.own_total)
 
     @cached_property
     def own_copy(self) -> Conversion:
-        """Return the conversion that copies rows of the evaluated value to their places.
-
-        The places are among digits and limbs.
-        """
+        """Return the conversion that copies the own rows from the evaluated value to the rows of digits."""
         limbs, moduli = len(self.key_rows), self.transform.basis.moduli
         places = sorted((j * limbs + limb, limb, row) for limb, (j, row) in self.own.items())
         own = tuple(moduli[limb] for _, limb, _ in places)
@@ -77,36 +76,44 @@ class DigitProduct:
 
 @dataclass(frozen=True, eq=False)
 class RotatedSums:
-    """out_g = sum over terms t of weight_(g, t) rho_t(sum_j digit_j key_t[j] + (f more_0, 0)), evaluated.
+    """Weighted sums of rotated ciphertexts after key switching, evaluated.
 
-    rho_t is an automorphism X -> X^g. A term without a key is rho_t(f more_0, f more_1). The factor f depends
-    on the limb: a value of fewer limbs that is multiplied by the product of the others has the factor 0
-    modulo these. Turned keys are rotated themselves; of other keys, which encrypt under the secret after the
-    rotation, only the digits are: rho_t(digit_j) key_t[j].
+    Result r is the sum over terms t of weight_(r, t) * rho_t(sum_j digit_j * key_t[j] + (f * more_0, 0)),
+    where rho_t is an automorphism X -> X^g, `more` is a ciphertext, and f is a factor for each limb. If a
+    term has no key, the term is weight_(r, t) * rho_t(f * more_0, f * more_1). If `more` has fewer limbs than
+    the result and is multiplied by the product P of the additional moduli, f is P, which is 0 modulo the
+    additional limbs.
+
+    If `is_turned`, rho_t is applied after the key switch, as written above. If not, key_t is a key for the
+    rotated secret, so the digits and `more` are rotated but the keys are not. The term is then weight_(r, t)
+    * (sum_j rho_t(digit_j) * key_t[j] + rho_t(f * more_0, 0)).
     """
 
-    products: tuple[DigitProduct | None, ...]  # of each term; None for a term without a key
-    transform: NttPlan  # of the limbs of digits and result, complete
-    factors: tuple[int, ...]  # of each limb, of its row of `more`
-    more_rows: tuple[int, ...]  # of each limb: its row of `more`; any one where the factor is 0
+    products: tuple[DigitProduct | None, ...]  # one for each term; None if the term has no key
+    transform: NttPlan  # complete; its limbs are those of the digits and the result
+    factors: tuple[int, ...]  # f for each limb
+    more_rows: tuple[int, ...]  # for each limb, the index of its row in `more`; any index if the factor is 0
     more_total: int  # rows of `more`
-    is_turned: bool
-    # For each result and term the number of the weight, or -1 where the result has no such term. Without
-    # weights all other numbers stand for 1.
+    is_turned: bool  # see rotation_keys
+    # For each result and each term, the index of the weight, or -1 if the result does not have this term. If
+    # no weights are given, all of them are 1.
     places: tuple[tuple[int, ...], ...]
-    # Whether each term has digits and `more` of its own, along a first axis. Terms without a key have no
-    # digits there.
+    # Whether the arrays of digits and `more` have a first axis of terms, and so differ from term to term. The
+    # axis of the digits has only the terms with a key.
     is_split: bool = False
     handles: Handles = field(default_factory=dict, repr=False)
 
     @cached_property
     def adding(self) -> Conversion:
-        """Return the conversion that adds f times `more`."""
+        """Return the conversion that adds f times `more` to the sums."""
         return _adding(self.transform, self.factors, self.more_rows, self.more_total)
 
 
 def _adding(transform: NttPlan, factors: tuple[int, ...], rows: tuple[int, ...], total: int) -> Conversion:
-    """Return the conversion that adds multiples of rows of another value, of `total` rows, to limbs."""
+    """Return the conversion that adds a factor times a row of another value to each limb.
+
+    factors, rows: for each limb. A limb with factor 0 is left out. total: number of rows of the other value.
+    """
     limbs, moduli = tuple(i for i, f in enumerate(factors) if f), transform.basis.moduli
     chosen = tuple(moduli[i] for i in limbs)
     target = Residues(chosen, limbs, len(moduli))

@@ -1,4 +1,4 @@
-"""Products of digits with ciphertexts modulo 2^32 and 2^64 in doubles: fast, with a stated error."""
+"""Products of digits with ciphertexts modulo 2^32 or 2^64 by FFT in doubles: fast, with a known error."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-MOST_BITS = 31  # of a digit
-_ROWS = 256  # of polynomials that are transformed in extended precision at once
-# The mean square of a rounding error, in units of 2^-53 of the rounded number, if numbers are spread over
-# several octaves: the mean of 4^-x for x in [0, 1), over 3.
+MOST_BITS = 31  # the most bits of a digit
+_ROWS = 256  # the number of polynomials that are transformed in extended precision at a time
+# The mean square of the relative rounding error of a double, in units of (2^-53)^2, for numbers that are
+# spread over several powers of two. It is 1/3 of the mean of 4^-x for x in [0, 1).
 _ROUNDING = 0.1803
 
 
 class ProductError(NamedTuple):
-    """The rounding error of a coefficient of one product: its largest size, and its standard deviation.
+    """The rounding error of a coefficient of a product: a bound, and its standard deviation.
 
-    Both count residues. `std` holds for uniform digits and ciphertexts.
+    Both are differences of residues modulo q. `std` assumes uniformly distributed digits and ciphertexts.
     """
 
     bound: float
@@ -43,10 +43,10 @@ class ProductError(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TorusPlan(FftPlan):
-    """Sums of `terms` products of digits with residues modulo q = 2^32 or 2^64, by one transform for each.
+    """Sums of `terms` products of digits with residues modulo q = 2^32 or 2^64, by one FFT for each operand.
 
-    The residues are transformed with more digits than a double has. The sums are rounded to multiples of
-    `unit` (docs/math.md, "Products in doubles").
+    The FFT of the residues is computed in extended precision, then rounded to doubles. The sums are rounded
+    to multiples of `unit` (docs/math.md, "Products in doubles").
     """
 
     terms: int
@@ -55,27 +55,33 @@ class TorusPlan(FftPlan):
 
     @property
     def sums(self) -> int:
-        """Sums of products: one."""
+        """The number of sums of products, which is 1, because residues are not split into digits."""
         return 1
 
     @property
     def modulus_bits(self) -> int:
-        """32 or 64."""
+        """The bits of the modulus, 32 or 64."""
         return self.basis.moduli[0].bit_length() - 1
 
     @property
     def unit(self) -> int:
-        """What sums are rounded to: 2^32 modulo 2^64 for digits of less than 32 bits together, else 1."""
+        """The number to multiples of which sums are rounded.
+
+        It is 2^32 if q = 2^64 and the digits have less than 32 bits together, else 1.
+        """
         return 1 << 32 if self.modulus_bits == 64 and self.bits * self.levels < 32 else 1
 
     @cached_property
     def error(self) -> ProductError:
-        """Return the error of a product, 0 if it is exact."""
+        """Return the error of a product, which is 0 if the product is exact."""
         return self._error(False)
 
     @cached_property
     def combined_error(self) -> ProductError:
-        """Return the same of a product with combined residues, which are transformed in doubles."""
+        """Return the error of a product with a sum of keys, which is rounded and transformed in doubles.
+
+        Such sums occur in blind rotations with keys for groups of bits.
+        """
         return self._error(True)
 
     def _error(self, is_combined: bool) -> ProductError:
@@ -91,7 +97,7 @@ class TorusPlan(FftPlan):
         )
         if unit > 1 or std > 4:
             rounded = sqrt(std**2 + unit**2 / 12)
-        else:  # both products are integers: they differ by at least k where the error exceeds k - 1/2
+        else:  # the rounded error is an integer, of size at least k if the error before exceeds k - 1/2
             rounded = sqrt(sum((2 * k - 1) * erfc((k - 0.5) / std / sqrt(2)) for k in range(1, 40)))
         return ProductError(float(bound + Fraction(unit, 2)), rounded)
 
@@ -101,9 +107,9 @@ class TorusPlan(FftPlan):
         return unit_roots(np.arange(4 * self.points, dtype=np.int64), 4 * self.points)
 
     def spectra(self, residues: NDArray[np.unsignedinteger]) -> NDArray[np.complex128]:
-        """Return the spectra (*batch, points) of polynomials (*batch, n), in the order of the tree's leaves.
+        """Return the FFTs (*batch, points) of polynomials (*batch, n), in the order of the tree's leaves.
 
-        They are computed in extended precision and rounded once.
+        They are computed in extended precision, and then rounded to doubles.
         """
         points, batch = self.points, residues.shape[:-1]
         twist = unit_roots(np.arange(points, dtype=np.int64), 4 * points, np.clongdouble)
@@ -126,28 +132,31 @@ def torus_error_bound(
 ) -> Fraction:
     """Return a bound on the error of a coefficient before it is rounded (docs/math.md, equation 6b).
 
-    is_combined: residues are rounded to doubles, and transformed as digits are.
+    is_combined: whether the residues are rounded to doubles before their FFT, as for `combined_error`.
     """
     from fractions import Fraction  # here, so that importing polygpu stays fast: it imports decimal
 
     u, stages = Fraction(1, 1 << 53), (n // 2).bit_length() - 1
     size = Fraction(terms * n << bits + modulus_bits, 4)
-    # A spectrum is rounded once, after errors of at most a quarter of that; the twist is a product by a
-    # rounded factor.
+    # The FFT of residues has an error of at most u / 4 before it is rounded to doubles, and of u by the
+    # rounding. The twist is a product with a rounded factor: 3.01 u.
     of_spectrum = stage_growth() ** stages * (1 + u) if is_combined else 1 + Fraction(5, 4) * u
     growth = stage_growth() ** (2 * stages) * of_spectrum * (1 + Fraction(301, 100) * u)
     return size * (growth * (1 + 3 * terms * u) - 1)
 
 
 def _relative_variance(stages: int, terms: int, is_combined: bool) -> float:
-    """Return the variance of the error over that of the sum, in units of 2^-106.
+    """Return the variance of the error divided by the variance of the sum, in units of 2^-106.
 
-    A stage takes x and y to s = x + w y and 2 x - s. A part of s is rounded after the first product, where
-    its variance is 3/4 of the final one, and after the second; 2 x - s has the error of s and one more. So a
-    stage adds 3/4 + 1 + 1/2 roundings, and half of that of a rounded twiddle. A sum of t products is rounded
-    2 t times, on the way from 0 to the whole. The twist is a product, which is rounded after either half, by
-    a rounded factor. A spectrum of residues is rounded once, or combined residues are and their transform has
-    its stages. Source: docs/math.md, "Products in doubles".
+    The model counts roundings, each weighted by the variance of the rounded number relative to the final one:
+    - A stage takes x and y to s = x + w * y and 2 * x - s. The real or imaginary part of s is rounded after
+      its first product, at 3/4 of its final variance, and after the second. 2 * x - s has the error of s and
+      one more rounding. So a stage has 3/4 + 1 + 1/2 roundings, and 1/2 for the rounded twiddle w.
+    - A sum of t = `terms` products is rounded 2 t times, while its variance grows from 0 to the final one.
+    - The twist is a product that is rounded after each of its two halves, with a rounded factor.
+    - The FFT of the residues is rounded once. If `is_combined`, the residues are rounded once instead, and
+      their FFT adds the roundings of its stages.
+    Source: docs/math.md, "Products in doubles".
     """
     of_stage, transforms = 0.75 + 1 + 0.5 + 0.5, 3 if is_combined else 2
     return _ROUNDING * (transforms * stages * of_stage + 1 + (terms + 0.5) + 1.5 + 1)
@@ -157,25 +166,30 @@ def plan_torus(quotient: Quotient, q: int, terms: int, bits: int, levels: int) -
     """Return the plan of sums of products in doubles.
 
     Raises:
-        ParameterError: another modulus than 2^32 and 2^64, another ring than X^n + 1 for a power of two, or
-            digits that are too long.
-        PrecisionError: NumPy has no extended precision here.
-        TablesTooLarge: its tables do not fit in memory.
+        ParameterError: the modulus is not 2^32 or 2^64, or the ring is not modulo X^n + 1 with n a power of
+            two of at least LEAST_LENGTH, or `bits` is above MOST_BITS.
+        PrecisionError: NumPy has no extended precision on this machine.
+        TablesTooLarge: the tables of the plan do not fit in memory.
     """
     n = quotient.degree
     if q not in (1 << 32, 1 << 64):
-        raise ParameterError(f"q = {q}: precision='double' serves 2**32 and 2**64; leave it out")
+        raise ParameterError(
+            f"q={q} must be 2**32 or 2**64 for precision='double'. Use precision='exact' for other moduli."
+        )
     if not quotient.is_binomial or quotient.wrap != -1 or n & (n - 1) or n < LEAST_LENGTH:
         raise ParameterError(
-            f"{quotient}: precision='double' needs X**n + 1, n a power of two of at least {LEAST_LENGTH}; "
-            "leave it out"
+            f"The ring is modulo {quotient}, but precision='double' needs X^n + 1 with n a power of two of "
+            f"at least {LEAST_LENGTH}. Use precision='exact' for other rings."
         )
     if bits > MOST_BITS:
-        raise ParameterError(f"bits: {bits}, precision='double' takes at most {MOST_BITS}; leave it out")
+        raise ParameterError(
+            f"bits={bits} must be at most {MOST_BITS} for precision='double'. Use fewer bits, or "
+            "precision='exact'."
+        )
     if not LONG_DOUBLE:
         raise PrecisionError(
-            "NumPy's longdouble has no more digits than a double here, so that no spectrum is exact enough; "
-            "leave precision='double' out"
+            "precision='double' needs a NumPy longdouble with more digits than a double, and this machine "
+            "has none. Use precision='exact'."
         )
 
     def build() -> TorusPlan:

@@ -1,19 +1,22 @@
-"""Private retrieval: a record of a server's database, and the server does not learn which.
+"""Private information retrieval: a client reads a record, and the server does not learn which one.
 
     python -m polygpu.examples.pir serve FILE --record-size 256 [--protocol packed] [--port 8000]
     python -m polygpu.examples.pir get INDEX [--url http://127.0.0.1:8000]
 
-Three protocols have the same server (`Service`) and the same client (`fetch`), which asks for the protocol.
+Three protocols share one HTTP server (`Service`) and one client (`fetch`), which asks the server for its
+protocol:
 
     simple   SimplePIR: the server multiplies a matrix of bytes by the query, and does nothing else. A client
              first fetches a hint of 4096 bytes for each row of the matrix.
-    packed   The same product without a hint: the server packs the result in a few ciphertexts of a ring, with
-             keys that come with the query.
-    folded   Records are polynomials. A query is one ciphertext. The server expands it, multiplies each
-             polynomial by a part of it, and halves the result until the record is left.
+    packed   The same product without a hint: the server packs the result into a few RLWE ciphertexts, with
+             keys that the client sends in each query.
+    folded   The database is a matrix of polynomials, and a query is one ciphertext. The server expands it,
+             multiplies the columns of the matrix by the results, and adds the columns. Then each bit of the
+             row's index, which is encrypted too, selects one half of the rows, until one row is left.
 
-An example, not a product: it is not constant time, nobody has reviewed it, and nothing proves that an answer
-belongs to the database. Lengths and times show how many records a client asks for.
+This is an example, not a product: it is not constant time, nobody has reviewed it, and nothing proves to a
+client that an answer comes from the database. Whoever watches the network sees from lengths and times how
+many records a client asks for.
 """
 
 from . import folded, packed, simple

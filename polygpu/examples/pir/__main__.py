@@ -1,4 +1,4 @@
-"""The command: serve the records of a file, or get one."""
+"""The command-line program: serve the records of a file, or get a record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .service import PROTOCOLS, Service, fetch
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve a file, or get records of a service."""
+    """Serve a file or get a record, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m polygpu.examples.pir", description="Private retrieval.")
     commands = parser.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", help="serve the records of a file until Ctrl-C")

@@ -1,4 +1,4 @@
-"""What the protocols share: bytes as signed numbers, a bound on failures, keys as bytes, a trial."""
+"""Parts that the protocols share: layouts, error bounds, the encoding of keys, and a trial run."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from polygpu.lattice.keys import SwitchKey, expanded
 
 Array = NDArray[Any]
 
-SEED = 32  # bytes of the seed of a mask
+SEED = 32  # bytes of the public seed that a mask is expanded from
 
 
 class Layout(Protocol):
-    """Where the records are, and how likely it is that one is read wrong."""
+    """Places of the records in the database, and the probability that one is read wrong."""
 
     @property
     def size(self) -> int:
-        """Bytes of a record."""
+        """Length of a record in bytes."""
 
     @property
     def count(self) -> int:
@@ -33,24 +33,27 @@ class Layout(Protocol):
 
     @property
     def failure(self) -> float:
-        """Log2 of a bound on the probability that a record is wrong."""
+        """Log2 of a bound on the probability that a record is read wrong."""
 
 
 @dataclass(frozen=True)
 class ColumnLayout:
-    """`count` records of `size` bytes in a matrix (rows, columns); record i is in column i // in_column."""
+    """Layout of `count` records of `size` bytes in the columns of a matrix of bytes, (rows, columns).
+
+    Record i is in column i // in_column, and begins at row i % in_column * size.
+    """
 
     size: int
     count: int
 
     @property
     def in_column(self) -> int:
-        """Records of a column."""
+        """The number of records in a column."""
         raise NotImplementedError
 
     @property
     def rows(self) -> int:
-        """Bytes of a column."""
+        """The number of rows: the length of a column in bytes."""
         return self.size * self.in_column
 
     @property
@@ -65,59 +68,60 @@ class ColumnLayout:
 
 
 class Database(Protocol):
-    """What a service needs of the server of a protocol."""
+    """Interface of a protocol's server, as `Service` uses it."""
 
-    together: int  # queries that are answered together
+    together: int  # the largest number of queries in one call of `answers`
 
     @property
     def layout(self) -> Layout:
-        """Where the records are."""
+        """Places of the records."""
 
     @property
     def hint(self) -> Array | None:
-        """Words that every client needs, if there are any."""
+        """32-bit words that every client fetches first, or None if the protocol needs none."""
 
     @property
     def query_bytes(self) -> int:
-        """Bytes of a query, all of the same length."""
+        """Length of a query in bytes, the same for all queries."""
 
     def parameters(self) -> dict[str, Any]:
-        """Return what clients must know, for JSON."""
+        """Return what clients must know, as a dict for JSON."""
 
     def read(self, body: bytes) -> Any:
-        """Return a query from `query_bytes` bytes; raise ParameterError if a number is out of range."""
+        """Decode a query of `query_bytes` bytes; raise ParameterError if a number is out of range."""
 
     def answers(self, queries: Sequence[Any]) -> Sequence[Array]:
-        """Return the answers of queries, words of 32 bits."""
+        """Return the answer to each query, an array of 32-bit words."""
 
 
 class Reader(Protocol):
-    """What is needed of the client of a protocol."""
+    """Interface of a protocol's client, as `fetch` uses it."""
 
     @property
     def answer_bytes(self) -> int:
-        """Bytes of an answer."""
+        """Length of an answer in bytes."""
 
     def query(self, index: int, seed: bytes) -> tuple[Any, Any]:
-        """Return a query for a record, and the secret that reads its answer."""
+        """Return a query for a record, and the secret that decrypts the answer."""
 
     def written(self, query: Any) -> bytes:
-        """Return a query as bytes."""
+        """Encode a query as bytes."""
 
     def record(self, index: int, answer: Array, secret: Any) -> bytes:
-        """Return the record from an answer."""
+        """Decrypt an answer, and return the record in it."""
 
 
 def as_bytes(data: bytes | Array) -> Array:
-    """Return data as an array of bytes, of one axis."""
+    """Return data as an array of bytes with one axis."""
     given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.asarray(data, np.uint8)
     return given.ravel()
 
 
 def by_columns(data: Array, rows: int, columns: int) -> Array:
-    """Return the matrix whose columns are the data, filled with zeros, as signed numbers.
+    """Return an int8 matrix (rows, columns) whose columns hold the data one after the other, then zeros.
 
-    They are the bytes less 128, so that the errors of an answer are half as large.
+    Each entry is a byte minus 128, so its absolute value is at most 128 instead of 255. That halves the
+    errors of an answer.
     """
     found = np.zeros(rows * columns, np.uint8)
     found[: data.size] = data
@@ -126,20 +130,21 @@ def by_columns(data: Array, rows: int, columns: int) -> Array:
 
 
 def nearest_bytes(phase: Array, q: int) -> Array:
-    """Return the bytes that phases modulo q < 2^56 hide, each less 128 and times q / 256."""
+    """Return the byte in each phase modulo q < 2^56: a phase is (byte - 128) * q / 256 plus noise."""
     words = phase.astype(np.uint64)
     return ((words * np.uint64(256) + np.uint64(q // 2)) // np.uint64(q)).astype(np.uint8) ^ 128
 
 
 def as_index(index: int, layout: Layout) -> int:
-    """Return the index of a record, checked."""
+    """Return the index as an int; raise ParameterError if there is no such record."""
     if not 0 <= index < layout.count:
-        raise pg.ParameterError(f"index: {index} is not in 0 ... {layout.count - 1}.")
+        raise pg.ParameterError(f"index={index} must be from 0 to {layout.count - 1}.")
     return int(index)
 
 
 def log2_failure(size: int, limit: float, deviation: float) -> float:
-    """Return log2 of a bound on the probability that one of `size` Gaussian errors reaches the limit."""
+    """Return log2 of a bound on the probability that one of `size` Gaussian errors exceeds the limit."""
+    # The bound for one error is erfc(x) < exp(-x^2) / (x sqrt(pi)).
     x = limit / (deviation * math.sqrt(2))
     return math.log2(size) - (x * x + math.log(x * math.sqrt(math.pi))) / math.log(2)
 
@@ -147,27 +152,28 @@ def log2_failure(size: int, limit: float, deviation: float) -> float:
 def switch_variance(ring: pg.Ring, special: pg.Ring, sigma: float) -> float:
     """Return the variance of the error of a key switch with a ternary secret, if each limb is a digit.
 
-    The digits, uniform in a limb's range, multiply the errors of the key. Then the result is rounded.
+    A digit is uniform modulo its limb q_i, so its variance is q_i^2 / 12. The sum of the products of digits
+    and key errors is divided by P, the modulus of `special`, and rounded.
     """
     parts = sum((q / special.modulus) ** 2 for q in ring.moduli)
     return ring.n / 12 * parts * sigma**2 + rounding_variance(ring.n)
 
 
 def rounding_variance(n: int) -> float:
-    """Return the variance of the error of the phase if both components are rounded."""
+    """Return the variance that rounding both components adds to the phase, for a ternary secret."""
     return (1 + 2 * n / 3) / 12
 
 
-# ---- numbers from and for the network ----
+# ---- words and keys on the network ----
 
 
 def words_of(data: bytes) -> Array:
-    """Return little-endian words of 32 bits."""
+    """Decode bytes as little-endian words of 32 bits."""
     return np.frombuffer(data, "<u4").astype(np.uint32)
 
 
 def residues(words: Array, ring: pg.Ring, domain: Any = "coef") -> pg.Poly:
-    """Return words that come from elsewhere as values of a ring.
+    """Return received words as values of a ring, of batch shape (count,).
 
     Raises:
         NotCanonical: a word is not below its modulus.
@@ -177,9 +183,11 @@ def residues(words: Array, ring: pg.Ring, domain: Any = "coef") -> pg.Poly:
 
 @dataclass(frozen=True)
 class KeyFormat:
-    """Keys of key switching as bytes: the public seeds of all masks, then all bodies as words of 32 bits.
+    """Encoding of key switching keys as bytes: first the public seeds of all masks, then all bodies.
 
-    elements: the Galois element of each key, None if it has none. Each limb of the ring is a digit.
+    A body is written as 32-bit words. Each key is for values of `ring`, splits them into digits of one limb,
+    and has the special primes of `special`. elements: the Galois element of each key, or None if the key is
+    not for an automorphism.
     """
 
     ring: pg.Ring
@@ -188,22 +196,22 @@ class KeyFormat:
 
     @property
     def masks(self) -> int:
-        """The number of masks."""
+        """The number of masks: one for each key and digit."""
         return len(self.elements) * self.ring.rows
 
     @property
     def size(self) -> int:
-        """Bytes of all keys."""
+        """Length of all keys in bytes."""
         return self.masks * (SEED + 4 * (self.ring.rows + self.special.rows) * self.ring.n)
 
     def written(self, keys: Sequence[SwitchKey]) -> bytes:
-        """Return keys as bytes."""
+        """Encode keys as bytes."""
         seeds = [seed for key in keys for seed in key._masks or ()]
         bodies = [key.value[:, 0].cpu().data.astype("<u4").tobytes() for key in keys]
         return b"".join([*seeds, *bodies])
 
     def read(self, data: bytes) -> list[SwitchKey]:
-        """Return the keys that are written in `size` bytes.
+        """Decode keys from `size` bytes.
 
         Raises:
             NotCanonical: a word is not below its modulus.
@@ -225,11 +233,15 @@ class KeyFormat:
         return found
 
 
-# ---- a trial ----
+# ---- a trial run ----
 
 
 class Result(NamedTuple):
-    """What `run` found: bytes of the records, whether they are right, and log2 of the failure bound."""
+    """Result of `run`.
+
+    size: the number of bytes that were fetched. ok: whether all of them are right. failure: log2 of a bound
+    on the probability that a record is wrong.
+    """
 
     size: int
     ok: bool
@@ -242,9 +254,11 @@ def trial(
     step: int,
     seed: bytes | None,
 ) -> Result:
-    """Fetch every step-th of 4096 random records of 256 bytes, and compare them.
+    """Fetch every step-th of 4096 random records of 256 bytes, and compare them with the database.
 
-    server_of: makes a server of data and the size of a record. client_of: makes its client of a secret seed.
+    server_of: a function that makes a server from the data and the size of a record. client_of: a function
+    that makes a client from the server and a secret seed. seed: the seed of all secrets, or None for a random
+    one.
     """
     data, wanted = np.random.default_rng(1).integers(0, 256, (4096, 256), np.uint8), range(0, 4096, step)
     seed = secrets.token_bytes(32) if seed is None else seed

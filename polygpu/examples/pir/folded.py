@@ -1,16 +1,21 @@
-"""Retrieval by one short ciphertext: the server expands it, multiplies polynomials, and folds the rest.
+"""Retrieval by one short ciphertext: the server expands it, multiplies polynomials, and folds the rows.
 
-A record is a part of a polynomial whose N = 4096 coefficients are bytes, or several polynomials. They form a
-matrix (2^b, columns), held evaluated modulo Q, which takes eight times their bytes. The query is one
-ciphertext. Its coefficients hide Q / 256 at the column of the record and 0 at the others, and m_t g_l for
-the bits m_t of the row, where g_l are the weights of a gadget; here there is one. All are divided by their
-number, rounded up to a power of two, since expansion multiplies by it. The server expands the query to a
-ciphertext for each coefficient, and makes GGSW ciphertexts of those of the bits. It multiplies the matrix by
-the ciphertexts of the columns. Then each bit chooses a half of the rows, until one ciphertext is left, which
-is sent modulo the first prime of Q.
+The N = 4096 coefficients of a polynomial are bytes. A record is a part of a polynomial, or takes several
+polynomials. They form a matrix (2^b, columns). It is stored evaluated modulo Q, in eight bytes for each byte
+of the database.
 
-Masks of queries are fresh, so that a secret and its keys may serve many queries. The keys are sent with each
-of them, so that a server has no sessions.
+The query is one ciphertext. It encrypts one coefficient for each column, which is Q / 256 for the column of
+the record and 0 for the others. It then encrypts m_t * g_l for each bit m_t of the row's index and each
+weight g_l of a gadget, which has one weight here. All these values are divided by their number, rounded up to
+a power of two, because expansion multiplies by that power.
+
+The server expands the query to one ciphertext for each value, and makes GGSW ciphertexts of those for the
+bits. It multiplies the matrix by the ciphertexts for the columns, which leaves one ciphertext for each row.
+Then each bit selects one half of the rows (a fold), until one ciphertext is left. It is sent modulo the first
+prime of Q.
+
+Each query has a fresh mask, so one secret and its keys can serve many queries. The keys are sent with each
+query, so that the server needs no sessions.
 
 Sources: Menon, Wu 2022/368 (Spiral); Angel, Chen, Laine, Setty 2018 (IEEE S&P) for the expansion.
 """
@@ -46,13 +51,13 @@ from .common import (
 )
 
 N, SIGMA = 4096, 3.2
-BITS, LEVELS = 20, 1  # of the digits that GGSW ciphertexts multiply
-MOST_FOLDS = 10
-BLOCK = 1 << 9  # polynomials that are transformed at a time
+BITS, LEVELS = 20, 1  # bits and number of the digits that a GGSW ciphertext multiplies
+MOST_FOLDS = 10  # the largest b
+BLOCK = 1 << 9  # polynomials that are transformed in one call
 
 
 class Rings(NamedTuple):
-    """The rings of degree N: modulo Q, P, and the first prime of Q."""
+    """The rings of degree N. ring: modulo Q. special: modulo P. answer: modulo the first prime of Q."""
 
     ring: pg.Ring
     special: pg.Ring
@@ -61,16 +66,17 @@ class Rings(NamedTuple):
 
 @cache
 def rings() -> Rings:
-    """Return the rings: Q has two primes of 28 bits, P has 30; 106 would be secure (lattice.max_log_q)."""
+    """Return the rings. Q * P has 28 + 28 + 30 bits, and up to 106 are secure (lattice.max_log_q)."""
     ring = pg.Ring(N, pg.ntt_primes(N, bits=28, count=2))
     return Rings(ring, pg.Ring(N, pg.ntt_primes(N, bits=30)), ring[:1])
 
 
 @dataclass(frozen=True)
 class Layout:
-    """`count` records of `size` bytes in polynomials, a matrix (parts, 2^folds, columns) of them.
+    """Layout of `count` records of `size` bytes in a matrix of polynomials, (parts, 2^folds, columns).
 
-    Record i is in cell i // in_cell, and cell c at row c // columns and column c % columns.
+    A cell of the matrix has `parts` polynomials: one, unless a record is longer than N bytes. Record i is in
+    cell i // in_cell. Cell c is at row c // columns and column c % columns.
     """
 
     size: int
@@ -80,30 +86,30 @@ class Layout:
         """Check that the records fit."""
         if self.size < 1 or self.count < 1 or not self._sizes():
             raise pg.ParameterError(
-                f"records: {self.count} of {self.size} bytes; there must be one at least, and at most "
-                f"{(N - MOST_FOLDS * LEVELS) << MOST_FOLDS} records, or {N} bytes of shorter ones for each. "
-                "Take several databases."
+                f"The number of records is {self.count}, of {self.size} bytes each. There must be at least "
+                f"one, and at most {(N - MOST_FOLDS * LEVELS) << MOST_FOLDS}, where shorter records count as "
+                f"one if they fit in {N} bytes. Use several databases for more."
             )
 
     @property
     def in_cell(self) -> int:
-        """Records of a polynomial."""
+        """The number of records in a cell."""
         return max(1, N // self.size)
 
     @property
     def parts(self) -> int:
-        """Polynomials of a record."""
+        """The number of polynomials in a cell."""
         return -(-self.size // N)
 
     @property
     def cells(self) -> int:
-        """The number of polynomials, or of groups of polynomials for longer records."""
+        """The number of cells with records."""
         return -(-self.count // self.in_cell)
 
     def _sizes(self) -> list[tuple[int, int, int]]:
-        """Return (cost, folds, columns) for each number of folds that a query has room for.
+        """Return (cost, folds, columns) for each number of folds for which a query fits N coefficients.
 
-        The cost counts key switches and external products, which take about the same time.
+        The cost is the number of key switches and external products, which take about the same time.
         """
         found = []
         for folds in range(MOST_FOLDS + 1):
@@ -115,30 +121,33 @@ class Layout:
 
     @property
     def folds(self) -> int:
-        """Bits of a row; of all that a query has room for, those that take the least time."""
+        """The number of folds (bits of a row's index): of those that fit a query, the one of least cost."""
         return min(self._sizes())[1]
 
     @property
     def columns(self) -> int:
-        """Columns of the matrix."""
+        """The number of columns of the matrix."""
         return min(self._sizes())[2]
 
     @property
     def values(self) -> int:
-        """Ciphertexts that a query is expanded to, a power of two."""
+        """The number of ciphertexts to which a query is expanded, a power of two."""
         return _power(self.columns + self.folds * LEVELS)
 
     def variance(self, entry: float = 128) -> float:
-        """Return the variance of the error of an answer modulo Q, for bytes of that root mean square.
+        """Return the variance of the error of an answer modulo Q.
 
-        Each step of the expansion doubles the mean variance of its ciphertexts' coefficients and adds that of
-        a key switch. The errors of a query itself end at few coefficients and are left out. A record whose
-        row has bits 0 has a smaller error, since an external product with 0 rounds nothing.
+        Each step of the expansion doubles the variance of a coefficient's error, on average, and adds that of
+        a key switch. The errors of the query itself reach only few coefficients and are left out. If bits of
+        the row are 0, the error is smaller, because those bits multiply the rounding errors of digits by 0.
+
+        entry: the root mean square of the coefficients in the database, which are bytes minus 128.
         """
         Q, step = rings().ring.modulus, switch_variance(rings().ring, rings().special, SIGMA)
         expanded = (self.values - 1) * step
         chosen = self.columns * N * entry**2 * expanded
-        # A GGSW ciphertext has rows with the errors e of the expansion, and rows with e s and a key switch's.
+        # The rows of a GGSW ciphertext have either the error e of the expansion, or e * s plus the error of a
+        # key switch. This is the sum of both variances.
         rows = expanded * (1 + 2 * N / 3) + step
         digits = LEVELS * N * (1 << 2 * BITS) / 12 * rows
         rounded = (Q / (1 << BITS * LEVELS)) ** 2 * rounding_variance(N)
@@ -153,12 +162,12 @@ class Layout:
 
     @property
     def key_format(self) -> KeyFormat:
-        """The form of the keys of a query: those of the expansion, and one from s^2 to s."""
+        """The encoding of the keys in a query: those of the expansion, then one from s^2 to s."""
         return KeyFormat(rings().ring, rings().special, (*self.elements, None))
 
     @property
     def elements(self) -> tuple[int, ...]:
-        """The Galois elements of the expansion."""
+        """The Galois elements of the keys that lattice.expand takes."""
         return tuple((N >> j) + 1 for j in range(self.values.bit_length() - 1))
 
 
@@ -168,7 +177,7 @@ def _power(x: int) -> int:
 
 
 class Query(NamedTuple):
-    """A ciphertext, as the seed of its mask and its body, and the keys to expand it."""
+    """Query: a ciphertext, given by the public seed of its mask and by its body, and the client's keys."""
 
     seed: bytes
     body: pg.Poly
@@ -176,7 +185,7 @@ class Query(NamedTuple):
 
 
 class Server:
-    """A database of polynomials (parts, 2^folds, columns), evaluated."""
+    """Server with a database of evaluated polynomials, (parts, 2^folds, columns)."""
 
     together, hint = 8, None
 
@@ -186,7 +195,7 @@ class Server:
         self.layout = layout = Layout(size, -(-given.size // max(size, 1)))
         cells, ring = layout.columns << layout.folds, rings().ring
         found = ring.zeros((layout.parts, cells), domain="eval").data
-        in_cell = layout.in_cell * size  # bytes
+        in_cell = layout.in_cell * size  # bytes of a cell
         for part in range(layout.parts):
             width = min(N, in_cell - part * N)
             for i in range(0, cells, BLOCK):
@@ -195,7 +204,7 @@ class Server:
                 block.reshape(-1)[: some.size] = some
                 bytes_of = np.zeros((len(block), N), np.uint8)
                 bytes_of[:, :width] = block[:, part * N : part * N + width]
-                # Signed numbers, the bytes less 128, have errors half as large.
+                # Coefficients are bytes minus 128, as int8, which halves the errors of an answer.
                 found[part, i : i + BLOCK] = ring((bytes_of ^ 128).view(np.int8)).ntt().data
         value = ring.from_residues(found, domain="eval", copy=False)
         self.database = value.reshape(layout.parts, 1 << layout.folds, layout.columns)
@@ -210,16 +219,17 @@ class Server:
         expanded = lattice.expand(pg.stack([query.body.ntt(), mask]), keys, layout.values)
         state = pg.matmul(self.database, expanded[: layout.columns])  # (parts, rows, 2)
         for t in range(layout.folds):
+            # Bit t of the row, from the lowest, selects the even rows (0) or the odd rows (1) that are left.
             first = layout.columns + t * LEVELS
             bit = lattice.rgsw_from_rlwe(expanded[first : first + LEVELS], relin)
             state = lattice.cmux(bit, state[:, 0::2], state[:, 1::2], bits=BITS)
         return state[:, 0]
 
-    # ---- for a service ----
+    # ---- for `Service` ----
 
     @property
     def query_bytes(self) -> int:
-        """Bytes of a query with its keys."""
+        """Length of a query with its keys, in bytes."""
         return SEED + 4 * rings().ring.rows * N + self.layout.key_format.size
 
     def parameters(self) -> dict[str, Any]:
@@ -228,19 +238,19 @@ class Server:
 
     @pg.device("cpu")
     def read(self, body: bytes) -> Query:
-        """Return a query from bytes; raise NotCanonical if a residue is not below its modulus."""
+        """Decode a query; raise NotCanonical if a residue is not below its modulus."""
         end = SEED + 4 * rings().ring.rows * N
         value = residues(words_of(body[SEED:end]), rings().ring)[0]
         return Query(body[:SEED], value, self.layout.key_format.read(body[end:]))
 
     def answers(self, queries: Sequence[Query]) -> Sequence[Array]:
-        """Return the answers of queries: words (parts, 2, N), modulo the first prime."""
+        """Return the answers to queries: words (parts, 2, N) modulo the first prime of Q."""
         found = [self.answer(query) for query in queries]
         return [np.asarray(c.mod_down(rings().answer).intt().data[..., 0, :]) for c in found]
 
 
 class Client:
-    """Makes queries with keys of one secret, and reads answers."""
+    """Client, which makes queries with the keys of one secret, and decrypts answers."""
 
     @pg.device("cpu")
     def __init__(self, layout: Layout, seed: bytes) -> None:
@@ -255,17 +265,17 @@ class Client:
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], hint: Callable[[int], bytes], seed: bytes) -> Client:
-        """Return a client for the parameters of a service, whose hint is not read."""
+        """Return a client for the parameters of a service; `hint` is not used."""
         return cls(Layout(int(parameters["size"]), int(parameters["count"])), seed)
 
     @property
     def answer_bytes(self) -> int:
-        """Bytes of an answer."""
+        """Length of an answer in bytes."""
         return self.layout.parts * 2 * N * 4
 
     @pg.device("cpu")
     def query(self, index: int, seed: bytes) -> tuple[Query, pg.Poly]:
-        """Return a query for a record, and the secret that reads its answer.
+        """Return a query for a record, and the secret that decrypts the answer.
 
         The seed must be secret and used only once.
         """
@@ -285,13 +295,13 @@ class Client:
         return Query(public, body, self.keys), self._secret.restrict(rings().answer)
 
     def written(self, query: Query) -> bytes:
-        """Return a query as bytes."""
+        """Encode a query as bytes."""
         body = query.body.data.astype("<u4").tobytes()
         return query.seed + body + self.layout.key_format.written(query.keys)
 
     @pg.device("cpu")
     def record(self, index: int, answer: Array, secret: pg.Poly) -> bytes:
-        """Return the record from an answer; raise NotCanonical if a residue is not below its modulus."""
+        """Decrypt an answer to a record; raise NotCanonical if a residue is not below its modulus."""
         layout, ring = self.layout, rings().answer
         c = residues(answer, ring).reshape(layout.parts, 2)
         phase = (c[:, 0] + (c[:, 1].ntt() * secret).intt()).data[:, 0]
@@ -301,5 +311,5 @@ class Client:
 
 
 def run(seed: bytes | None = None) -> Result:
-    """Fetch 4 of 4096 random records of 256 bytes, each by a query of its own, and compare them."""
+    """Fetch 4 of 4096 random records of 256 bytes, with one query for each, and check them."""
     return trial(Server, lambda server, seed: Client(server.layout, seed), 1024, seed)

@@ -1,16 +1,21 @@
-"""Retrieval without a hint: SimplePIR's product, and its answer packed in ciphertexts of a ring.
+"""Retrieval without a hint: the product of SimplePIR, and its result packed into RLWE ciphertexts.
 
-As in SimplePIR the database is a matrix D of bytes, and a record is a part of a column. Columns are in groups
-of N = 2048. Group j has a public uniform polynomial a_j modulo 2^32. A client sends the coefficients of
-a_j s + e_j + 2^24 u_j, where s is a fresh ternary secret, e_j is Gaussian and u is the unit vector of the
-column. The server multiplies D by that vector. Row r of the result is coefficient 0 of a polynomial. Its mask
-h_r is the sum of D_rj(1/X) a_j over the groups, which does not depend on the query and is computed once. The
-server scales these ciphertexts from 2^32 to Q, and `lattice.pack` puts up to N of them in one, by key
+As in `simple`, the database is a matrix D of bytes, and a record is a part of a column. The columns form
+groups of N = 2048, and group j has a public uniform polynomial a_j modulo 2^32. For each group, a client
+sends the coefficients of a_j * s + e_j + 2^24 * u_j. Here s is a fresh ternary secret, e_j is a Gaussian
+error, and u_j is the part of the unit vector that selects the column. The server multiplies D by the vector
+of all these coefficients.
+
+Entry r of the product is the constant coefficient of a polynomial, the body of an RLWE ciphertext. The mask
+of this ciphertext is -h_r, where h_r is the sum over j of D_rj(1/X) * a_j. The coefficients of D_rj are the
+entries of row r of D in the columns of group j. Masks do not depend on the query, so the server computes them
+once. It scales the ciphertexts from 2^32 to Q, and `lattice.pack` packs up to N of them into one, by key
 switches with keys of the client. Packing is linear, and automorphisms leave constants as they are. So the
-server packs the masks alone, and adds the words of the product to the result.
+server packs ciphertexts that have the masks and the body 0, and adds the product to the packed body.
 
-Q has two primes, each of which is a digit, so that P Q stays below the bound of 53 bits for N = 2048, and the
-errors of packing, which grow by a factor of N, stay small. An answer is sent modulo the first prime.
+Q has two primes, and each is a digit of key switching. So a P of 18 bits is enough, and P * Q has at most 53
+bits, the security bound for N = 2048. The errors of packing, which grow by a factor of about N, stay small
+too. An answer is sent modulo the first prime of Q.
 
 Sources: Menon, Wu 2024/270 (YPIR); Chen, Dai, Kim, Song 2020/015 for the packing.
 """
@@ -48,16 +53,22 @@ from .common import (
     words_of,
 )
 
-# A ternary secret with N, a modulus of 2^32 and this error is above 128 bits (lattice.max_log_q).
+# RLWE of degree N, with a ternary secret, a modulus of 2^32 and errors of deviation SIGMA, has more than 128
+# bits of security (lattice.max_log_q). Errors of keys have the deviation KEY_SIGMA.
 N, SIGMA, KEY_SIGMA, MOST_COLUMNS = 2048, 6.4, 3.2, 1 << 20
-ROWS = 1024  # of a matrix if records and columns allow it: each row costs a key switch, each column a word
-SCALE = 1 << 24  # of a byte in a query
+ROWS = 1024  # rows of D, if possible: each one costs a key switch, and each column a word of the query
+SCALE = 1 << 24  # the factor of the unit vector in a query
+# The Galois elements of the keys that lattice.pack takes.
 ELEMENTS = tuple(2**j + 1 for j in range(1, N.bit_length()))
-BLOCK = 1 << 22  # entries of D that are transformed at a time
+BLOCK = 1 << 22  # entries of D that are transformed in one call
 
 
 class Rings(NamedTuple):
-    """The rings of degree N: modulo 2^32, for sums of products, modulo Q, P, and the first prime of Q."""
+    """The rings of degree N.
+
+    words: modulo 2^32. sums: for sums of products of integers. ring: modulo Q. special: modulo P. answer:
+    modulo the first prime of Q.
+    """
 
     words: pg.Ring
     sums: pg.Ring
@@ -68,7 +79,10 @@ class Rings(NamedTuple):
 
 @cache
 def rings() -> Rings:
-    """Return the rings: Q has 18 + 17 bits, P 18, and sums 60, where 2^20 products are below 2^58."""
+    """Return the rings: Q has primes of 18 and 17 bits, P has 18 bits, and the modulus of `sums` has 60.
+
+    `sums` holds a sum of 2^20 products of an entry of D and a centred word, which is at most 2^58 in size.
+    """
     (first, special), second = pg.ntt_primes(N, bits=18, count=2), pg.ntt_primes(N, bits=17)
     ring, sums = pg.Ring(N, [first, *second]), pg.Ring(N, pg.ntt_primes(N, bits=30, count=2))
     return Rings(pg.Ring(N, 1 << 32), sums, ring, pg.Ring(N, special), ring[:1])
@@ -76,24 +90,25 @@ def rings() -> Rings:
 
 @cache
 def key_format() -> KeyFormat:
-    """Return the form of the keys of a query."""
+    """Return the encoding of the keys in a query."""
     return KeyFormat(rings().ring, rings().special, ELEMENTS)
 
 
 @dataclass(frozen=True)
 class Layout(ColumnLayout):
-    """A matrix that is wide: 1024 rows if records and columns allow it. Columns are in groups of N."""
+    """Layout in a wide matrix: with 1024 rows if possible, and with columns in groups of N."""
 
     def __post_init__(self) -> None:
         """Check that there are records."""
         if self.size < 1 or self.count < 1:
             raise pg.ParameterError(
-                f"records: {self.count} of {self.size} bytes; there must be one at least. Give a longer file."
+                f"The number of records is {self.count}, of {self.size} bytes each. There must be at least "
+                "one. Give a longer file."
             )
 
     @property
     def in_column(self) -> int:
-        """Records of a column: as many as fit in 1024 rows, or more so that the columns are at most 2^20."""
+        """The number of records in a column: those that fit 1024 rows, or more for at most 2^20 columns."""
         return max(1, min(self.count, ROWS // self.size), -(-self.count // MOST_COLUMNS))
 
     @property
@@ -103,7 +118,7 @@ class Layout(ColumnLayout):
 
     @property
     def packed(self) -> int:
-        """Rows of a ciphertext: N, or the least power of two that is enough."""
+        """The number of rows that one ciphertext packs: N, or the least power of two that is enough."""
         return min(N, 1 << (self.rows - 1).bit_length())
 
     @property
@@ -112,10 +127,13 @@ class Layout(ColumnLayout):
         return -(-self.rows // self.packed)
 
     def variance(self, entry: float = 128) -> float:
-        """Return the variance of the error of an answer modulo Q, for entries of that root mean square.
+        """Return the variance of the error of an answer modulo Q.
 
-        It is that of the product, of rounding to Q, and of packing. Each of the log2 N steps of packing
-        doubles the errors of those before it: so it has (N^2 - 1) / 3 times the variance of one key switch.
+        It is the sum of the variances of the product, of rounding to Q, and of packing. Packing takes log2 N
+        steps. Each doubles the error so far and adds that of one key switch, so the variance of packing is
+        (N^2 - 1) / 3 times that of a key switch.
+
+        entry: the root mean square of the entries of D.
         """
         product = self.columns * (SIGMA * entry * rings().ring.modulus / 2**32) ** 2
         step = switch_variance(rings().ring, rings().special, KEY_SIGMA)
@@ -129,22 +147,22 @@ class Layout(ColumnLayout):
         return log2_failure(self.size, q / 512, deviation)
 
     def public(self, seed: bytes) -> pg.Poly:
-        """Return the public polynomials a_j, (groups,)."""
+        """Return the public polynomials a_j, (groups,), expanded from a public seed."""
         return rings().words.random(self.groups, seed=seed)
 
 
 class Query(NamedTuple):
-    """The words of a query, (columns,), and keys for the elements 2^j + 1, j = 1, ..., log2 N."""
+    """Query: a word for each column, and a key for each Galois element 2^j + 1, j = 1, ..., log2 N."""
 
     words: Array
     keys: Sequence[lattice.SwitchKey]
 
 
 class Server:
-    """A database, (groups, rows, N), and the masks of its rows, prepared for packing.
+    """Server with the matrix D, (groups, rows, N), and the masks of its rows, prepared for packing.
 
-    Columns of the last group that are not there are 0. A group is a matrix of its own, since the part of a
-    query that it is multiplied by stays in the first cache.
+    The last group is filled up with columns of zeros. Each group is stored as one matrix, so that the part of
+    a query by which it is multiplied stays in the first-level cache.
     """
 
     together, hint = 32, None
@@ -158,7 +176,7 @@ class Server:
         self.masks = self._masks()
 
     def _groups(self, data: Array) -> Array:
-        """Return the matrix whose columns are the data, filled with zeros, as signed numbers."""
+        """Return D in groups, (groups, rows, N): its columns hold the data as in `by_columns`."""
         rows, columns = self.layout.rows, self.layout.columns
         found = np.zeros((self.layout.groups, rows, N), np.int8)
         for i, group in enumerate(found):
@@ -168,36 +186,37 @@ class Server:
         return found
 
     def _masks(self) -> pg.Poly:
-        """Return ciphertexts (ciphertexts, packed, 2) of body 0, with minus the masks of the rows.
+        """Return ciphertexts (ciphertexts, packed, 2), one for each row r, with body 0 and mask -h_r.
 
-        They are scaled to Q and divided by N, since packing multiplies by N.
+        The masks are scaled from 2^32 to Q, and divided by N because packing multiplies by N.
         """
         at, layout = rings(), self.layout
         padded = layout.ciphertexts * layout.packed
         found = at.ring.zeros((padded, 2), domain="eval")
-        # h_r(1/X) is the sum of D_rj(X) a_j(1/X): so D's polynomials are transformed as they are.
+        # h_r(1/X) is the sum over j of D_rj(X) * a_j(1/X). So only the a_j and the sums go through the
+        # automorphism X -> 1/X, and not the many polynomials of D.
         public = layout.public(self.seed).convert(at.sums).automorphism(-1).ntt()
         step = max(1, BLOCK // (layout.groups * N))
         for i in range(0, layout.rows, step):
             rows = np.ascontiguousarray(self.database[:, i : i + step].swapaxes(0, 1))
             sums = pg.dot(at.sums(rows).ntt(), public)
-            words = sums.intt().automorphism(-1).to_int64().astype(np.uint32)[:, None]  # modulo 2^32
+            words = sums.intt().automorphism(-1).to_int64().astype(np.uint32)[:, None]  # reduced modulo 2^32
             scaled = pg.rns.scale(-at.words.from_residues(words), at.ring.modulus, at.ring)
             found[i : i + len(rows), 1] = scaled.ntt() * pow(N, -1, at.ring.modulus)
         return found.reshape(layout.ciphertexts, layout.packed, 2)
 
     def multiply(self, words: Array) -> Array:
-        """Return the product of the matrix and words (columns, k), modulo 2^32: (rows, k)."""
+        """Return the product of D and words (columns, k), modulo 2^32: (rows, k)."""
         padded = np.zeros((self.layout.groups * N, words.shape[1]), np.uint32)
         padded[: len(words)] = words
         total = np.zeros((self.layout.rows, words.shape[1]), np.uint32)
         for group, part in zip(self.database, padded.reshape(-1, N, words.shape[1]), strict=True):
-            total += matmul(group, part, q=1 << 32)  # words wrap
+            total += matmul(group, part, q=1 << 32)  # uint32 wraps modulo 2^32
         return total
 
     @pg.device("cpu")
     def pack(self, words: Array, keys: Sequence[lattice.SwitchKey]) -> pg.Poly:
-        """Return ciphertexts modulo Q, (ciphertexts, 2), that hide the phases of words (rows,)."""
+        """Pack the product for one query, words (rows,), into ciphertexts modulo Q, (ciphertexts, 2)."""
         at, layout = rings(), self.layout
         places = np.zeros((layout.ciphertexts, 1, N), np.uint32)
         padded = np.zeros(layout.ciphertexts * layout.packed, np.uint32)
@@ -208,11 +227,11 @@ class Server:
         c[..., 0] = c[..., 0] + bodies
         return c
 
-    # ---- for a service ----
+    # ---- for `Service` ----
 
     @property
     def query_bytes(self) -> int:
-        """Bytes of a query with its keys."""
+        """Length of a query with its keys, in bytes."""
         return 4 * self.layout.columns + key_format().size
 
     def parameters(self) -> dict[str, Any]:
@@ -222,19 +241,19 @@ class Server:
 
     @pg.device("cpu")
     def read(self, body: bytes) -> Query:
-        """Return a query from bytes; raise NotCanonical if a residue is not below its modulus."""
+        """Decode a query; raise NotCanonical if a residue is not below its modulus."""
         end = 4 * self.layout.columns
         return Query(words_of(body[:end]), key_format().read(body[end:]))
 
     def answers(self, queries: Sequence[Query]) -> Sequence[Array]:
-        """Return the answers of queries by one product: words (ciphertexts, 2, N), modulo the first prime."""
+        """Return the answers to queries: words (ciphertexts, 2, N) modulo the first prime of Q."""
         words = self.multiply(np.stack([query.words for query in queries], axis=1))
         found = [self.pack(words[:, i], query.keys) for i, query in enumerate(queries)]
         return [np.asarray(c.mod_down(rings().answer).data[..., 0, :]) for c in found]
 
 
 class Client:
-    """Makes queries, and reads answers."""
+    """Client, which makes queries and decrypts answers."""
 
     @pg.device("cpu")
     def __init__(self, layout: Layout, seed: bytes) -> None:
@@ -242,18 +261,18 @@ class Client:
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], hint: Callable[[int], bytes], seed: bytes) -> Client:
-        """Return a client for the parameters of a service, whose hint is not read."""
+        """Return a client for the parameters of a service; `hint` and `seed` are not used."""
         layout = Layout(int(parameters["size"]), int(parameters["count"]))
         return cls(layout, bytes.fromhex(parameters["seed"]))
 
     @property
     def answer_bytes(self) -> int:
-        """Bytes of an answer."""
+        """Length of an answer in bytes."""
         return self.layout.ciphertexts * 2 * N * 4
 
     @pg.device("cpu")
     def query(self, index: int, seed: bytes) -> tuple[Query, pg.Poly]:
-        """Return a query for a record, and the secret that reads its answer.
+        """Return a query for a record, and the secret that decrypts the answer.
 
         The seed must be secret and used only once.
         """
@@ -262,7 +281,7 @@ class Client:
         noise = at.words.gaussian(SIGMA, batch=self.layout.groups, seed=derive(seed, "noise"))
         hidden = self._public * secret.convert(at.words) + noise
         words = np.array(hidden.data).reshape(-1)[: self.layout.columns]
-        words[column : column + 1] += np.uint32(SCALE)  # an array of words wraps
+        words[column : column + 1] += np.uint32(SCALE)  # unlike a scalar, a slice wraps without a warning
         keys = lattice.rotation_keys(
             secret,
             ELEMENTS,
@@ -275,12 +294,12 @@ class Client:
         return Query(words, list(keys.values())), secret.restrict(at.answer)
 
     def written(self, query: Query) -> bytes:
-        """Return a query as bytes."""
+        """Encode a query as bytes."""
         return query.words.astype("<u4").tobytes() + key_format().written(query.keys)
 
     @pg.device("cpu")
     def record(self, index: int, answer: Array, secret: pg.Poly) -> bytes:
-        """Return the record from an answer; raise NotCanonical if a residue is not below its modulus."""
+        """Decrypt an answer to a record; raise NotCanonical if a residue is not below its modulus."""
         layout, q = self.layout, rings().answer.modulus
         c = residues(answer, rings().answer).reshape(-1, 2)
         phase = (c[:, 0] + c[:, 1] * secret).data[:, 0, :: N // layout.packed]
@@ -288,5 +307,5 @@ class Client:
 
 
 def run(seed: bytes | None = None) -> Result:
-    """Fetch 4 of 4096 random records of 256 bytes, in one product, and compare them."""
+    """Fetch 4 of 4096 random records of 256 bytes with one product, and check them."""
     return trial(Server, lambda server, _: Client(server.layout, server.seed), 1024, seed)

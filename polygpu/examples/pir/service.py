@@ -1,4 +1,4 @@
-"""Retrieval over HTTP: a server of any protocol that answers waiting queries together, and its client."""
+"""Retrieval over HTTP: a server for any protocol, which answers waiting queries together, and a client."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from polygpu.examples.bfv import derive
 from . import folded, packed, simple
 from .common import Array, Database, Reader, words_of
 
-# Functions by the name of a protocol. The first makes a server of data and the size of a record. The second
-# makes a client of the server's parameters, of a function that reads the hint, whose length it is given, and
-# of a secret seed.
+# For each protocol, PROTOCOLS has the function that makes a server from the data and the size of a record.
+# _CLIENTS has the function that makes a client. Its arguments are the server's parameters, a function that
+# fetches a hint of a given length, and a secret seed.
 PROTOCOLS: Mapping[str, Callable[[Any, int], Database]] = {
     "simple": simple.Server,
     "packed": packed.Server,
@@ -33,13 +33,13 @@ _CLIENTS: Mapping[str, Callable[[Mapping[str, Any], Callable[[int], bytes], byte
     "folded": folded.Client.of,
 }
 
-LONGEST_WAIT = 30.0  # seconds for a query to come, and for each read
-LONGEST_REPLY = 600.0  # seconds after which a connection ends
-MOST_CLIENTS = 64  # connections at once
+LONGEST_WAIT = 30.0  # seconds to wait for an answer, for a whole query, and for each read
+LONGEST_REPLY = 600.0  # seconds after which a connection is closed
+MOST_CLIENTS = 64  # open connections
 
 
 class Service(ThreadingHTTPServer):
-    """Serves GET /parameters, GET /hint and POST /answer. Queries that wait are answered together."""
+    """HTTP server for GET /parameters, GET /hint and POST /answer; waiting queries are answered together."""
 
     daemon_threads = True
 
@@ -51,24 +51,24 @@ class Service(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """The URL at which clients reach the service."""
         return f"http://{self.server_address[0]!s}:{self.server_address[1]}"
 
     def submit(self, query: Any) -> Array:
-        """Return the answer of one query, which waits until those before it are answered."""
+        """Return the answer to a query, after the answers to all queries that were submitted before it."""
         answer: Future[Array] = Future()
         self._waiting.put((query, answer))
         return answer.result(LONGEST_WAIT)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a client in a thread of its own, or close the connection if there are too many."""
+        """Serve a client in a new thread, or close the connection if MOST_CLIENTS are being served."""
         if self.places.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a client, for a limited time."""
+        """Serve a client, but close the connection after LONGEST_REPLY seconds."""
         end = threading.Timer(LONGEST_REPLY, self.shutdown_request, (request,))
         end.start()
         try:
@@ -78,9 +78,10 @@ class Service(ThreadingHTTPServer):
             self.places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of connections that broke."""
+        """Ignore errors of a connection, which the base class would print."""
 
     def _answer(self) -> None:
+        """Answer queries for ever: wait for one, and answer it with all others that have arrived by then."""
         while True:
             some = [self._waiting.get()]
             while len(some) < self.pir.together:
@@ -99,7 +100,7 @@ class Service(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """A request of a client, of whose bytes nothing is made but numbers of a known count."""
+    """Handler of a client's requests. A query is only ever decoded as a known number of integers."""
 
     server: Service
     timeout = LONGEST_WAIT
@@ -128,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(200, self.server.submit(query).astype("<u4").tobytes())
 
     def _read(self, count: int) -> bytes | None:
-        """Return `count` bytes, or None if they do not come in time."""
+        """Return the next `count` bytes of the request, or None if they do not arrive in time."""
         parts, end = bytearray(), monotonic() + LONGEST_WAIT
         while len(parts) < count and monotonic() < end:
             part = self.rfile.read1(min(1 << 16, count - len(parts)))
@@ -145,16 +146,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing: a log of requests tells who asks when."""
+        """Write no log, because it would tell who asks, and when."""
 
 
 def fetch(url: str, indices: Sequence[int], seed: bytes | None = None) -> list[bytes]:
-    """Return records of a service, each by a query of its own; parameters and hint are fetched once.
+    """Fetch records from a service: the parameters and the hint once, then each record with one query.
+
+    seed: a secret from which all secrets of the client are derived. It must be used only once. By default it
+    is random.
 
     Raises:
-        ParameterError: an index is outside the database, or the service has parameters that are not accepted.
+        ParameterError: an index is outside the database, or the parameters of the service are not valid.
         NotCanonical: an answer has a number that is not below its modulus.
-        OSError: the service does not answer as it should.
+        OSError: the service is unreachable, reports an error, or sends an answer of an unexpected length.
     """
     seed = secrets.token_bytes(32) if seed is None else seed
     try:
@@ -162,7 +166,10 @@ def fetch(url: str, indices: Sequence[int], seed: bytes | None = None) -> list[b
         make = _CLIENTS[found.get("protocol", "simple")]
         client = make(found, lambda size: _ask(f"{url}/hint", size, exact=True), derive(seed, "client"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise pg.ParameterError(f"{url}: its parameters are not those of a database: {error}") from None
+        raise pg.ParameterError(
+            f"{url} gives parameters that are not those of a database ({error}). Give the address of a "
+            "service of polygpu.examples.pir."
+        ) from None
     records = []
     for i, index in enumerate(indices):
         query, secret = client.query(index, derive(seed, f"query {i}"))
@@ -172,9 +179,12 @@ def fetch(url: str, indices: Sequence[int], seed: bytes | None = None) -> list[b
 
 
 def _ask(url: str, most: int, body: bytes | None = None, exact: bool = False) -> bytes:
-    """Return what a service answers, of a bounded length."""
+    """Send a request (a POST if it has a body); return the reply: `most` bytes, or fewer unless `exact`."""
     with urlopen(Request(url, body), timeout=LONGEST_WAIT) as reply:
         data: bytes = reply.read(most + 1)
     if len(data) > most or (exact and len(data) < most):
-        raise OSError(f"{url}: the answer has another length than its database")
+        raise OSError(
+            f"{url} gives an answer of another length than its database needs. Ask again, or update the "
+            "service."
+        )
     return data
