@@ -379,7 +379,11 @@ class SpeedupKind:
         return [row for kind in kinds for row in kind.rows(found)]
 
     def markdown(self, rows: Iterable[Row]) -> str:
-        """Return the table as Markdown. It names the machines in its lines."""
+        """Return the table as text; there is one for all machines, whose names are in its lines."""
+        return "\n".join(table.markdown() for table in self.tables(rows)) or "Nothing has been measured yet."
+
+    def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
+        """Yield the table if there are rows for a line."""
         found, body = list(rows), []
         cores = unique(row.machine["name"] for row in peers.PeerSummaryKind().rows(found))
         for library, (least, most) in peers.speedups(found).items():
@@ -402,7 +406,8 @@ class SpeedupKind:
             cards = unique(row.machine["name"] for row in bootstrap.BesideKind().rows(found))
             body.append((BOOTSTRAP_WORK, "Cheddar", speed, cards))
         header = "work", "compared with", "times as fast", "measured on"
-        return Table("How many times as fast polygpu is", header, tuple(body)).markdown()
+        if body:
+            yield Table("How many times as fast polygpu is", header, tuple(body))
 
 
 CORE_WORK = "NTT, inverse and product on one core, primes of 30 to 60 bits, N = 2^12 to 2^16"
