@@ -16,13 +16,11 @@ rows, because this program did not measure it.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -36,7 +34,7 @@ from polygpu.examples.bootstrapping import PRESETS, Bootstrapper, Parameters, bi
 from polygpu.examples.ckks_arithmetic import Arithmetic, Ciphertext
 
 from .conversions import Params, is_transform, residues
-from .harness import RESULTS, Case, CudaEvents, Row, Timer, Unverified, measure, on_cores, record, release
+from .harness import Case, Row, Unverified, command_line, measured, on_cores, release, timer_of
 from .tables import Line, LineKind, Table, figure
 
 CORES = 2
@@ -308,21 +306,16 @@ KINDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bootstrap", description=__doc__)
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--quick", action="store_true", help="a small ring")
+    parser = command_line("benchmarks.bootstrap", __doc__, "a small ring")
     parser.add_argument("--preset", choices=PRESETS, help="one of them, instead of all")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
     options = parser.parse_args(arguments)
     device = checked_device(options.device)
-    timer: Timer | None = None if device == "cpu" else CudaEvents()
+    timer = timer_of(device)
     sizes = (10,) if options.quick else (16,) if device != "cpu" else (15, 16)
     for name in [options.preset] if options.preset else PRESETS:
         for log_n in sizes:
             with pg.device("cpu"), on_cores(CORES):
-                for case in cases(name, log_n, device):
-                    row = measure(case, timer)
-                    record(row, options.results)
+                for case, row in measured(cases(name, log_n, device), timer, options.results):
                     print(f"{case}: {figure(row.median / 1e6)} ms", flush=True)
             if device != "cpu":
                 release()

@@ -6,6 +6,7 @@ polygpu._bench.timing verifies and times. `record` appends a row, as one line of
 
 from __future__ import annotations
 
+import argparse
 import functools
 import gc
 import json
@@ -42,14 +43,17 @@ __all__ = [
     "Timer",
     "Unverified",
     "WallClock",
+    "command_line",
     "cores",
     "gpu_machine",
     "measure",
+    "measured",
     "on_cores",
     "print_table",
     "record",
     "release",
     "rows",
+    "timer_of",
 ]
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,6 +63,28 @@ RESULTS = ROOT / "benchmarks" / "results"
 def measure(case: Case, timer: Timer | None = None, packages: Sequence[str] = ()) -> Row:
     """Verify and time a case, and return its row, which names the commit."""
     return timing.measure(case, timer, packages, checkout())
+
+
+def command_line(program: str, about: str | None, quick: str) -> argparse.ArgumentParser:
+    """Return the parser of a program of measurements on one device; quick: what --quick measures instead."""
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=about)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
+    return parser
+
+
+def timer_of(device: str) -> Timer | None:
+    """Return the timer of a GPU, or None for the clock of the CPU."""
+    return None if device == "cpu" else CudaEvents()
+
+
+def measured(cases: Iterable[Case], timer: Timer | None, directory: Path) -> Iterator[tuple[Case, Row]]:
+    """Measure each case, append its row to the file in `directory`, and yield both."""
+    for case in cases:
+        row = measure(case, timer)
+        record(row, directory)
+        yield case, row
 
 
 def in_passes(cases: Iterable[Case], passes: int, packages: Sequence[str]) -> Iterator[Row]:

@@ -9,10 +9,8 @@ for both.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,7 @@ from polygpu._core.quotient import Kind
 from polygpu.testing import multiply_integers
 
 from .conversions import poison, recorded
-from .harness import RESULTS, Case, CudaEvents, Row, Timer, measure, on_cores, record, release
+from .harness import Case, Row, command_line, measured, on_cores, release, timer_of
 from .tables import Table, figure
 
 OPS = {"forward": "forward transform", "inverse": "inverse transform", "product": "product"}
@@ -135,18 +133,13 @@ KINDS = {"cpu-kinds": QuotientKind("cpu"), "gpu-kinds": QuotientKind("gpu")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.kinds", description=__doc__)
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--quick", action="store_true", help="small sizes")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
+    parser = command_line("benchmarks.kinds", __doc__, "small sizes")
     options = parser.parse_args(arguments)
     device = checked_device(options.device)
-    timer: Timer | None = None if device == "cpu" else CudaEvents()
+    timer = timer_of(device)
     sizes = QUICK if options.quick else CPU if device == "cpu" else GPU
     with on_cores(1):
-        for case in cases(sizes, device, 1):
-            row = measure(case, timer)
-            record(row, options.results)
+        for case, row in measured(cases(sizes, device, 1), timer, options.results):
             print(f"{case}: {figure(row.median / 1e6)} ms", flush=True)
             if device != "cpu":
                 release()

@@ -19,12 +19,10 @@ the same way, and all other results are compared with those of the CPU.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import prod
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -52,7 +50,7 @@ from .conversions import (
     ring_of,
     transforms_case,
 )
-from .harness import RESULTS, Case, CudaEvents, Timer, Unverified, measure, on_cores, record, release
+from .harness import Case, Unverified, command_line, measure, on_cores, record, release, timer_of
 from .plots import Bar, bars
 from .tables import Line, LineKind, Measured, figure
 from .tables import shape as shape_text
@@ -650,14 +648,11 @@ FIGURES = {f"lattice-{name[:3]}.svg": (kind, draw) for name, kind in KINDS.items
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.lattice", description=__doc__)
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--quick", action="store_true", help="small sizes, one pass")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
+    parser = command_line("benchmarks.lattice", __doc__, "small sizes, one pass")
     options = parser.parse_args(arguments)
     device = checked_device(options.device)
     sizes = QUICK if options.quick else CPU if device == "cpu" else GPU
-    timer: Timer | None = None if device == "cpu" else CudaEvents()
+    timer = timer_of(device)
     failures = 0
     for run in range(1, sizes.passes + 1):
         for group in cases(device, sizes):

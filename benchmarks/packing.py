@@ -9,11 +9,9 @@ all forward transforms.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,7 @@ from polygpu import lattice
 from polygpu._backends import checked_device
 
 from .conversions import transforms_case
-from .harness import RESULTS, Case, CudaEvents, Row, Timer, measure, on_cores, record, release
+from .harness import Case, Row, command_line, measured, on_cores, release, timer_of
 from .tables import Table, figure
 
 Array = NDArray[Any]
@@ -258,18 +256,13 @@ KINDS = {"cpu-packing": PackingKind("cpu"), "gpu-packing": PackingKind("gpu")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.packing", description=__doc__)
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--quick", action="store_true", help="small sizes, which are not secure")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
+    parser = command_line("benchmarks.packing", __doc__, "small sizes, which are not secure")
     options = parser.parse_args(arguments)
     device = checked_device(options.device)
-    timer: Timer | None = None if device == "cpu" else CudaEvents()
+    timer = timer_of(device)
     sizes = QUICK if options.quick else CPU if device == "cpu" else GPU
     with on_cores(1):
-        for case in cases(sizes, device, 1):
-            row = measure(case, timer)
-            record(row, options.results)
+        for case, row in measured(cases(sizes, device, 1), timer, options.results):
             print(f"{case}: {figure(row.median / 1e6)} ms", flush=True)
             if device != "cpu":
                 release()

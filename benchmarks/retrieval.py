@@ -16,7 +16,6 @@ decrypted and compared with the record.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isqrt
@@ -32,7 +31,7 @@ from polygpu import linalg
 from polygpu._backends import checked_device
 from polygpu.examples.pir import packed
 
-from .harness import RESULTS, ROOT, Case, CudaEvents, Row, Timer, measure, on_cores, record, release
+from .harness import ROOT, Case, Row, command_line, measured, on_cores, release, timer_of
 from .tables import Table, figure, power
 
 Array = NDArray[Any]
@@ -257,21 +256,18 @@ KINDS = {"cpu-bytes": ByteKind("cpu"), "gpu-bytes": ByteKind("gpu")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.retrieval", description=__doc__)
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--quick", action="store_true", help="a matrix of 1 MiB")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
+    parser = command_line("benchmarks.retrieval", __doc__, "a matrix of 1 MiB")
     parser.add_argument(
         "--answers", action="store_true", help="only answers of private retrieval, on the CPU"
     )
     options = parser.parse_args(arguments)
     device = checked_device(options.device)
-    timer: Timer | None = None if device == "cpu" else CudaEvents()
+    timer = timer_of(device)
     if device == "cpu":
         with on_cores(1):
-            for case in answer_cases(QUICK_DATABASE if options.quick else DATABASE):
-                row = measure(case)
-                record(row, options.results)
+            for case, row in measured(
+                answer_cases(QUICK_DATABASE if options.quick else DATABASE), None, options.results
+            ):
                 speed = figure(row.work / row.median)
                 print(f"{case}: {figure(row.median / 1e6)} ms, {speed} GB/s", flush=True)
     if options.answers:
@@ -279,9 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for left in matrices(QUICK if options.quick else SIDES):
         for cores in (1, 2) if device == "cpu" else (1,):
             with on_cores(cores):
-                for case in cases(left, device, cores):
-                    row = measure(case, timer)
-                    record(row, options.results)
+                for case, row in measured(cases(left, device, cores), timer, options.results):
                     print(f"{case}: {figure(left.size / row.median)} GB/s", flush=True)
         if device != "cpu":
             release()

@@ -10,11 +10,9 @@ and products, which is the least that it must take.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,7 @@ from polygpu import lattice
 from polygpu._backends import backend_of, checked_device, get_backend
 from polygpu.examples.tfhe import SETS, TFHE, Keys
 
-from .harness import RESULTS, Case, CudaEvents, Row, Timer, measure, on_cores, record, release
+from .harness import Case, Row, command_line, measured, on_cores, release, timer_of
 from .tables import Table, figure
 
 Array = NDArray[Any]
@@ -180,22 +178,17 @@ KINDS = {"cpu-tfhe": TfheKind("cpu"), "gpu-tfhe": TfheKind("gpu")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tfhe", description=__doc__)
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--quick", action="store_true", help="a small set, which is not secure")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
+    parser = command_line("benchmarks.tfhe", __doc__, "a small set, which is not secure")
     options = parser.parse_args(arguments)
     device = checked_device(options.device)
-    timer: Timer | None = None if device == "cpu" else CudaEvents()
+    timer = timer_of(device)
     batches = BATCHES["cpu" if device == "cpu" else "gpu"]
     sizes = [(name, batch) for name in ("2+2 bits", GROUPED) for batch in batches]
     sizes += [(name, batches[-1]) for name in ("1+1 bits", "1+1 bits, groups of 4", "2020")]
     for name, batch in [("quick", 2)] if options.quick else sizes:
         for cores in (1, 2) if device == "cpu" and batch > 1 else (1,):
             with on_cores(cores):
-                for case in cases(name, batch, device, cores):
-                    row = measure(case, timer)
-                    record(row, options.results)
+                for case, row in measured(cases(name, batch, device, cores), timer, options.results):
                     print(
                         f"{case}: {figure(row.median / 1e6)} ms, {batch / row.median * 1e9:.0f} a second",
                         flush=True,
