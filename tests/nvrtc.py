@@ -701,9 +701,7 @@ def judges_spills(version: tuple[int, int]) -> bool:
 
 def violations(kernel: Kernel, usage: Usage, version: tuple[int, int] = SPILLED_BY) -> list[str]:
     """What a kernel takes beyond its allowance."""
-    of_binomials = re.sub(
-        r"Trinomial<(\w+)>", r"\1", kernel.word
-    )  # of X^n + 1
+    of_binomials = re.sub(r"Trinomial<(\w+)>", r"\1", kernel.word)  # of X^n + 1
     spilled = SPILLED.get((kernel.template, kernel.word), SPILLED.get((kernel.template, of_binomials), 0))
     found = []
     if usage.registers * kernel.threads > REGISTERS:
