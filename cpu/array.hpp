@@ -1,7 +1,8 @@
 // Views of the arrays that a call of the core reads and writes. They own no memory; bindings/buffer.hpp makes them.
 //
 // Arrays are C-contiguous unless their type says otherwise, of shape (*batch, rows, degree). A row holds the residues
-// of one limb, or one word of the residues modulo a wide modulus. Batch axes broadcast against those of the result.
+// of one limb or, for a modulus of more than 64 bits, one word of all residues. The batch axes of an operand broadcast
+// against those of the result.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -13,7 +14,7 @@
 
 namespace pg {
 
-// Returns f(T()), where T is the word that stores residues: u32 if it is narrow, else u64.
+// Returns f(T()), where T is the word that stores residues: u32 if `narrow`, else u64.
 template <class F> decltype(auto) with_word(bool narrow, const F &f) { return narrow ? f(u32()) : f(u64()); }
 
 // Throws an exception that becomes a ValueError in Python, unless `holds`.
@@ -26,7 +27,7 @@ enum class Kind : unsigned char { unknown, signed_integer, unsigned_integer, rea
 // Where and how the numbers of an array lie in memory. Data, shape and strides lie in the caller's memory.
 struct Layout {
     void *data;
-    size_t bytes, itemsize, ndim;      // bytes of all numbers; of one number: 1, 2, 4, 8 or 16
+    size_t bytes, itemsize, ndim;      // bytes: of all numbers; itemsize: bytes of one number, 1, 2, 4, 8 or 16
     const ptrdiff_t *shape, *strides;  // strides in bytes
     Kind kind;
 };
@@ -49,7 +50,7 @@ class Array {
     Layout layout_{};
 };
 
-// An array whose kind of numbers is known. To find the kind takes a little longer.
+// An array whose layout also tells the kind of its numbers (`Kind`). Finding the kind takes a little longer.
 class Numbers : public Array {
   public:
     using Array::Array;
@@ -62,8 +63,8 @@ class Numbers : public Array {
     }
 };
 
-// An array that is written. Its kind is known, so that a call can refuse an array of, say, references to objects, which
-// words would overwrite.
+// An array to which results are written. Its kind is known, so that a call can refuse other arrays: residues must not
+// overwrite, say, references to Python objects.
 class Out : public Numbers {
   public:
     using Numbers::Numbers;
@@ -92,7 +93,7 @@ template <class A> size_t last(const A &x) {
     return x.shape(x.ndim() - 1);
 }
 
-// Checks a result (*batch, rows, n) and returns its first word.
+// Checks the array `out` of a result, (*batch, rows, n), and returns a pointer to its first word.
 template <class T> T *result_of(const Out &out, size_t rows) {
     require(out.ndim() >= 2 && out.shape(out.ndim() - 2) == rows && out.hold<T>(), "out: wrong dtype or rows");
     return (T *)out.data();
@@ -126,7 +127,7 @@ template <class T> class Operand {
 
     const T *data_;
     size_t length_, rows_;
-    std::vector<Axis> axes_;  // from the last to the first; empty if the operand is dense and has all items of out
+    std::vector<Axis> axes_;  // the last axis first; empty if the operand is dense and has as many items as the result
 };
 
 }  // namespace pg

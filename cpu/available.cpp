@@ -29,7 +29,7 @@ bool number_in(const char *folder, const char *name, const char *key, size_t &nu
         if (std::strncmp(line, key, std::strlen(key))) continue;
         const char *begin = line + std::strlen(key);
         begin += std::strspn(begin, " \t");
-        if (*begin < '0' || *begin > '9') return false;  // "max"
+        if (*begin < '0' || *begin > '9') return false;  // such a file may also say "max"
         number = std::strtoull(begin, nullptr, 10);
         return true;
     }

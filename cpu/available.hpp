@@ -4,8 +4,8 @@
 
 namespace pg {
 
-// Bytes that the machine has left, or fewer if a container (cgroup v2) or this process (ulimit -v) has a lower limit.
-// Takes about 0.1 ms. The folders are those of Linux; tests give others.
+// Returns how many bytes the machine has left, or fewer if a container (cgroup v2) or this process (ulimit -v) has a
+// lower limit. Takes about 0.1 ms. proc, cgroup: the folders to read; only tests pass others than those of Linux.
 size_t available_memory(const char *proc = "/proc", const char *cgroup = "/sys/fs/cgroup");
 
 }  // namespace pg

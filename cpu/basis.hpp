@@ -11,11 +11,12 @@ namespace pg {
 
 class PointsProduct;
 
-constexpr size_t LEAVES = 64;  // leaves that are multiplied together, in the first-level cache
+constexpr size_t LEAVES = 64;  // leaves of the transform that are multiplied together; they fit the first-level cache
 
 class Basis {
   public:
-    // moduli: (limbs, words), little-endian. Several words are one wide modulus. Words of 0 stand for 2^(64 words).
+    // moduli: (limbs, words), little-endian. If words > 1, the ring has one wide modulus of that many words. If all
+    // words of a modulus are 0, it is 2^(64 * words).
     Basis(const Numbers &moduli, int storage_bits);
 
     bool wide() const { return moduli_.empty(); }
@@ -25,12 +26,14 @@ class Basis {
     size_t rows() const { return wide() ? wide_.words() : moduli_.size(); }
     const std::vector<Modulus> &moduli() const { return moduli_; }
     const WideModulus &wide_modulus() const { return wide_; }
-    // Estimated seconds on one core, modulo the slowest modulus: for a transform of n coefficients, and for products.
+    // These functions estimate how many seconds one core takes with the slowest modulus: for a transform of n
+    // coefficients, for `count` products, and for a pointwise operation on n residues.
     double seconds_transform(size_t n) const;
     double seconds_products(double count) const;
     double seconds_pointwise(size_t n) const { return seconds_products((double)n); }
-    // Estimated nanoseconds of a product of two polynomials on a core, from measurements (docs/performance.md, "How a
-    // ring multiplies"): by transforms, by complex FFTs of `reals` real numbers, through auxiliary primes.
+    // These functions estimate, from measurements (docs/performance.md, "How a ring multiplies"), how many nanoseconds
+    // one core takes for a product of two polynomials: by transforms, by complex FFTs of `reals` real numbers, and
+    // through auxiliary primes.
     double ns_by_transform(size_t points, size_t leaf_size) const;
     double ns_by_fft(double reals) const;
     double ns_by_primes(size_t points, size_t primes) const;
@@ -41,8 +44,8 @@ class Basis {
 
     // out = constant + sum of factors[i] * operands[i], with factors (combinations, operands, rows, 1). The first axes
     // of out are the combinations. The operands broadcast against the other axes; their batch axes may have any
-    // strides. constant: none, or (*batch, rows, 1), which is added to every step-th entry. out may be an operand if
-    // there is one combination.
+    // strides. constant: none, or (*batch, rows, 1): one residue for each row, which is added to the entries 0, step, 2
+    // * step, ... of the row. out may be an operand if there is one combination.
     void combine(const std::vector<Array> &operands, const Array &factors, const Array &constant, size_t step,
                  const Out &out) const;
 
@@ -52,14 +55,14 @@ class Basis {
     // out = X^e * x. exponents: one e for each item, below the order of X.
     void mul_monomial(const Array &x, const Numbers &exponents, Quotient quotient, const Out &out) const;
 
-    // out[j] = x[j] * first * step^j for each row. first and step: (*, rows, 1). Their number of items divides that of
-    // x, and item i of x takes item i modulo this number.
+    // out[j] = x[j] * first * step^j for each row. first and step: (*, rows, 1). They have c items, where c divides the
+    // number of items of x; item i of x takes their item i % c.
     void scale_by_powers(const Array &x, const Array &first, const Array &step, const Out &out) const;
 
     // out: residues of integers x of 1 to 8 bytes, (*batch, count <= degree). The rest of a row is zero.
     void reduce_integers(const Numbers &x, const Out &out) const;
-    // The same for integers of several 64-bit words in two's complement, x (*batch, count <= degree, words), the lowest
-    // word first. Not for a wide modulus.
+    // Like reduce_integers, for integers x (*batch, count <= degree, words) of several 64-bit words in two's
+    // complement, the lowest word first. The basis must not have a wide modulus.
     void reduce_large_integers(const Array &x, const Out &out) const;
 
     // out (batch, m, n) = a * b, with a (batch or 1, m, k) and b (batch or 1, k, n), whose entries may be any words.
@@ -79,8 +82,8 @@ class Basis {
     void invert(const Array &x, Quotient quotient, const Out &out, const Out &degrees) const;
 
     // Checks c = a * b modulo X^n - 1 or X^n + 1 at points (rows, count), canonical. Returns the index of the first
-    // wrong row of c (for a wide modulus, of the first wrong item), or -1. At one uniformly random point, a wrong
-    // product passes with probability (degree - 1) / q at most, for q prime.
+    // wrong row of c (for a wide modulus, of the first wrong item), or -1. If q is prime, a wrong product passes at one
+    // uniformly random point with a probability of at most (degree - 1) / q.
     int64_t find_wrong_product(const Array &a, const Array &b, const Out &c, const Array &points,
                                Quotient quotient) const;
 
@@ -109,8 +112,8 @@ class PointsProduct {
     void run(const void *a, const void *b, void *out) const;
 
   private:
-    // Strides of an array of matrices, in entries. reach: entries from the first to the last, 0 if a stride is
-    // negative.
+    // Strides of an array of matrices, in entries. reach: how many entries lie from the first to the last, 0 if a
+    // stride is negative.
     struct Place {
         ptrdiff_t item, row, column;
         size_t reach;

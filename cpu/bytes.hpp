@@ -7,7 +7,7 @@
 namespace pg {
 namespace {
 
-constexpr size_t BYTE_VECTORS = 4;  // vectors of a tile
+constexpr size_t BYTE_VECTORS = 4;  // vectors of digits in a tile, at most
 
 // L: operations on vectors of WIDTH bytes; the same vectors hold sums of 32 bits. A tile has ROWS * VECTORS vectors of
 // such sums. All loops over them are unrolled, so that the sums stay in registers.
@@ -76,7 +76,8 @@ template <class L> void add_products_of_bytes(const ByteProduct &p) {
     for (; row < p.height; ++row) add_rows<L, 1>(p, row);
 }
 
-// The same by loops that compilers turn into vectors. A row is widened to 16 bits once for all vectors of digits.
+// add_products_of_bytes by plain loops, which compilers vectorise. A row is widened to 16 bits once for all vectors of
+// digits.
 struct ByteLoops {
     static constexpr unsigned DIGIT_BITS = 8;
 };

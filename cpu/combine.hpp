@@ -8,14 +8,15 @@
 namespace pg {
 namespace {
 
-// How a sum of products stays within the range of a lane. lazy: in [0, 2q). tight: canonical. strict: canonical, and so
-// is each product. halves: see combine_halves. doubles: see combine_doubles. none: the portable kernels are used.
+// How a sum of products stays within the range of a lane. lazy: the sum is kept in [0, 2q). tight: the sum is kept
+// canonical. strict: the sum is kept canonical, and products are computed by `mul`. halves: see combine_halves.
+// doubles: see combine_doubles. none: sums take the portable kernel.
 enum class Sums { lazy, tight, strict, halves, doubles, none };
 template <class B> constexpr Sums SUMS = Sums::lazy;
 template <class L> constexpr Sums SUMS<Tight<L>> = Sums::tight;
 template <class L> constexpr Sums SUMS<Strict<L>> = Sums::strict;
 
-// y = sum of x[i] * w[i] mod q. COUNT vectors at a time use the same factors.
+// y = sum of x[i] * w[i] mod q. A factor is loaded once for COUNT vectors.
 template <Sums SUM, class L, size_t COUNT>
 PG_INLINE void combine_range(const L &lanes, const Modulus &m, const typename L::T *const *x, const typename L::T *w,
                              const typename L::T *shoup, size_t terms, typename L::T *y, size_t begin, size_t end) {
@@ -44,13 +45,14 @@ PG_INLINE void combine_range(const L &lanes, const Modulus &m, const typename L:
     }
 }
 
-// The same, but the low and the high halves of products are added up separately, and reduced once for 8 terms. L needs
+// y = sum of x[i] * w[i] mod q. Low and high halves of products are summed separately, and reduced after 8 terms. L
+// needs
 //   mul_add_low(z, x, y) mul_add_high(z, x, y)   z plus the low or the high 52 bits of x * y
 //   above52(x)                                   the bits of x from 2^52 up
 //   residue(low, high)                           low + 2^52 * high mod q, canonical; the sum of high and the carry
 //                                                from low must be below 2^52
-// For x below 2^50 the high halves of 8 products sum to less than 2^51. The high half of what was reduced before is
-// below 2^51, too.
+// For x below 2^50 the high halves of 8 products sum to less than 2^51. The high half of the earlier terms, which were
+// reduced, is below 2^51, too.
 template <class L, size_t COUNT>
 PG_INLINE void combine_halves(const L &lanes, const typename L::T *const *x, const typename L::T *w, size_t terms,
                               typename L::T *y, size_t begin, size_t end) {
@@ -77,8 +79,9 @@ PG_INLINE void combine_halves(const L &lanes, const typename L::T *const *x, con
     }
 }
 
-// The same in doubles, with one reduction for 7 products (docs/math.md, "Sums of products on the GPU"). Words are below
-// 2^50, and 16 <= q < 2^50. number: the factors, in [-q/2, q/2]. start: 2^49 times their sum mod q, centred.
+// y = sum of x[i] * w[i] mod q, in doubles, with one reduction for 7 products (docs/math.md, "Sums of products on the
+// GPU"). Words are below 2^50, and 16 <= q < 2^50. number: the factors, in [-q/2, q/2]. start: 2^49 times their sum mod
+// q, centred.
 template <class L, size_t COUNT>
 PG_INLINE void combine_doubles(const L &lanes, const typename L::T *const *x, const double *number, double start,
                                size_t terms, typename L::T *y, size_t begin, size_t end) {
@@ -103,7 +106,7 @@ PG_INLINE void combine_doubles(const L &lanes, const typename L::T *const *x, co
     }
 }
 
-constexpr size_t MOST_FACTORS = 64;  // for which combine_row has room on the stack
+constexpr size_t MOST_FACTORS = 64;  // combine_row has room for this many factors on the stack
 
 template <Sums SUM, class L, class Rest>
 void combine_row(const typename L::T *const *x, const typename L::T *w, const typename L::T *shoup, size_t terms,
@@ -146,13 +149,13 @@ template <class T> void count_from(const T *z, T least, T *count, size_t n) {
     for (size_t j = 0; j < n; ++j) count[j] += z[j] >= least;
 }
 
-// For q < 2^50 the quotient is estimated in doubles: y * r / q < 2^50 is rounded twice, so that the estimate is wrong
-// by less than 1/2, and its whole part by at most 1.
+// For q < 2^50 the quotient y * r / q, which is below 2^50, is estimated in doubles. The estimate is rounded twice. So
+// it is wrong by less than 1/2, and its whole part by at most 1.
 template <class T> void split_below_2_50(const T *y, u64 r, u64 q, T *z, T *low, T *high, size_t n) {
     const double ratio = (double)r / (double)q;
     for (size_t j = 0; j < n; ++j) {
         u64 quotient = (u64)((double)y[j] * ratio), rest = (u64)y[j] * r - quotient * q;
-        const u64 less = rest >> 63;  // rest is negative
+        const u64 less = rest >> 63;  // 1 if rest is negative, else 0
         quotient -= less, rest += less ? q : 0;
         const bool more = rest >= q;
         quotient += more, rest -= more ? q : 0;
@@ -166,7 +169,7 @@ template <class T> void split_products(const T *y, u64 r, const Modulus &m, T *z
     const u64 shoup = m.q ? shoup_quotient(m, r) : r;
     for (size_t j = 0; j < n; ++j) {
         u64 quotient, rest;
-        if (m.q == 0) {  // 2^64
+        if (m.q == 0) {  // the modulus is 2^64
             const u128 product = (u128)y[j] * r;
             quotient = (u64)(product >> 64), rest = (u64)product;
         } else {
@@ -209,8 +212,8 @@ template <class T> void combine_words(const T *const *x, const T *w, size_t term
     }
 }
 
-// Rest: lanes of one residue, for the end of a row that does not fill a vector. SUM, C: how combine_row keeps sums, and
-// its lanes, if those of B are not the fastest.
+// Returns the kernels for rows whose butterflies are B. Rest: lanes of one residue, for the end of a row that does not
+// fill a vector. SUM: how combine_row keeps sums. C: the lanes of combine_row, if those of B are not the fastest.
 template <class B, class Rest, Sums SUM = SUMS<B>, class C = typename B::Lanes>
 constexpr RowKernels<typename B::Lanes::T> row_kernels() {
     using L = typename B::Lanes;

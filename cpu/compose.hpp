@@ -9,26 +9,27 @@ namespace pg {
 
 struct Worker;
 
-// Every call takes canonical residues x (*batch, rows, n) and composes integers in [0, Q) or, if centered, in [-Q/2,
-// Q/2).
+// Every call takes canonical residues x (*batch, rows, n) and composes the integers that they represent, in [0, Q) or,
+// if `centered`, in [-Q/2, Q/2).
 class Composition {
   public:
     // words: how many 64-bit words hold an integer in (-Q, Q) in two's complement. polygpu/_core/plans/crt.py makes the
-    // tables; a wide modulus needs none of them. inverse: (Q / q_i)^-1 mod q_i of each limb. terms, modulus: those of
-    // SumWords. prefix_inverse and bounds are for the first m limbs, whose product is Q or at least 2^65.
-    // prefix_inverse: (m, m), 1 / q_j mod q_i. bounds: (centered, 2, m), those of MixedWords. The basis must outlive
+    // tables; a wide modulus needs none of them. inverse: (Q / q_i)^-1 mod q_i of each limb. terms, modulus: see
+    // SumWords. prefix_inverse and bounds are for the first m limbs, with m such that their product is Q or at least
+    // 2^65. prefix_inverse: (m, m), 1 / q_j mod q_i. bounds: (centered, 2, m), see MixedWords. The basis must outlive
     // the object.
     Composition(const Basis &basis, size_t words, const Numbers &inverse, const Numbers &terms, const Numbers &modulus,
                 const Numbers &prefix_inverse, const Numbers &bounds);
 
-    // out (*batch, n, words) of 64 bits
+    // Writes the integers to out (*batch, n, words), as words of 64 bits.
     void to_words(const Array &x, bool centered, const Out &out) const;
-    // out (*batch, n) int64. Returns the index of the first integer that does not fit, or -1.
+    // Writes the integers to out (*batch, n), int64. Returns the index of the first integer that does not fit, or -1.
     int64_t to_int64(const Array &x, bool centered, const Out &out) const;
-    // out (*batch, n): the nearest doubles, halves to even; an infinity if an integer is too large.
+    // Writes the doubles nearest to the integers, with ties to even, to out (*batch, n). If an integer is too large,
+    // its double is an infinity.
     void to_float64(const Array &x, bool centered, const Out &out) const;
-    // out (*batch, words of the norm): the largest of the centred |x| (p = 0, in `words` words), their sum (p = 1, in
-    // words + 1) or the sum of their squares (p = 2, in 2 words + 1).
+    // Writes a norm of each item to out (*batch, words of the norm): the largest of the centred |x| (p = 0, in `words`
+    // words), their sum (p = 1, in words + 1) or the sum of their squares (p = 2, in 2 * words + 1).
     void norm(const Array &x, int p, const Out &out) const;
 
   private:
@@ -41,7 +42,7 @@ class Composition {
     template <class Use>
     void compose_wide(const u64 *x, size_t n, size_t begin, size_t end, bool centered, const Worker &worker,
                       Use &use) const;
-    // Writes y[j] for begin <= j < end. Returns the first j that does not fit, or -1.
+    // Writes integer j to y[j] for begin <= j < end. Returns the first j whose integer does not fit, or -1.
     template <class T>
     int64_t fit(const T *x, size_t n, size_t begin, size_t end, bool centered, const Worker &worker, u64 *y) const;
     size_t items(const Array &x) const;
@@ -53,7 +54,7 @@ class Composition {
     std::vector<u64> inverse_, terms_, modulus_, prefix_inverse_, bounds_;
     std::vector<u64> halves_[2], zero_, radix_;  // halves_: floor(Q / 2) and Q minus that, in digits
     std::vector<double> reciprocal_;
-    u64 prefix_product_ = 1;  // modulo 2^64
+    u64 prefix_product_ = 1;  // the product of the first m moduli (prefix_), modulo 2^64
 };
 
 }  // namespace pg

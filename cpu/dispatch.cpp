@@ -28,7 +28,7 @@ bool has_vnni() { return false; }
 #endif
 bool always() { return true; }  // code compiled for NEON runs on machines with NEON
 
-// The best first.
+// All instruction sets, the best first.
 const Candidate CANDIDATES[] = {{&isa_avx512, has_avx512},
                                 {&isa_avx512dq, has_avx512dq},
                                 {&isa_avx2, has_avx2},
@@ -66,7 +66,7 @@ const RowKernels<u64> &slot(const Isa &isa, const Modulus &m, u64) {
     return m.bits <= 62 ? isa.q62 : isa.q64;
 }
 // The kind of a modulus, by which Costs are listed. ROOM: moduli of up to 31 bits in words of 32, or up to 50 bits in
-// words of 64. ROOM_64: up to 62 bits. STRICT: moduli that leave no room above them. SHIFTS: Goldilocks.
+// words of 64. ROOM_64: up to 62 bits. STRICT: larger moduli, for which words have no room above q. SHIFTS: Goldilocks.
 enum Kind { ROOM, ROOM_64, STRICT_32, STRICT_64, SHIFTS };
 Kind kind_of(const Modulus &m, bool narrow) {
     if (m.q == GOLDILOCKS) return SHIFTS;

@@ -7,16 +7,17 @@
 
 namespace pg {
 
-std::vector<std::string> all_isas();        // those of all machines, the best first
-std::vector<std::string> supported_isas();  // those of this CPU, the best first
-std::string isa_in_use();                   // the best, until set_isa names another
+std::vector<std::string> all_isas();        // the instruction sets of all machines, the best first
+std::vector<std::string> supported_isas();  // the instruction sets of this CPU, the best first
+std::string isa_in_use();                   // the best one, until set_isa chooses another
 void set_isa(const std::string &name);
 
-// T is u32 or u64, the word that stores residues. Rows that are too short for a kernel use the portable one.
+// Returns the kernels for rows of `degree` residues modulo m. T is the word that stores residues, u32 or u64. If rows
+// are too short for a kernel, these are the portable kernels.
 template <class T> const RowKernels<T> &kernels(const Modulus &m, size_t degree);
-// Kernels for pointwise operations, which take rows of any length.
+// Returns the kernels for pointwise operations, which take rows of any length.
 template <class T> const RowKernels<T> &pointwise_kernels(const Modulus &m);
-// Kernels for `combine`, whose input words are below 2^bits.
+// Returns the kernels for `combine`, whose input words are below 2^bits.
 template <class T> const RowKernels<T> &combine_kernels(const Modulus &m, unsigned bits);
 template <class T> const WordKernels<T> &word_kernels();
 template <class T> const ProductKernels<T> &product_kernels(size_t length);
@@ -30,13 +31,13 @@ template <class T> const FftKernels<T> &fft_kernels();
 const Costs &costs();
 double layer_ns(const Modulus &m, bool narrow);    // estimated time for a coefficient in one layer of a transform
 double product_ns(const Modulus &m, bool narrow);  // estimated time for a product that is added to a sum
-// Estimated seconds of work modulo moduli of at most 31 bits in words of 32, or 50 bits in words of 64. Basis has the
-// same functions for its own moduli.
+// These functions estimate seconds of work, for moduli of at most 31 bits in 32-bit words, or at most 50 bits in 64-bit
+// words. Basis has the same functions for its own moduli.
 inline double seconds_products(double count) { return 1e-9 * costs().product[0] * count; }
 inline double seconds_pointwise(size_t n) { return seconds_products((double)n); }
 inline double seconds_sums(double terms) { return 1e-9 * costs().sum * terms; }
 inline double seconds_fft(double reals) { return 1e-9 * costs().fft * reals; }
-// The layers of a transform, plus one for its loads and stores.
+// Returns how many layers a transform has, plus one for its loads and stores.
 inline double layers(size_t n) { return (double)(64 - __builtin_clzll(n | 1)); }
 
 }  // namespace pg

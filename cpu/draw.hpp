@@ -1,4 +1,4 @@
-// From bytes of a random stream to residues. Compiled once per instruction set, like ntt.hpp.
+// Turns bytes of a random stream into residues. Compiled once per instruction set, like ntt.hpp.
 #pragma once
 #include <cstring>
 
@@ -7,8 +7,8 @@
 namespace pg {
 namespace {
 
-// (high * 2^64 + low) mod q; in arrays the low word comes first (docs/math.md, "Small random elements"). For q > 2^62 -
-// 1: high < 4q is reduced, then divided as by divide(), but without the quotient and branches.
+// Returns (high * 2^64 + low) mod q, for q >= 2^62 (docs/math.md, "Small random elements"). First reduces `high`, which
+// is below 4q; then divides like divide(), but without branches, and without computing the quotient.
 template <class T> PG_INLINE T divide_pair(u64 low, u64 high, const Modulus &m) {
     for (int times = 0; times < 3; ++times) high -= m.q & (0 - (u64)(high >= m.q));
     if (m.shift) high = high << m.shift | low >> (64 - m.shift), low <<= m.shift;
@@ -29,13 +29,13 @@ template <class T, class R> void reduce_pairs_strict(const u64 *x, T *y, size_t 
         const auto q = W::splat(m.q), d = W::splat(m.recip.d), v = W::splat(m.recip.v), one = W::splat(1);
         const auto twice = W::splat(m.bits == 63 ? 2 * m.q : m.q);
         for (; i + R::WIDTH <= n; i += R::WIDTH) {
-            typename R::V first, second;  // integers, of which only the bits are moved
+            typename R::V first, second;  // doubles that hold the bits of integers
             R::template expand<R::WIDTH>((const double *)(x + 2 * i), first, second);
             auto low = R::bits(first), high = W::reduce_once(W::reduce_once(R::bits(second), twice), q);
             if (m.bits == 63) high = W::add(W::add(high, high), R::right(low, 63)), low = W::add(low, low);
             const auto estimate = W::add(R::mul_low(v, high), low);
             auto quotient = W::add(W::add(R::mul_high(v, high), high), one);
-            quotient = R::add_where_above(low, estimate, quotient, one);  // the carry
+            quotient = R::add_where_above(low, estimate, quotient, one);  // adds the carry
             auto r = W::sub(low, R::mul_low(quotient, d));
             r = W::reduce_once(R::add_where_above(r, estimate, r, d), d);
             R::store_words(y + i, R::right(r, m.shift));
@@ -43,7 +43,8 @@ template <class T, class R> void reduce_pairs_strict(const u64 *x, T *y, size_t 
     }
     for (; i < n; ++i) y[i] = divide_pair<T>(x[2 * i], x[2 * i + 1], m);
 }
-// For q < 2^62: Shoup's products with 2^64 mod q and with 1, both below 2q.
+// Returns (high * 2^64 + low) mod q, for q < 2^62: the sum of two of Shoup's products, each below 2q, with the factors
+// 2^64 mod q and 1.
 template <class T> PG_INLINE T reduce_pair(u64 low, u64 high, const ScalarLanes<u64> &l, u64 c, u64 c_shoup, u64 one) {
     const u64 r = l.mul_lazy(high, {c, c_shoup}) + l.mul_lazy(low, {1, one});
     return (T)l.reduce_once(l.relax(r), l.q);
@@ -56,7 +57,7 @@ template <class T, class R> void reduce_pairs(const u64 *x, T *y, size_t n, cons
         const typename R::Words l(m);
         const auto power = l.broadcast(c, c_shoup), unit = l.broadcast(1, one);
         for (; i + R::WIDTH <= n; i += R::WIDTH) {
-            typename R::V low, high;  // integers, of which only the bits are moved
+            typename R::V low, high;  // doubles that hold the bits of integers
             R::template expand<R::WIDTH>((const double *)(x + 2 * i), low, high);
             const auto r = l.add(l.mul_lazy(R::bits(high), power), l.mul_lazy(R::bits(low), unit));
             R::store_words(y + i, l.reduce_once(l.relax(r), l.q));
@@ -65,7 +66,7 @@ template <class T, class R> void reduce_pairs(const u64 *x, T *y, size_t n, cons
     for (const ScalarLanes<u64> l(m); i < n; ++i) y[i] = reduce_pair<T>(x[2 * i], x[2 * i + 1], l, c, c_shoup, one);
 }
 
-// Residues of integers in [-bound, bound].
+// Writes the residues of integers v in [-bound, bound].
 template <class T, class R> void reduce_small(const i64 *v, T *y, size_t n, const Modulus &m, u64 bound) {
     const u64 q = m.q;
     if (q == 0 || bound < q) {

@@ -2,15 +2,16 @@
 // pass of a radix turns `stride` interleaved transforms of `length` points into stride * radix transforms of length /
 // radix points. It reads x and writes
 //   y[q + stride * (radix * p + j)]
-//     = exp(-2 pi i jp / length) sum_k exp(-2 pi i jk / radix) x[q + stride (p + k length / radix)]
+//     = exp(-2 pi i * j * p / length)
+//       * sum over k of exp(-2 pi i * j * k / radix) * x[q + stride * (p + k * length / radix)]
 //
 // P is a vector of real and imaginary parts, those of one value side by side (isa_*.cpp):
 //   T, V, WIDTH                          part, vector (with + - *), values in a vector
 //   load store splat                     plain vector operations
 //   swap(x)                              re and im of every value change places
 //   real(x) imag(x)                      re, or im, in both places
-//   fma(x, y, z) fnma(x, y, z)           xy + z, z - xy; in portable code with two roundings
-//   fmaddsub(x, y, z) fmsubadd(x, y, z)  xy - z in the place of re and xy + z in that of im; the other way
+//   fma(x, y, z) fnma(x, y, z)           x * y + z, z - x * y; in portable code with two roundings
+//   fmaddsub(x, y, z) fmsubadd(x, y, z)  x * y - z in the place of re and x * y + z in that of im; fmsubadd: swapped
 //   transpose(v)                         of WIDTH vectors
 #pragma once
 #include <cstring>
@@ -24,7 +25,7 @@ template <class P> struct PairLanes : P {
     using T = typename P::T;
     using V = typename P::V;
     struct Twiddle {
-        V re, im;  // each in both places
+        V re, im;  // the real or the imaginary part of w, in both places of a value
     };
     static PG_INLINE V add_i(V x, V y) { return P::fmaddsub(x, P::splat(1), P::swap(y)); }  // x + iy
     static PG_INLINE V sub_i(V x, V y) { return P::fmsubadd(x, P::splat(1), P::swap(y)); }
@@ -41,7 +42,7 @@ template <class L, bool INVERSE> struct FftRows {
     using Twiddle = typename L::Twiddle;
     static constexpr size_t WIDTH = L::WIDTH;
 
-    // x + uy and x - uy, where u is -i or, if INVERSE, i.
+    // x + u * y and x - u * y, where u is -i or, if INVERSE, i.
     static PG_INLINE V add_turned(V x, V y) { return INVERSE ? L::add_i(x, y) : L::sub_i(x, y); }
     static PG_INLINE V sub_turned(V x, V y) { return INVERSE ? L::sub_i(x, y) : L::add_i(x, y); }
     static PG_INLINE V twist(V x, const Twiddle &w) { return INVERSE ? L::mul_conj(x, w) : L::mul(x, w); }
@@ -110,8 +111,8 @@ template <class L, bool INVERSE> struct FftRows {
             for (size_t j = 0; j < RADIX; ++j) L::store(y + 2 * (q + stride * j), last_factor(v[j], scale));
         }
     }
-    // Computes all passes on transforms of at most `length` points. Results alternate between spare and y; the last is
-    // in y. x may be y or spare.
+    // Computes all passes that are left when transforms have `length` points. Results alternate between spare and y;
+    // the last is in y. x may be y or spare.
     static void rest(const T *x, T *y, T *spare, size_t length, size_t stride, const Fft<T> &fft) {
         for (size_t radix; (radix = fft_radix(length)) < length; length /= radix, stride *= radix) {
             T *to = x == spare ? y : spare;
@@ -152,7 +153,8 @@ template <class L, bool INVERSE> struct FftRows {
         }
     }
 
-    // From WIDTH rows of n < 64 points to n vectors with one row in each lane, and back. Missing rows are zeros.
+    // gather turns WIDTH rows of n < 64 points into n vectors with one row in each lane; scatter does the opposite.
+    // Missing rows are read as zeros.
     static void gather(const T *x, T *y, size_t rows, size_t n) {
         for (size_t j = 0; n >= WIDTH && j < n; j += WIDTH, y += 2 * WIDTH * WIDTH) {
             V v[WIDTH];

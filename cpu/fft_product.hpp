@@ -18,8 +18,8 @@
 namespace pg {
 namespace {
 
-// Complex numbers for Ntt. In scratch memory WIDTH numbers lie as WIDTH real parts, then WIDTH imaginary parts;
-// twiddles lie as pairs.
+// The lanes of complex numbers for Ntt (ntt.hpp). In scratch memory, WIDTH numbers are stored as WIDTH real parts, then
+// WIDTH imaginary parts. Twiddles are stored as pairs of a real and an imaginary part.
 //
 // Rounding, with u = 2^-53. If FUSED, a butterfly computes x + w * y by two FMAs for each part, and then 2x - (x + w *
 // y) by one. A product has a relative error of at most 2u. Otherwise a product has a relative error of sqrt(5) * u, and
@@ -42,7 +42,7 @@ template <class R> struct ComplexLanes {
     static PG_INLINE V mul_conjugate(V x, V y) {
         return {R::fma(x.im, y.im, R::mul(x.re, y.re)), R::fnma(x.re, y.im, R::mul(x.im, y.re))};
     }
-    // z + x * y, by one product of reals after the other.
+    // Returns z + x * y; the products of real numbers are added one after the other.
     static PG_INLINE V mul_add(V x, V y, V z) {
         return {R::fnma(x.im, y.im, R::fma(x.re, y.re, z.re)), R::fma(x.im, y.re, R::fma(x.re, y.im, z.im))};
     }
@@ -85,12 +85,13 @@ template <class R> struct ComplexButterfly {
         x = Lanes::add(x, y);
         y = Lanes::mul_conjugate(d, w);
     }
-    // Leaves out the factor 1/points. It is a power of two, so that it is multiplied without an error later, when sums
-    // become integers.
+    // Leaves out the factor 1/points. Sums are multiplied by it later, when they become integers; the product is exact,
+    // because points is a power of two.
     PG_INLINE void inverse_root(V &x, V &y, const Twiddle &, const Twiddle &w) const { inverse(x, y, w); }
 };
 
-// A sum is an integer of at most 2^51 in size: the double x + 1.5 * 2^52 has it in its low bits, rounded to nearest.
+// If |x| is at most 2^51, the low bits of the double x + 1.5 * 2^52 are the integer nearest to x. Sums of products of
+// digits are that small.
 constexpr double ROUNDING = 6755399441055744.0;
 constexpr u64 ROUNDING_BITS = 0x4338000000000000;
 
@@ -108,15 +109,15 @@ template <class T, class R> struct FftProductRow {
 
     explicit FftProductRow(const ProductRow &r) : row(r), m(*r.modulus), points(r.length / 2) {}
 
-    // WIDTH residues, beginning with x[j]; 0 beyond the degree.
+    // Returns WIDTH residues, beginning with x[j]; beyond the degree they are 0.
     PG_INLINE I residues(const T *x, size_t j) const {
         if (j + WIDTH <= row.degree) return R::load_words(x + j);
         T edge[WIDTH] = {};
         for (size_t i = 0; j + i < row.degree; ++i) edge[i] = x[j + i];
         return R::load_words(edge);
     }
-    // Writes the digits of WIDTH residues to rows z, z + 2 * points, ... Each digit is the low `width` bits, signed;
-    // the last digit is what remains.
+    // Writes the digits of WIDTH residues to rows z, z + 2 * points, ... A digit is the low `width` bits of what
+    // remains, read as a signed number; the last digit is all that remains.
     PG_INLINE void split_vector(I x, unsigned digits, double *z) const {
         const I one = Words::splat(1), rounding = Words::splat(ROUNDING_BITS);
         const unsigned unused = 64 - row.width;
@@ -130,14 +131,15 @@ template <class T, class R> struct FftProductRow {
             R::store(z, R::sub(R::value(Words::add(digit, rounding)), R::splat(ROUNDING)));
         }
     }
-    // Number j of a row consists of the digits of coefficients j (real part) and j + points (imaginary part).
+    // Complex number j of a row consists of the digits of coefficients j (real part) and j + points (imaginary part).
     void split(const T *x, unsigned digits, Complex *z) const {
         for (size_t j = 0; j < points; j += WIDTH) {
             split_vector(residues(x, j), digits, &z[j].re);
             split_vector(residues(x, j + points), digits, &z[j].re + WIDTH);
         }
     }
-    // A complex twiddle has no Shoup quotient, and its inverse is its conjugate, so that one table serves as all four.
+    // A complex twiddle has no Shoup quotient, and its inverse is its conjugate, so that one table serves as all four
+    // tables of a Row.
     Row<Complex> rows() const {
         const Complex *const w = row.twiddles;
         return {nullptr, {w, w}, {w, w}, points, 1, row.block, row.stop};
@@ -156,8 +158,8 @@ template <class T, class R> struct FftProductRow {
         }
     }
 
-    // Row k of z becomes the sum over i of row i times row DIGITS + k - i or, if `square`, row k - i. At most 2 *
-    // DIGITS products of reals are added to a part, one after the other.
+    // Row k of z becomes the sum over i of row i times row DIGITS + k - i or, if `square`, row k - i. A real or
+    // imaginary part is the sum of at most 2 * DIGITS products, which are added one after the other.
     template <unsigned DIGITS> void convolve(Complex *z, bool square) const {
         const Complex *right = square ? z : z + DIGITS * points;
         for (size_t j = 0; j < points; j += WIDTH) {
@@ -184,12 +186,12 @@ template <class T, class R> struct FftProductRow {
         }
     }
 
-    // Sum k, which lies at z[k * 2 * points], as an integer in the low bits; the product with the factor 1/points is
-    // exact.
+    // Returns sum k, which lies at z[k * 2 * points], as an integer in the low bits of a double. The product with scale
+    // = 1/points is exact.
     PG_INLINE I sum(const double *z, unsigned k, V scale) const {
         return R::bits(R::fma(R::load(z + 2 * points * k), scale, R::splat(ROUNDING)));
     }
-    // The weighted total of a group of sums, in (-2^61, 2^61).
+    // Returns the total of a group of sums, each times its weight. The total is in (-2^61, 2^61).
     PG_INLINE I group(const double *z, unsigned first, V scale) const {
         const unsigned end = first + row.group < row.sums ? first + row.group : row.sums;
         I total = Words::zero();
@@ -204,7 +206,7 @@ template <class T, class R> struct FftProductRow {
             compute(&z[j].re + WIDTH, y + j + points);
         }
     }
-    // q = 2^e divides 2^64. So sums are taken modulo 2^64: shifts drop the bits that are too high.
+    // For q = 2^e, which divides 2^64. So sums are taken modulo 2^64: shifts drop the bits that are too high.
     void compose_power_of_two(const Complex *z, T *y, V scale) const {
         u64 rounding = 0;
         for (unsigned k = 0; k < row.sums; ++k) rounding -= ROUNDING_BITS << k * row.width;
@@ -216,9 +218,9 @@ template <class T, class R> struct FftProductRow {
             R::store_words(to, R::both(total, mask));
         });
     }
-    // q < 2^32: Horner's rule in doubles, r * 2^width + v - quotient * q with |v| <= 2^51. The quotient is below 2^50
-    // and off by less than 0.7, so |r| < 0.7 * q; r * 2^width is exact, and r * 2^width - quotient * q is an integer
-    // below 2^52.
+    // For q < 2^32: Horner's rule in doubles. With the next sum v, |v| <= 2^51, a step replaces the remainder r by r *
+    // 2^width + v - quotient * q. The quotient is below 2^50 and off by less than 0.7, so |r| < 0.7 * q. Therefore r *
+    // 2^width is exact, and r * 2^width - quotient * q is an integer below 2^52.
     void compose_short(const Complex *z, T *y, V scale) const {
         const V q = R::splat((double)m.q), inverse = R::splat(1 / (double)m.q), rounding = R::splat(ROUNDING);
         const V weight = R::splat((double)(1ull << row.width)), lift = R::splat(ROUNDING + (double)m.q);
@@ -230,12 +232,12 @@ template <class T, class R> struct FftProductRow {
                 V quotient = R::sub(R::fma(R::add(u, v), inverse, rounding), rounding);
                 r = R::add(R::fnma(quotient, q, u), v);
             }
-            I lifted = Words::sub(R::bits(R::add(r, lift)), Words::splat(ROUNDING_BITS));  // this is in (0, 2q)
+            I lifted = Words::sub(R::bits(R::add(r, lift)), Words::splat(ROUNDING_BITS));  // in (0, 2q)
             R::store_words(to, words.reduce_once(lifted, words.q));
         });
     }
-    // q < 2^62: the sum of groups times their weights. Adding the multiple of q in [2^62, 2^63) makes a group positive
-    // and below 2^64. Each product is in [0, 2q), and so is the total.
+    // For q < 2^62: adds up the groups, each times its weight. First the multiple of q in [2^62, 2^63) is added to a
+    // group, which makes it positive and below 2^64. Each product is in [0, 2q), and so is the total.
     void compose_lazy(const Complex *z, T *y, V scale) const {
         const Words words(m);
         const I lift = Words::splat(m.q << (63 - m.bits));
@@ -251,8 +253,8 @@ template <class T, class R> struct FftProductRow {
             R::store_words(to, words.reduce_once(total, words.q));
         });
     }
-    // 2^62 < q < 2^64: a group plus 2^61 is in [0, 2^62), so that four products with weights plus a residue are below
-    // 2^64 * q; one division reduces this sum. `start` subtracts the added 2^61 times the weights.
+    // For 2^62 < q < 2^64: a group plus 2^61 is in [0, 2^62). So four such numbers, each times its weight, plus a
+    // residue are below 2^64 * q; one division reduces this sum. `start` makes up for the added 2^61.
     void compose_long(const Complex *z, T *y, V scale) const {
         constexpr u64 LIFT = 1ull << 61;
         const unsigned groups = (row.sums + row.group - 1) / row.group;

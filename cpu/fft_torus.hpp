@@ -2,8 +2,9 @@
 // docs/math.md, "Products in doubles").
 //
 // The forward transform is that of fft_product.hpp. The inverse transform takes the same passes backwards, but
-// multiplies before it adds (x + w * y and x - w * y), so that both directions have the same six FMAs a butterfly. This
-// leaves out one factor for each coefficient, the twist, by which the results are multiplied.
+// multiplies before it adds (x + w * y and x - w * y), so that a butterfly has six FMAs in both directions. Inverse
+// butterflies of this form leave out one factor for each coefficient, the twist, by which the results are then
+// multiplied.
 #pragma once
 #include "fft_product.hpp"
 
@@ -24,9 +25,9 @@ template <class W, class R> struct FftTorusRow {
 
     explicit FftTorusRow(const TorusRow &r) : row(r), points(r.points) {}
 
-    // Twiddles and numbers of scratch memory are laid out alike: WIDTH real parts, then WIDTH imaginary parts.
+    // Twiddles and complex numbers in scratch memory have one layout: WIDTH real parts, then WIDTH imaginary parts.
     static PG_INLINE Value load(const Complex *x) { return Lanes::load(x); }
-    // One butterfly of the inverse. TURNED: w is multiplied by -i.
+    // One butterfly of the inverse. TURNED: its twiddle is -i * w.
     template <bool TURNED = false> static PG_INLINE void inverse(Value &x, Value &y, const Value &w) {
         Value s;
         if constexpr (TURNED) {
@@ -41,15 +42,15 @@ template <class W, class R> struct FftTorusRow {
 
     // ---- forward ----
 
-    // x - less as a double, for x below 2^52.
+    // Returns x - less as a double, for integers x below 2^52.
     static PG_INLINE V number(I x, double less) {
         return R::sub(R::value(Words::add(x, Words::splat(0x4330000000000000))), R::splat(4503599627370496.0 + less));
     }
-    // z = the spectrum of the digits, which are the fields minus half of the base.
+    // z = the spectrum of the digits. A digit is a field (see TorusRow) minus half of the base.
     void transform(const W *fields, Complex *z) const {
         transform(fields, z, [&](I x) __attribute__((always_inline)) { return number(x, row.half); });
     }
-    // z = the spectrum of residues, which are centred and then rounded once.
+    // z = the spectrum of residues, which are centred, and rounded once when they become doubles.
     void transform_words(const W *words, Complex *z) const {
         const I low_half = Words::splat(0xffffffff);
         constexpr double HALF = 2147483648.0;
@@ -125,8 +126,8 @@ template <class W, class R> struct FftTorusRow {
         }
         return w;
     }
-    // Two stages, which join blocks of `half` and of 2 * half values, on the part that begins at z. put(i, v) receives
-    // value i of this part.
+    // Computes two stages on the part that begins at z. The first joins blocks of `half` values, the second blocks of 2
+    // * half. put(i, v) receives value i of this part.
     template <class Put> static PG_INLINE void radix4(const Complex *z, size_t half, const Complex *w, const Put &put) {
         for (size_t j = 0; j < half; j += WIDTH, w += 2 * WIDTH) {
             const Value w1 = load(w), w2 = load(w + WIDTH);
@@ -138,7 +139,7 @@ template <class W, class R> struct FftTorusRow {
         }
     }
 
-    // The integer nearest to x, modulo 2^w. Needs |x| < 2^(w + 50).
+    // Returns the integer nearest to x, modulo 2^w. Needs |x| < 2^(w + 50).
     static PG_INLINE I nearest(V x) {
         constexpr double ONE = sizeof(W) == 4 ? 4294967296.0 : 18446744073709551616.0;
         const V rounding = R::splat(ROUNDING);
@@ -187,7 +188,7 @@ template <class W> void torus_fields(const W *y, bool turns, size_t e, W *fields
         return;
     }
     const size_t k = e % n;
-    const W first = e < n ? (W)0 - 1 : (W)1, second = e < n ? (W)1 : (W)0 - 1;  // signs below k, and from k on
+    const W first = e < n ? (W)0 - 1 : (W)1, second = e < n ? (W)1 : (W)0 - 1;  // signs for j < k, and for j >= k
     const W *const low = y + n - k, *const high = y - k;
     for (size_t j = 0; j < k; ++j) fields[j] = (W)((W)(first * low[j] - y[j] + offset) >> shift) & mask;
     for (size_t j = k; j < n; ++j) fields[j] = (W)((W)(second * high[j] - y[j] + offset) >> shift) & mask;

@@ -10,7 +10,7 @@
 namespace pg {
 namespace {
 
-// Rows of `points` complex numbers with parts of type T
+// Checks that x has `rows` rows of `points` complex numbers with parts of type T, and returns its data.
 template <class T, class A> auto *complex_rows(const A &x, size_t rows, size_t points) {
     require(x.ndim() == 2 && x.template hold<std::complex<T>>(), "fft: (rows, points) of one complex dtype");
     require(x.shape(0) == rows && x.shape(1) == points, "fft: shapes differ");

@@ -4,7 +4,8 @@
 
 namespace pg {
 
-// points = 2^k <= FFT_MAX_POINTS. out may be x. inverse: results are divided by points.
+// out = the transform of each row of x or, if `inverse`, the inverse transform with the factor 1/points. points is a
+// power of two, at most FFT_MAX_POINTS. out may be x.
 void fft(const Numbers &x, const Out &out, bool inverse);
 
 // out = ifft(fft(a) * fft(b)) by rows of 64 points. b may be a single row. out may be a or b.

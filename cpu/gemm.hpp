@@ -1,13 +1,13 @@
 // Products of matrices modulo one q, written once for every instruction set: sums in 64-bit lanes that are reduced
 // as rarely as their bounds allow (docs/math.md, "Sums of products").
 //
-// It needs the integer operations of Reals (fft_product.hpp), and
+// R, the vector type, has the integer operations of Reals (fft_product.hpp), and
 //   REGISTERS            number of vector registers
 //   mul_halves(x, y)     product of the low halves of 64-bit lanes
 //   mul_low(x, y)        product of 64-bit lanes modulo 2^64
 //   MULTIPLIER52         whether there is a multiplier for x and y below 2^52. If so:
 //   mul_add_low, mul_add_high(z, x, y)    z plus the low or the high 52 bits of x * y
-//   Lanes52                               lanes with residue(low, high): low + 2^52 high mod q, where high
+//   Lanes52                               lanes with residue(low, high): low + 2^52 * high mod q, where high
 //                                         plus the carry from low is below 2^52
 #pragma once
 #include <algorithm>
@@ -18,8 +18,9 @@
 namespace pg {
 namespace {
 
-// Sums of products in COUNT parts; part i has the weight 2^(spacing * i). Every part stays below 2^64: a fold leaves
-// less than 2^64 - multiple, and the products until the next fold add at most `multiple`.
+// Sums of products in COUNT parts; part i has the weight 2^(spacing * i). Every part stays below 2^64, because fold()
+// subtracts `multiple`, a multiple of q, from parts that are at least as large. This leaves less than 2^64 - multiple,
+// and the products until the next fold() add at most `multiple`.
 template <class Lanes, size_t COUNT> struct FoldedSums {
     using R = Lanes;
     using V = typename R::I;
@@ -30,9 +31,9 @@ template <class Lanes, size_t COUNT> struct FoldedSums {
     };
     const Words lanes;
     const u64 last;           // q - 1
-    const u64 multiple_of_q;  // the largest one up to 2^63
+    const u64 multiple_of_q;  // the largest multiple of q up to 2^63
     const V multiple;
-    size_t period = 0;  // products between two folds
+    size_t period = 0;  // how many products are added between two calls of fold()
     typename Words::Twiddle weight[SUMS];
 
     FoldedSums(const Modulus &m, unsigned spacing)
@@ -54,7 +55,7 @@ template <class Lanes, size_t COUNT> struct FoldedSums {
         for (size_t i = 0; i < SUMS; ++i) s.part[i] = lanes.reduce_once(s.part[i], multiple);
     }
     PG_INLINE V residue(const Sum &s) const {
-        V r = lanes.mul_lazy(s.part[0], weight[0]);  // [0, 2q), and 4q <= 2^64
+        V r = lanes.mul_lazy(s.part[0], weight[0]);  // r is in [0, 2q), and 4q <= 2^64
         for (size_t i = 1; i < SUMS; ++i)
             r = lanes.reduce_once(Words::add(r, lanes.mul_lazy(s.part[i], weight[i])), lanes.q2);
         return lanes.reduce_once(r, lanes.q);
@@ -118,7 +119,7 @@ template <class R> struct ShortSums52 : Sums52<R> {
     PG_INLINE V residue(const Sum &s) const { return lanes52.residue(s.part[0], s.part[1]); }
 };
 
-// Powers of two: q divides 2^64, so sums modulo 2^64 need no carry. WIDE: q > 2^32.
+// Sums modulo a power of two q, which divides 2^64: all sums are taken modulo 2^64. WIDE: q > 2^32.
 template <class R_, bool WIDE> struct PowerSums {
     using R = R_;
     using V = typename R::I;
@@ -145,7 +146,7 @@ template <class R_, bool WIDE> struct PowerSums {
     PG_INLINE V add_mod(V x, V y) const { return canonical(Words::add(x, y)); }
 };
 
-// Any q up to 2^64: sums of three words.
+// Sums of three words, for any q up to 2^64.
 struct WordSums {
     using R = ScalarReals;
     using V = u64;
@@ -193,7 +194,8 @@ template <size_t MOST, class F> PG_INLINE void for_pieces(size_t count, const F 
     if constexpr (MOST > 1) for_pieces<MOST / 2>(count, f, begin);
 }
 
-// Prefetches. A processor by itself reads ahead along a row, but not into the next page, nor along pieces of many rows.
+// Prefetches. A processor reads ahead along a row without being told, but not into the next page, nor along pieces of
+// many rows.
 constexpr size_t LINE = 64, PAGE = 4096;  // bytes
 constexpr size_t ROWS_AHEAD = 16;
 
@@ -252,7 +254,8 @@ PG_INLINE void pack(const S &sums, const T *x, size_t count, size_t padded, u64 
     }
 }
 
-// If `first`, c = r; else c holds the sums of earlier terms, and r is added. At most `count` lanes are written.
+// Writes c = r if `first`; else c holds the sums of earlier terms, to which r is added. At most `count` lanes are
+// written.
 template <class S, class T> PG_INLINE void put(const S &sums, typename S::V r, T *c, size_t count, bool first) {
     using R = typename S::R;
     if (count >= S::WIDTH) {
@@ -268,7 +271,7 @@ template <class S, class T> PG_INLINE void put(const S &sums, typename S::V r, T
 template <class S, class T> void gemm_with(const S &sums, const MatrixProduct<T> &p, u64 *scratch) {
     using Words = typename S::Words;
     constexpr size_t WIDTH = S::WIDTH, DIGITS = S::DIGITS;
-    constexpr size_t STRIDE = GEMM_DEPTH + 8;  // rows of the left block lie in different sets of the cache
+    constexpr size_t STRIDE = GEMM_DEPTH + 8;  // such that rows of the left block lie in different sets of the cache
     u64 *const packed_a = scratch, *const packed_b = scratch + S::ROWS * DIGITS * STRIDE;
     const size_t vectors = (p.columns + WIDTH - 1) / WIDTH;
     for (size_t begin = 0; begin < p.inner; begin += GEMM_DEPTH) {
@@ -402,7 +405,7 @@ template <class S, class T>
 void gemm_points_with(const S &sums, const MatrixProduct<T> &p, size_t point, size_t end, u64 *scratch) {
     constexpr size_t WIDTH = S::WIDTH, ENTRY = S::DIGITS * WIDTH;
     if (!gemm_gathers(p.rows, p.columns)) {
-        // Two columns at a time: then a row is read half as often.
+        // Takes two columns at a time, so that a row is read half as often.
         constexpr size_t MOST = S::ROWS * S::VECTORS, HALF = MOST > 1 ? MOST / 2 : 1;
         const auto each = [&](size_t point_of_piece, auto vectors, auto columns) {
             constexpr size_t COLUMNS = decltype(columns)::value;

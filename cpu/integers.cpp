@@ -11,10 +11,10 @@
 namespace pg {
 namespace {
 
-constexpr size_t BLOCK = 256;  // numbers that stay in the first cache while all limbs are computed
+constexpr size_t BLOCK = 256;  // numbers that stay in the first-level cache while all limbs are computed
 constexpr size_t PART = 4096;  // numbers that a thread takes at once
 
-// ---- in ----
+// ---- integers to residues ----
 
 // Writes the residue of one machine integer, which is smaller than any wide modulus.
 void set_wide(const WideModulus &m, u64 *to, size_t stride, u64 word, bool negative, u64 *value, u64 *size) {
@@ -75,7 +75,8 @@ template <class T> void reduce_integers_to(const Basis &basis, const Numbers &x,
     reduce_rows<T>(basis, x, bytes, last(x), basis.seconds_pointwise(1), out, part);
 }
 
-// A residue is the sum of the words times powers of 2^64 modulo q, which is reduced once. The highest word is signed.
+// A residue is the sum of all words, each times a power of 2^64 modulo q. The sum is reduced once. The highest word is
+// signed.
 template <class T> void reduce_large_to(const Basis &basis, const Array &x, const Out &out) {
     const size_t n = last(out), words = last(x), limbs = basis.rows();
     std::vector<u64> powers(limbs * (words + 1));
@@ -109,7 +110,7 @@ template <class T> void reduce_large_to(const Basis &basis, const Array &x, cons
     reduce_rows<T>(basis, x, 8 * words, x.shape(x.ndim() - 2), seconds, out, part);
 }
 
-// ---- out ----
+// ---- residues to integers ----
 
 constexpr unsigned BITS = SumWords::BITS;
 
@@ -118,7 +119,7 @@ void store_words(const u64 *x, size_t stride, size_t digits, u64 *out, size_t wo
     const u64 sign = x[(digits - 1) * stride] >> (BITS - 1) ? ~(u64)0 : 0;
     u64 word = 0;
     size_t w = 0;
-    unsigned bits = 0;  // filled bits of `word`
+    unsigned bits = 0;  // how many bits of `word` are filled
     for (size_t d = 0; d < digits && w < words; ++d) {
         const u64 digit = x[d * stride];
         word |= digit << bits, bits += BITS;
@@ -139,7 +140,7 @@ void store_digits(const u64 *words, size_t count, u64 *x, size_t stride, size_t 
     }
 }
 
-// The double nearest to words in two's complement, halves to even. size: room for |x|.
+// Returns the double nearest to words in two's complement, with ties to even. size: room for |x|.
 double nearest_double(const u64 *x, size_t words, u64 *size) {
     const bool negative = x[words - 1] >> 63;
     u64 carry = negative;
@@ -161,8 +162,9 @@ double nearest_double(const u64 *x, size_t words, u64 *size) {
     return negative ? -value : value;
 }
 
-// Adds nonnegative numbers in digits to a norm: to the largest of them (p = 0), or to sums norm[c] in units of 2^(BITS
-// * c). A part of a row is so short that no sum outgrows its word.
+// Adds n nonnegative numbers in digits to a norm. If p = 0, the norm becomes the maximum of itself and the numbers. If
+// p is 1 or 2, the numbers or their squares are added to the sums norm[c], in units of 2^(BITS * c). The callers choose
+// n so small that no sum overflows its word.
 void add_to_norm(int p, const u64 *x, size_t digits, size_t n, u64 *norm) {
     if (p == 2) return integer_kernels().add_squares(x, digits, n, norm);
     for (size_t d = 0; p == 1 && d < digits; ++d)
@@ -216,7 +218,7 @@ Composition::Composition(const Basis &basis, size_t words, const Numbers &invers
         if (radix_.size() <= prefix_) prefix_product_ *= m.q;
         narrow_ &= m.bits <= SumWords::BITS;
     }
-    // floor(Q / 2) and Q minus that
+    // halves_ becomes floor(Q / 2) and Q - floor(Q / 2).
     halves_[0].assign(digits, 0), halves_[1].assign(digits, 0), zero_.assign(digits, 0);
     u64 carry = modulus_[0] & 1;
     for (size_t d = 0; d < digits; ++d) {

@@ -1,5 +1,5 @@
-// Integers to residues and back, written once for every instruction set. R and Rest are Reals of gemm.hpp: 64-bit words
-// in lanes, which are stored as 32 or 64 bits. R::Words are Lanes of ntt.hpp.
+// Integers to residues and back, written once for every instruction set. R and Rest are vector types like R of
+// gemm.hpp, with lanes of 64 bits. Residues are stored in 32 or 64 bits. R::Words are Lanes of ntt.hpp.
 #pragma once
 #include <cstring>
 
@@ -8,7 +8,7 @@
 namespace pg {
 namespace {
 
-// ---- in ----
+// ---- integers to residues ----
 
 // Returns the extent of machine integers: every x is in [-extent - 1, extent]. Integers of less than 64 bits are
 // written to y as words in two's complement. Integers of 64 bits are not written, and y may be null.
@@ -73,7 +73,7 @@ void reduce_loop(const u64 *x, T *y, size_t n, u64 q, u64 multiple) {
 }
 template <class R, class Rest, class T>
 void reduce_row(const u64 *x, bool is_signed, u64 extent, T *y, size_t n, const Modulus &m) {
-    if (extent <= m.last) {  // then -x <= q, too
+    if (extent <= m.last) {  // then -x <= q, because x >= -extent - 1
         // Modulo 2^64 the words are the residues.
         if (is_signed && m.q) reduce_loop<R, Rest, T, true, true>(x, y, n, m.q, m.q);
         else reduce_loop<R, Rest, T, false, true>(x, y, n, m.q ? m.q : 1, 0);
@@ -87,11 +87,11 @@ void reduce_row(const u64 *x, bool is_signed, u64 extent, T *y, size_t n, const 
     }
 }
 
-// ---- out ----
+// ---- residues to integers ----
 
-// Computes the words y of numbers from their mixed-radix digits; digit i of number j is digits[i * n + j]. A number up
-// to `most` is its own word. If m.negative, a number >= `least` stands for itself minus the product of all radices.
-// Other numbers do not fit: their `wrong` is 1, else 0.
+// Computes the words y of numbers from their mixed-radix digits; digit i of number j is digits[i * n + j]. A number
+// that is at most `most` stands for itself. If m.negative, a number x >= `least` stands for x - P, where P is the
+// product of all radices. Other numbers do not fit a word: `wrong` is 1 for these, else 0.
 inline void join_digits(const u64 *digits, const MixedWords &m, u64 *y, u64 *wrong, size_t n) {
     for (size_t j = 0; j < n; ++j) y[j] = 0, wrong[j] = 3;
     for (size_t i = m.count; i-- > 0;)
@@ -121,8 +121,8 @@ template <class T> u64 compare(const T *x, const T *y, u64 *wrong, size_t n) {
     return any;
 }
 
-// For numbers in two's complement, in digits of SumWords. is_negative: whether x + sign * y < 0. add_digits: x += sign
-// * y.
+// Both functions take numbers in two's complement, in digits of SumWords. is_negative tells whether x + sign * y < 0.
+// add_digits computes x += sign * y.
 inline bool is_negative(const u64 *x, const u64 *y, int sign, const SumWords &m) {
     int64_t sum = 0;
     for (size_t d = 0; d < m.digits; ++d) sum = (sum >> m.BITS) + (int64_t)x[d] + sign * (int64_t)y[d];
@@ -136,7 +136,7 @@ inline void add_digits(u64 *x, const u64 *y, int sign, const SumWords &m) {
     }
 }
 
-// For one number, the sum of y_i * (term i), plus `multiple` times the last term, in 128 bits.
+// Computes, for one number, the sum of y_i * (term i), plus `multiple` times the last term, in 128 bits.
 template <class T> void sum_column(const T *y, const SumWords &m, u64 multiple, u64 *x, size_t n, u64 *column) {
     const size_t count = m.count;
     for (size_t i = 0; i < count; ++i) column[i] = y[i * n];
@@ -153,7 +153,7 @@ template <class T> void sum_column(const T *y, const SumWords &m, u64 multiple, 
         sum >>= SumWords::BITS;
     }
 }
-// The same for two vectors of numbers, by the 52-bit multiplier. Needs y_i < 2^52.
+// Like sum_column, for two vectors of numbers, by the 52-bit multiplier. Needs y_i < 2^52.
 template <class R, class T>
 PG_INLINE void sum_vectors(const T *y, const SumWords &m, const u64 *multiple, u64 *x, size_t n) {
     using I = typename R::I;
@@ -179,7 +179,7 @@ PG_INLINE void sum_vectors(const T *y, const SumWords &m, const u64 *multiple, u
 }
 
 // x = sum of y_i * Q / q_i modulo Q, in [0, Q) or centred, for residues y_i at y[i * n + j]. x is in two's complement;
-// digit d of number j is x[d * n + j]. The quotient of the sum by Q is estimated in doubles, and this multiple of Q is
+// digit d of number j is x[d * n + j]. The quotient of the sum by Q is estimated in doubles, and quotient * Q is
 // subtracted. If the estimate is near an integer, x may be off by one Q and is corrected (docs/math.md, "Integers").
 template <class R, class T> void compose_row(const T *y, const SumWords &m, u64 *x, size_t n, u64 *scratch) {
     double *const quotient = (double *)scratch;
@@ -256,8 +256,9 @@ template <class R> void add_squares(const u64 *x, size_t digits, size_t n, u64 *
 
 // ---- digits ----
 
-// Computes y of Gadget, for q < 2^63. The quotient by `scale` is exact or 1 too small, so that the rest is below 2q
-// (docs/math.md, "Gadget decomposition"). Modulo 2^64, where g.q is 0, y is the leading bits of x, rounded.
+// Computes the rounded quotient y of Gadget (kernels.hpp), and its digits, for q < 2^63. The first estimate of y is
+// floor(x * scale / 2^w), for words of w bits. It is exact or 1 too small, so the remainder is below 2q (docs/math.md,
+// "Gadget decomposition"). Modulo 2^64, where g.q is 0, y is the leading bits of x, rounded.
 template <class R, class T> struct Decomposition {
     using I = typename R::I;
     using W = typename R::Words;
@@ -304,7 +305,7 @@ template <class R, class T> struct Decomposition {
         }
     }
 };
-// The same for larger q, one residue after the other.
+// Decomposes residues modulo q >= 2^63 like Decomposition, one residue after the other.
 inline void decompose_large(const u64 *x, u64 *y, size_t n, const Gadget &g) {
     for (size_t j = 0; j < n; ++j) {
         u64 v = x[j];

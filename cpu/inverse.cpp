@@ -1,5 +1,5 @@
 // Inverses in F_q[X]/(P), q prime and P the polynomial of quotient.hpp, by the extended Euclidean algorithm on dense
-// rows. It takes O(n^2) products.
+// rows. An inverse takes O(n^2) products.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -20,7 +20,7 @@ inline u64 product_high(u64 x, u64 y) { return mul_hi(x, y); }
 template <class T> class SmallField {
   public:
     using Word = T;
-    static constexpr u64 LIMIT = (u64)1 << (4 * sizeof(T) - 1);  // q is at most this
+    static constexpr u64 LIMIT = (u64)1 << (4 * sizeof(T) - 1);  // the largest q that this field may have
     explicit SmallField(const Modulus &m) : m_(m), q_((T)m.q), quotient_((T)((u64)(T) ~(T)0 / m.q)) {}
     static constexpr size_t words() { return 1; }
     static constexpr size_t scratch() { return 0; }
@@ -39,7 +39,7 @@ template <class T> class SmallField {
 
   private:
     Modulus m_;
-    T q_, quotient_;  // floor((2^bits - 1) / q)
+    T q_, quotient_;  // quotient_: floor((2^(bits of T) - 1) / q)
 };
 
 // Any q below 2^64.
@@ -55,8 +55,8 @@ class WordField {
     void eliminate(u64 *r, const u64 *s, const u64 *high, const u64 *low, size_t count, u64 *) const {
         for (size_t i = 0; i < count; ++i) {
             const u128 x = (u128)*high * s[i - 1], y = (u128)*low * s[i], sum = x + y;
-            const u64 top = (u64)(sum >> 64);  // the true high word is below 2q; if it is 2^64 or more, its top bit is
-                                               // lost
+            // The true high word is below 2q. If it is 2^64 or more, its top bit is lost.
+            const u64 top = (u64)(sum >> 64);
             const bool over = sum < x || top >= m_.q;
             r[i] = add_mod(m_, r[i], reduce(m_, over ? top - m_.q : top, (u64)sum));
         }
@@ -106,7 +106,7 @@ class WideField {
     std::vector<u64> exponent_;  // q - 2
 };
 
-// ---- the extended Euclid ----
+// ---- the extended Euclidean algorithm ----
 
 // A polynomial of at most n + 1 coefficients, with a zero before the first.
 template <class F> struct Row {
@@ -125,13 +125,14 @@ template <class F> struct Row {
     }
 };
 
-// Writes 1/a and returns 0, or returns the degree of the common factor of a and P. The words of a coefficient lie
-// `apart` apart.
+// Writes 1/a and returns 0, or returns the degree of the common factor of a and P. apart: distance between the words of
+// a coefficient.
 template <class F, class T>
 int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, Quotient quotient, T *out, const int *stop) {
     using Word = typename F::Word;
     const size_t words = field.words();
-    // Invariant: divisor = t * P + cofactor * a for some t, which is not kept; the same for rest and rest_cofactor.
+    // Invariants, for some s and t that are not kept: divisor = s * P + cofactor * a, and rest = t * P + rest_cofactor
+    // * a.
     Row<F> divisor(n, words), rest(n, words), cofactor(n, words), rest_cofactor(n, words);
     std::vector<Word> memory(5 * words + field.scratch());
     Word *const inverse = memory.data(), *const high = inverse + words, *const low = high + words;

@@ -72,7 +72,7 @@ struct Lanes32 {
         V high = _mm256_blend_epi32(even, odd, 0xaa);
         return sub(mul_low(x, t.w), mul_low(high, q));
     }
-    // Barrett's product of the low halves of 64-bit lanes
+    // Returns Barrett's product of the low halves of 64-bit lanes.
     PG_INLINE V mul_even(V x, V y) const {
         V z = _mm256_mul_epu32(x, y);
         V quotient = _mm256_srli_epi64(_mm256_mul_epu32(_mm256_srl_epi64(z, shift), barrett), 32);
@@ -97,7 +97,7 @@ struct Lanes32 {
     }
 };
 
-// q < 2^62
+// Lanes for q < 2^62.
 struct Lanes64 {
     using T = u64;
     using V = __m256i;
@@ -150,7 +150,7 @@ struct Lanes64 {
         V second = add(_mm256_mul_epu32(x, y_high), _mm256_and_si256(middle, mask));
         return add(add(_mm256_mul_epu32(x_high, y_high), upper(middle)), upper(second));
     }
-    // high_product, or up to 2 less.
+    // Returns the high word of the product x * y, or up to 2 less.
     static PG_INLINE V rough_high_product(V x, V x_high, V y, V y_high) {
         return add(add(_mm256_mul_epu32(x_high, y_high), upper(_mm256_mul_epu32(x_high, y))),
                    upper(_mm256_mul_epu32(x, y_high)));

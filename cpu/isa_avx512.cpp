@@ -8,8 +8,8 @@
 namespace pg {
 namespace {
 
-// q < 2^50. Lazy values stay below 2^52. The multiplier reads only the low 52 bits of a lane, so that there may be any
-// bits above them. Quotients have the scale 2^52.
+// Lanes for q < 2^50. Lazy values stay below 2^52. The multiplier reads only the low 52 bits of a lane, so the bits
+// above them may be anything. Quotients have the scale 2^52.
 struct Lanes52 : Lanes64Base {
     struct Twiddle {
         V w, shoup;

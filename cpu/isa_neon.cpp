@@ -7,7 +7,7 @@
 namespace pg {
 namespace {
 
-// The same bits as lanes of 32 or 64 bits.
+// Read the bits of a vector as lanes of 32 or of 64 bits.
 PG_INLINE uint32x4_t words32(uint64x2_t x) { return vreinterpretq_u32_u64(x); }
 PG_INLINE uint64x2_t words64(uint32x4_t x) { return vreinterpretq_u64_u32(x); }
 
@@ -25,8 +25,8 @@ struct Lanes32 {
     static constexpr size_t WIDTH = 4;
     static constexpr bool PERMUTES = false, SHOUP = true;
     const V q, q2, barrett;
-    const uint64x2_t q2_wide;  // in lanes of 64 bits
-    const int64x2_t shift;     // negative: to the right
+    const uint64x2_t q2_wide;  // 2 * q in lanes of 64 bits
+    const int64x2_t shift;     // negative, because it shifts to the right
     explicit Lanes32(const Modulus &m)
         : q(splat((u32)m.q)),
           q2(splat((u32)(2 * m.q))),
@@ -89,7 +89,7 @@ struct Lanes32 {
     }
 };
 
-// q < 2^60
+// Lanes for q < 2^60.
 struct Lanes64 {
     using T = u64;
     using V = uint64x2_t;
@@ -104,7 +104,7 @@ struct Lanes64 {
     static constexpr bool PERMUTES = false, SHOUP = true;
     const V q, q2;
     const Factor by_q, barrett;
-    const int64x2_t low_shift, high_shift;  // negative: to the right
+    const int64x2_t low_shift, high_shift;  // negative, because it shifts to the right
     explicit Lanes64(const Modulus &m)
         : q(splat(m.q)),
           q2(splat(2 * m.q)),
@@ -136,12 +136,12 @@ struct Lanes64 {
         V second = vmlal_u32(vandq_u64(middle, splat(0xffffffffu)), lower(x), y.high);
         return add_upper(add_upper(vmull_u32(upper(x), y.high), middle), second);
     }
-    // high_product, or up to 2 less.
+    // Returns the high word of the product x * y, or up to 2 less.
     static PG_INLINE V rough_high_product(V x, const Factor &y) {
         return add_upper(add_upper(vmull_u32(upper(x), y.high), vmull_u32(upper(x), y.low)),
                          vmull_u32(lower(x), y.high));
     }
-    // cross: products of a low half and a high one, two for each lane
+    // cross: the two products of a low half and a high half, for each lane
     static PG_INLINE V low_product(uint32x4_t cross, V x, const Factor &y) {
         return vmlal_u32(vshlq_n_u64(vpaddlq_u32(cross), 32), lower(x), y.low);
     }

@@ -11,8 +11,8 @@ namespace pg {
 enum class Op { add, sub, neg, mul, mul_add };                          // mul_add: a * b + c
 constexpr const char *OPS[] = {"add", "sub", "neg", "mul", "mul_add"};  // their names in Python
 
-// The twiddles of one limb by node: w and floor(w * 2^bits(T) / q). Kernels that compute in doubles read `number`,
-// which is w in [-q/2, q/2], and `ratio` = number / q instead.
+// The twiddles of one limb, indexed by node of the tree of factors (Row): w and floor(w * 2^bits(T) / q). Kernels that
+// compute in doubles read `number`, which is w in [-q/2, q/2], and `ratio` = number / q instead.
 template <class T> struct Twiddles {
     const T *w, *shoup;
     const double *number = nullptr, *ratio = nullptr;
@@ -30,7 +30,7 @@ template <class T> struct Row {
     size_t leaf_size;              // leaves are polynomials of degree < leaf_size; degree = leaf_size * points
     size_t block;                  // coefficients that fit the cache: longer blocks are transformed depth first
     const int *stop;               // read with stopped(): whether the result is no longer wanted
-    Quotient quotient{};           // the polynomial of node 1
+    Quotient quotient{};           // the ring's polynomial, which is that of the root
 };
 
 template <class T> struct RowKernels {
@@ -40,8 +40,8 @@ template <class T> struct RowKernels {
     void (*inverse)(const T *x, T *y, const Row<T> &row);
     // y = op(a, b, c) on n residues. Operands may be y. scalar: b is one residue.
     void (*pointwise)(Op op, const T *a, const T *b, bool scalar, const T *c, T *y, size_t n, const Modulus &m);
-    // y = sum of x[i] * w[i] over the terms, n canonical residues. x: any words, but below 2^50 for q46 and q50. Null
-    // if the portable kernel is to be used.
+    // y = sum of x[i] * w[i] over the terms, as n canonical residues. x: any words, but below 2^50 in the kernels q46
+    // and q50 of Isa. The pointer is null if the portable kernel is to be used.
     void (*combine)(const T *const *x, const T *w, const T *shoup, size_t terms, T *y, size_t n, const Modulus &m);
     size_t least_degree;  // shorter rows use the portable kernels
     bool numbers;         // the transforms read the twiddles as doubles (number, ratio), not w and shoup
@@ -55,8 +55,8 @@ template <class T> struct EstimateKernels {
     bool (*round_sums)(const double *sum, double half, double guard, T *quotient, size_t n);
     // z = y * r mod q. The low 16 bits of floor(y * r / q) are added to `low`, the other bits to `high`.
     void (*split_products)(const T *y, u64 r, const Modulus &m, T *z, T *low, T *high, size_t n);
-    void (*combine_words)(const T *const *x, const T *w, size_t terms, T *y, size_t n);  // y = sum of x[i] * w[i],
-                                                                                         // words
+    // y = sum of x[i] * w[i] over the terms, modulo 2 to the number of bits of T.
+    void (*combine_words)(const T *const *x, const T *w, size_t terms, T *y, size_t n);
 };
 
 // The complex FFT: rows of 2^k values (re, im) in natural order. The forward transform uses exp(-2 pi i jk / points).
@@ -79,7 +79,8 @@ template <class T> struct FftKernels {
     void (*convolve64)(const T *a, const T *b, bool shared, T *y, size_t rows, const Fft<T> &fft);
 };
 
-// Reals of scratch memory: for one row or, if rows are shorter than 64 points, for two buffers of 8 rows side by side.
+// Returns how many reals the scratch memory must hold: one row or, if rows are shorter than 64 points, two buffers of
+// 8 rows side by side.
 constexpr size_t fft_scratch(size_t points) { return points > 512 ? 2 * points : 1024; }
 
 struct Complex {
@@ -87,8 +88,8 @@ struct Complex {
 };
 
 // Exact products of one limb. A centred residue is a sum of digits d_i * 2^(width * i), |d_i| <= 2^(width - 1).
-// Polynomials of digits are multiplied modulo X^length + 1 by complex transforms of length/2 points, which are called
-// spectra.
+// Polynomials of digits are multiplied modulo X^length + 1 by complex transforms of length/2 points. The transform of a
+// polynomial is called its spectrum.
 struct ProductRow {
     const Modulus *modulus;
     const Complex *twiddles;  // w by node of the tree below X^(length/2) - i; entry 0 is 1
@@ -96,8 +97,9 @@ struct ProductRow {
     size_t length;
     size_t block;  // points that stay in the cache
     unsigned digits, width;
-    unsigned sums;              // sum k, of the products of digits i and k - i, is needed for k < sums; modulo q = 2^e
-                                // only if 2^(width * k) < q
+    // sums: number of sums. Sum k adds up the products of digits i and k - i. If q = 2^e, sum k is needed only if
+    // 2^(width * k) < q.
+    unsigned sums;
     unsigned group;             // number of neighbouring sums that, with the weights 1, 2^width, ..., stay below 2^61
     const u64 *weight, *shoup;  // 2^(width * group * i) mod q of group i and, for q < 2^62, its Shoup quotient
     const int *stop;
@@ -109,9 +111,9 @@ template <class T> struct ProductKernels {
     // y = a * b mod X^length + 1, as `length` canonical residues. To square, a is b. y may overlap a and b.
     // scratch: 2 * digits * length/2 complex numbers.
     void (*multiply)(const T *a, const T *b, Complex *scratch, T *y, const ProductRow &row);
-    // z = the spectra of `digits` digits of x. The last digit is all that the others leave.
+    // z = the spectra of `digits` digits of x. The last digit is what remains after the others.
     void (*transform)(const T *x, unsigned digits, Complex *z, const ProductRow &row);
-    // Adds x * y_k to sums_k, for row.sums spectra y_k.
+    // Adds x * y_k to sums_k, for each of row.sums spectra y_k.
     void (*add_products)(const Complex *x, const Complex *y, Complex *sums, const ProductRow &row);
     // y = the residues of the sums, which are overwritten.
     void (*compose)(Complex *sums, T *y, const ProductRow &row);
@@ -121,35 +123,35 @@ template <class T> struct ProductKernels {
 // Products of digits with spectra modulo X^n + 1 and 2^w, where w is the number of bits of a word W, and n = 2 *
 // points. Their rounding errors are part of the result (docs/math.md, "Products in doubles").
 struct TorusRow {
-    const Complex *forward;  // twiddles as those of ProductRow
-    const Complex *inverse;  // twiddles of the inverse's passes, and factors of its results (torus.cpp), in the order
-                             // of vectors
+    const Complex *forward;  // twiddles as in ProductRow
+    // inverse: twiddles of the inverse transform. twist: factors by which its results are multiplied. Both have the
+    // layout of vectors (torus.cpp).
+    const Complex *inverse;
     const Complex *twist;
     size_t points;
     unsigned bits;  // bits of a digit; digit l, the most significant first, is a field of x + offset, minus half
     u64 offset, mask;
     double half;
 };
-// Whether the last stages of the forward transform, which are done in registers, include one more than fits into pairs
-// of vectors (Ntt::forward). If so, the inverse has one more at its beginning.
+// Whether the last stages of the forward transform, which are done in registers, include one stage more than fits into
+// pairs of vectors (Ntt::forward). If so, the inverse begins with one stage more.
 constexpr bool torus_is_wide(size_t points, size_t width) {
     while (points >= 8 * width) points /= 4;
     return points > 2 * width;
 }
 template <class W> struct TorusKernels {
     size_t width;  // doubles of a vector, which determines the layout of tables and spectra
-    // The fields of one level of X^e * y - y (turns), or of y.
+    // Writes the fields (TorusRow) from which digit `level` is made: of X^e * y - y if `turns`, else of y.
     void (*fields)(const W *y, bool turns, size_t e, W *fields, unsigned level, const TorusRow &row);
     void (*transform)(const W *fields, Complex *z, const TorusRow &row);  // z = the spectrum of the digits
     // sum = one column of the product of the digits, (components, levels), with a matrix (components, levels, columns)
     // whose terms are `step` complex numbers apart. The sum begins with the component that has the index of the column.
-    // If ahead > 0, the numbers that lie `ahead` further on are prefetched.
+    // If ahead > 0, the matrix that lies `ahead` numbers further on is prefetched.
     void (*multiply)(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
                      unsigned column, size_t ahead, Complex *sum, const TorusRow &row);
     void (*finish)(Complex *sum, W *y, bool adds, const TorusRow &row);    // y = product; adds: y += product
     void (*add_turned)(const W *x, size_t e, W *y, const TorusRow &row);   // y += X^e * x
-    void (*transform_words)(const W *x, Complex *z, const TorusRow &row);  // z = the spectrum of the residues nearest
-                                                                           // to 0
+    void (*transform_words)(const W *x, Complex *z, const TorusRow &row);  // z = the spectrum of the centred residues
 };
 
 template <class T> struct MatrixView {
@@ -173,8 +175,8 @@ constexpr size_t GEMM_DEPTH = 256, GEMM_COLUMNS = 128;
 constexpr size_t GEMM_SCRATCH = 2 * (GEMM_DEPTH * GEMM_COLUMNS + 4 * (GEMM_DEPTH + 8));
 
 // Products of matrices whose entries are rows (multiply_points) take GEMM_POINTS points at a time. The digits of both
-// operands are gathered side by side for fewer points, a multiple of every number of lanes: as many as fit the
-// second-level cache (GEMM_GATHERED words), but no fewer than two cache lines of every row.
+// operands are gathered side by side for fewer points at a time: as many as fit the second-level cache (GEMM_GATHERED
+// words), at least 16 and at most 128. The number of these points is a multiple of the number of lanes of a vector.
 constexpr size_t GEMM_POINTS = 512, GEMM_GATHERED = 32768;
 constexpr size_t gemm_gathered_points(size_t words) {
     return words < GEMM_GATHERED / 128 ? 128 : words > GEMM_GATHERED / 16 ? 16 : GEMM_GATHERED / words / 8 * 8;
@@ -201,15 +203,15 @@ constexpr size_t DRAW_BLOCK = 64;  // integers that kernels draw together
 struct Draw {
     DrawShape shape;
     size_t bytes;        // bytes of the random stream for one integer
-    unsigned parameter;  // eta or b
+    unsigned parameter;  // eta of a binomial, or b of TUniform
     // A Gaussian integer is a sum of weighted terms. A term has a random sign. Its size is the number of thresholds t
     // with t <= u, where u is a random number of 63 bits.
     size_t terms, thresholds;
     i64 weights[4];
     const u64 *sorted;  // the thresholds
-    size_t bucket;      // thresholds in each of 16 buckets, without its end; there are 16 * (bucket + 1) cells
-    // Cell i * 16 + b is threshold (bucket + 1) * b + i, or 2^64 - 1 if there are not so many. Cell i = bucket is the
-    // end of bucket b.
+    size_t bucket;      // thresholds in each of 16 buckets, without the bucket's end; there are 16 * (bucket + 1) cells
+    // Cell i * 16 + b is threshold (bucket + 1) * b + i, or 2^64 - 1 if there are fewer thresholds. Cell i = bucket is
+    // the end of bucket b.
     const u64 *buckets;
 };
 
@@ -225,9 +227,9 @@ struct MixedWords {
 // digit.
 struct SumWords {
     static constexpr unsigned BITS = 52;
-    static constexpr size_t MAX_COUNT = 4094;  // moduli, at most: the multiple of Q and a carry are added too
+    static constexpr size_t MAX_COUNT = 4094;  // moduli, at most; the multiple of Q and a carry make 2^12 terms
     static constexpr u64 MASK = ((u64)1 << BITS) - 1;
-    size_t count, digits, words;  // count: of moduli; digits hold bits(Q) + 3 bits, words bits(Q) + 1
+    size_t count, digits, words;  // count: number of moduli; digits hold bits(Q) + 3 bits, words bits(Q) + 1
     const u64 *terms;             // (digits, count + 1): Q / q_i, then -Q modulo 2^(BITS * digits)
     const double *inverse;        // 1 / q_i
     const u64 *modulus;           // digits of Q
@@ -236,7 +238,7 @@ struct SumWords {
     bool centered, narrow;        // narrow: all y_i are below 2^52, and count + 2 <= 2000
 };
 
-// Digits to the base B = 2^bits of y = floor((2 * x * B^levels + q) / (2 * q)), in [-B/2, B/2).
+// The digits of y = floor((2 * x * B^levels + q) / (2 * q)) to the base B = 2^bits; digits are in [-B/2, B/2).
 struct Gadget {
     u64 q;  // 0 stands for 2^64
     unsigned bits, levels;
@@ -270,10 +272,11 @@ template <class T> struct WordKernels {
     TorusKernels<T> torus;
     GemmKernels<T> gemm;
     EstimateKernels<T> estimate;
-    void (*reduce_pairs)(const u64 *x, T *y, size_t n, const Modulus &m);  // y = the residues of numbers (low word,
-                                                                           // high word)
-    void (*reduce_small)(const i64 *v, T *y, size_t n, const Modulus &m, u64 bound);  // needs |v| <= bound <= 2^62
-    // y = the residues of words x that have this extent (widen).
+    // y = the residues of numbers of two words each, the low word first.
+    void (*reduce_pairs)(const u64 *x, T *y, size_t n, const Modulus &m);
+    // y = the residues of v. Needs |v| <= bound <= 2^62.
+    void (*reduce_small)(const i64 *v, T *y, size_t n, const Modulus &m, u64 bound);
+    // y = the residues of words x, for the extent that `widen` of IntegerKernels returns.
     void (*reduce)(const u64 *x, bool is_signed, u64 extent, T *y, size_t n, const Modulus &m);
     u64 (*compare)(const T *x, const T *y, u64 *wrong, size_t n);
     // Integers in digits of SumWords: digit d of number j is x[d * n + j]. scratch: 2n + count + 2 + digits words.
@@ -287,7 +290,7 @@ template <class T> struct WordKernels {
 struct ByteProduct {
     const unsigned char *rows;
     ptrdiff_t row_step;
-    size_t height, length;  // rows, bytes of a row: at most BYTES_AT_ONCE
+    size_t height, length;  // number of rows; bytes of a row, at most BYTES_AT_ONCE
     u64 flip;
     const signed char *vectors;
     size_t vector_step, count;
@@ -303,11 +306,10 @@ struct ByteKernels {
 // Nanoseconds on one core, as measured (docs/performance.md, "How a ring multiplies"; `sum` on AMD Zen 5).
 struct Costs {
     double fft;            // time for a real number in a complex FFT
-    double sum;            // time for a term of a sum of rows, which is reduced once
+    double sum;            // time for a term of a sum of rows that is reduced only once
     double layer[5];       // time for a coefficient in one layer of a transform, by kind of modulus (dispatch.cpp)
     double product[5];     // time for a product that is added to another, by kind of modulus
-    size_t matrix_degree;  // up to this degree, products of many polynomials with one are computed as products of
-                           // matrices
+    size_t matrix_degree;  // largest degree at which many polynomials are multiplied by one as a product of matrices
 };
 
 // Kernels are named by their bound on q. Functions of kernels that an instruction set lacks are null.

@@ -108,7 +108,7 @@ struct Lanes32 : Interleaving<Lanes32, u32, 16> {
         V high = _mm512_mask_blend_epi32(0xaaaa, even, odd);
         return sub(mul_low(x, t.w), mul_low(high, q));
     }
-    // Barrett's product of the low halves of 64-bit lanes
+    // Returns Barrett's product of the low halves of 64-bit lanes.
     PG_INLINE V mul_even(V x, V y) const {
         V z = _mm512_mul_epu32(x, y);
         V quotient = _mm512_srli_epi64(_mm512_mul_epu32(_mm512_srl_epi64(z, shift), barrett), 32);
@@ -149,7 +149,7 @@ struct Lanes64Base : Interleaving<Lanes64Base, u64, 8> {
     static PG_INLINE V pick(V u, V lanes, V v) { return _mm512_permutex2var_epi64(u, lanes, v); }
 };
 
-// q < 2^62
+// Lanes for q < 2^62.
 struct Lanes64 : Lanes64Base {
     struct Twiddle {
         V w, shoup, shoup_high;
@@ -172,7 +172,7 @@ struct Lanes64 : Lanes64Base {
         V second = add(_mm512_mul_epu32(x, y_high), _mm512_and_si512(middle, splat(0xffffffffu)));
         return add(add(_mm512_mul_epu32(x_high, y_high), upper(middle)), upper(second));
     }
-    // high_product, or up to 2 less.
+    // Returns the high word of the product x * y, or up to 2 less.
     static PG_INLINE V rough_high_product(V x, V y, V y_high) {
         V x_high = upper(x);
         return add(add(_mm512_mul_epu32(x_high, y_high), upper(_mm512_mul_epu32(x_high, y))),
@@ -322,9 +322,9 @@ struct Reals {
     }
 };
 
-// Like CountAll, but in two steps. First the 15 ends between buckets determine the bucket of a number. Then the number
-// is compared with all thresholds of its bucket, which permutations pick. Addresses and work are the same for every
-// value.
+// Like CountAll (draw.hpp), counts the thresholds that are at most u, but in two steps. First the 15 ends between
+// buckets determine the bucket of u. Then u is compared with all thresholds of its bucket, which permutations pick.
+// Addresses and work are the same for every value.
 struct CountByBuckets {
     static PG_INLINE void count(const i64 *u, i64 *counts, const Draw &draw) {
         constexpr size_t VECTORS = 4;

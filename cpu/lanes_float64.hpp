@@ -6,7 +6,7 @@
 namespace pg {
 namespace {
 
-// q < 2^50: pointwise on integers, transforms on doubles.
+// Lanes for q < 2^50: pointwise operations work on integers, transforms on doubles.
 template <class R> struct LanesFloat64 : R::Words {
     using Words = typename R::Words;
     using Real = R;
@@ -28,12 +28,12 @@ template <class R> struct LanesFloat64 : R::Words {
     static PG_INLINE V exponent() { return R::bits(R::splat(EXPONENT)); }
     static PG_INLINE V sum(V x, V y) { return R::bits(R::add(R::value(x), R::value(y))); }
     static PG_INLINE V difference(V x, V y) { return R::bits(R::sub(R::value(x), R::value(y))); }
-    // the low bits of the double 2^52 + x are x, for x < 2^52
+    // Returns x < 2^52 as a double: the low bits of the double 2^52 + x are x.
     static PG_INLINE V number(V x) { return difference(Words::add(x, exponent()), exponent()); }
-    PG_INLINE V residue(V x) const {  // of x in (-q, q), not -0
+    PG_INLINE V residue(V x) const {  // needs x in (-q, q), and not -0
         return Words::sub(sum(x, R::where_negative(x, R::bits(exponent_q), exponent())), exponent());
     }
-    // the integer nearest to x * y
+    // Returns the integer nearest to x * y.
     static PG_INLINE Double rounded_product(Double x, Double y) {
         const Double rounding = R::splat(ROUNDING);
         return R::sub(R::fma(x, y, rounding), rounding);
@@ -61,7 +61,7 @@ template <class R> struct LanesFloat64 : R::Words {
         const Double sum = R::fma(u, w, high), part = R::sub(sum, high);
         low = R::add(low, R::fms(u, w, part)), high = sum;
     }
-    // high + low mod q, in [-q, q]
+    // Returns high + low mod q, in [-q, q].
     PG_INLINE V settled(Double high, Double low) const {
         const V reduced = nearest(R::bits(R::sub(high, R::splat(ABOVE))));
         return nearest(R::bits(R::add(R::value(reduced), low)));

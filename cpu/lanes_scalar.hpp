@@ -25,7 +25,7 @@ template <class Word> struct ScalarBase {
     static PG_INLINE Twiddle broadcast(T w, T shoup) { return {w, shoup}; }
 };
 
-// q < 2^31 (u32) or q < 2^62 (u64)
+// Lanes for q < 2^31 (u32) or q < 2^62 (u64).
 template <class Word> struct ScalarLanes : ScalarBase<Word> {
     using T = Word;
     using typename ScalarBase<Word>::Twiddle;
@@ -59,14 +59,14 @@ template <class Word> struct ScalarLanes : ScalarBase<Word> {
     }
 };
 
-// q < 2^58, so that a lane holds values of 64q and more.
+// Lanes for q < 2^58, so that a lane has room for all values up to 64q.
 struct RoomyLanes : ScalarLanes<u64> {
     const Twiddle one;
     explicit RoomyLanes(const Modulus &modulus) : ScalarLanes(modulus), one{1, shoup_quotient(modulus, 1)} {}
     PG_INLINE u64 relax(u64 x) const { return mul_lazy(x, one); }  // for any x
 };
 
-// Any q up to 2^32 (u32) or 2^64 (u64).
+// Lanes for any q up to 2^32 (u32) or 2^64 (u64).
 template <class Word> struct StrictLanes : ScalarBase<Word> {
     using T = Word;
     static constexpr bool SHOUP = false;

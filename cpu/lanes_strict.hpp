@@ -6,14 +6,14 @@
 namespace pg {
 namespace {
 
-// 1 / q modulo 2^64, q odd (Newton).
+// Returns 1 / q modulo 2^64 for odd q, by Newton's iteration.
 constexpr u64 inverse_of_odd(u64 q) {
-    u64 x = q;  // correct in three bits; each step doubles their number
+    u64 x = q;  // correct in the low three bits; each step doubles the number of correct bits
     for (int i = 0; i < 5; ++i) x *= 2 - q * x;
     return x;
 }
 
-// Products modulo an even q, lane by lane.
+// Multiplies lane by lane; used if q is even.
 template <class L> typename L::V mul_each(const Modulus &m, typename L::V x, typename L::V y) {
     alignas(64) typename L::T a[L::WIDTH], b[L::WIDTH];
     L::store(a, x), L::store(b, y);
@@ -21,7 +21,7 @@ template <class L> typename L::V mul_each(const Modulus &m, typename L::V x, typ
     return L::load(a);
 }
 
-// x * y in two words.
+// The product x * y in two words.
 template <class R> struct WholeProduct {
     typename R::I low, high;
 };
@@ -42,11 +42,11 @@ template <class R> struct StrictLanes64 : R::Words {
     using typename Words::V;
     using Words::q;
     struct Twiddle {
-        V w, w_high, minus_shoup, minus_shoup_high;  // w * 2^64 mod q, -w' mod 2^64
+        V w, w_high, minus_shoup, minus_shoup_high;  // for a twiddle t: t * 2^64 mod q, and minus its Shoup quotient
     };
     static constexpr bool SHOUP = false;
     const Modulus &m;
-    const V q_high, inverse;  // 1 / q mod 2^64
+    const V q_high, inverse;  // inverse: 1 / q mod 2^64
     const Twiddle radix;      // 2^64 mod q
     explicit StrictLanes64(const Modulus &modulus)
         : Words(modulus),
@@ -66,7 +66,7 @@ template <class R> struct StrictLanes64 : R::Words {
     template <size_t COUNT> PG_INLINE Twiddle expand(const T *w, const T *shoup) const {
         return twiddle(Words::template expand<COUNT>(w, shoup).shoup);
     }
-    // The difference of the high words, modulo q, of two products with the same low word.
+    // Returns the difference, modulo q, of the high words of two products that have the same low word.
     PG_INLINE V difference(V high, V low_times_inverse) const {
         return sub_mod(high, R::mul_high(low_times_inverse, q, q_high));
     }
@@ -114,9 +114,9 @@ template <class R> struct GoldilocksLanes : R::Words {
     static PG_INLINE V mul(V x, V y) { return mul(x, twiddle(y)); }
 
   private:
-    // Modulo q, low + 2^64 * high is low - floor(high / 2^32) + (high mod 2^32) * (2^32 - 1). The difference is above
-    // -2^32, and the sum at most 2^65 - 2^33, so that neither correction wraps again (docs/math.md, "Lazy ranges", on
-    // Goldilocks).
+    // low + 2^64 * high is congruent to low - floor(high / 2^32) + (high mod 2^32) * (2^32 - 1). The difference is
+    // above -2^32, and the sum at most 2^65 - 2^33, so that neither correction wraps again (docs/math.md, "Lazy
+    // ranges", on Goldilocks).
     static PG_INLINE V reduce(V low, V high) {
         const V minus_q = Words::splat(MINUS_Q), difference = sub_mod(low, Words::upper(high));
         const V term = R::mul_halves(high, minus_q), sum = Words::add(difference, term);
@@ -163,7 +163,7 @@ template <class L, class R> struct StrictLanes32 : L {
     PG_INLINE V mul(V x, const Twiddle &t) const {
         return join(mul_even(x, t.w, t.shoup), mul_even(odd(x), t.w_odd, t.shoup_odd));
     }
-    PG_INLINE V montgomery(V x, V y) const {  // of even residues: x * y / 2^32 mod q
+    PG_INLINE V montgomery(V x, V y) const {  // for residues in even places: x * y / 2^32 mod q
         const V z = R::mul_halves(x, y), h = R::mul_halves(R::mul_halves(z, inverse), q_wide);
         return R::add_where_above(odd(h), odd(z), Words::sub(odd(z), odd(h)), q_wide);
     }

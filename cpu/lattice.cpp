@@ -164,7 +164,8 @@ bool RotatedSums::starts(size_t result, size_t term) const {
     return of_terms[term] >= 0 && std::all_of(of_terms, of_terms + term, [](i64 place) { return place < 0; });
 }
 
-// Adds a term, whose components are x and x + step, to the results that contain it, or starts them with it.
+// Adds a term to the results that contain it. If it is the first term of a result, the result becomes the term. The
+// components of the term are x and x + step.
 template <class T>
 void RotatedSums::add_term(const Call<T> &call, size_t item, size_t limb, size_t term, const T *x, size_t step) const {
     const size_t limbs = transform_.basis().rows(), n = transform_.degree();
@@ -202,7 +203,7 @@ void RotatedSums::run_row(const Call<T> &call, size_t item, size_t limb, const W
             const size_t first = ((split_ ? t * call.items : 0) + item) * COMPONENTS + c;
             return call.more + (first * more_total_ + more_rows_[limb]) * n;
         };
-        // The term is written to `to`. Without weights, that is the first result that starts with this term.
+        // The term is written to `to`. Without weights, `to` is the first result of which this is the first term.
         T *to = moved;
         size_t to_step = step;
         for (size_t g = 0; g < places_.size() && !call.weights; ++g)
@@ -328,7 +329,7 @@ GadgetProduct::GadgetProduct(const Basis &basis, const Transform *transform, con
     }
 }
 
-// How many complex numbers the spectra of one polynomial's digits have.
+// Returns how many complex numbers the spectra of one polynomial's digits have.
 size_t GadgetProduct::spectra() const { return product_->row(0, Worker{nullptr}).sums * product_->length() / 2; }
 
 template <class T> void GadgetProduct::decompose_words(const Array &x, const Out &out) const {

@@ -11,10 +11,10 @@ namespace pg {
 // out[c] = sum over j of digit[j] * key[j, c], modulo each limb of a transform.
 class DigitProduct {
   public:
-    // own_digits: for each limb, the index of the digit that modulo this limb is the value itself, or `digits` if there
-    // is none. own_rows: for each limb, the row of the evaluated value that holds this digit. key_rows: for each limb,
-    // its row in the key, which has key_total rows. transformed: all digits are evaluated already. The transform must
-    // outlive the object.
+    // own_digits: for each limb, the index of the digit that is equal, modulo this limb, to the value itself; `digits`
+    // if there is no such digit. own_rows: for each limb, the row of the evaluated value that holds this digit.
+    // key_rows: for each limb, its row in the key, which has key_total rows. transformed: all digits are evaluated
+    // already. The transform must outlive the object.
     DigitProduct(const Transform &transform, size_t digits, std::vector<size_t> own_digits,
                  std::vector<size_t> own_rows, size_t own_total, std::vector<size_t> key_rows, size_t key_total,
                  bool transformed);
@@ -51,26 +51,27 @@ class Order {
 };
 
 // out[g] = sum over terms t of weight_(g, t) * rho_t(sum over j of digit[j] * key_t[j] + (f * more[0], 0)), modulo each
-// limb. rho_t is the automorphism of term t, and f the factor of the limb.
+// limb. For a term without a key it is rho_t(f * more) that is weighted. rho_t is the automorphism of term t, f the
+// factor of the limb, and `more` a value of two components.
 class RotatedSums {
   public:
     struct Term {
-        const Order *order;            // the order in which rho_t reads
+        const Order *order;            // the order in which the term's automorphism reads a row
         std::vector<size_t> key_rows;  // for each limb its row in the key (key_total rows); empty without a key
         size_t key_total;
     };
 
-    // factors: for each limb, f. more_rows: for each limb, its row in `more`, which has more_total rows. turned: rho_t
-    // is applied to the sums, else to the digits. split: terms have digits and `more` of their own. places: for each
-    // result and term, the index of the weight, or -1 if the term does not belong to the result. Transform and orders
-    // must outlive the object.
+    // factors: for each limb, the multiplier of `more`. more_rows: for each limb, its row in `more`, which has
+    // more_total rows. turned: automorphisms are applied to the sums, else to the digits. split: each term has its own
+    // digits and its own `more`. places: for each result and term, the index of the weight, or -1 if the term does not
+    // belong to the result. Transform and orders must outlive the object.
     RotatedSums(const Transform &transform, size_t digits, std::vector<Term> terms, std::vector<u64> factors,
                 std::vector<size_t> more_rows, size_t more_total, bool turned, bool split,
                 std::vector<std::vector<i64>> places);
 
     // digits ([keys,] *batch, digits, limbs, n), or none without keys. more ([terms,] *batch, 2, more_total, n).
     // weights (count, limbs, n), or none if all weights are 1. out (results, *batch, 2, limbs, n). keys: for each term
-    // that has one, (at least digits, 2, key_total, n).
+    // that has a key, an array (at least digits, 2, key_total, n).
     void run(const Array &digits, const Array &more, const Array &weights, const Out &out,
              const std::vector<Array> &keys) const;
 
@@ -95,18 +96,19 @@ class RotatedSums {
     size_t keyed_ = 0, weights_ = 0, places_taken_ = 0;  // terms with a key; weights; places that are not -1
 };
 
-// Products with gadget ciphertexts modulo one q, by the transform of a ring or by FFT: polygpu/_ops/gadget.py.
+// Products with gadget ciphertexts modulo one q, by the transform of a ring or by FFT (see polygpu/_ops/gadget.py).
 class GadgetProduct {
   public:
-    // Digits are to the base 2^bits. A product by FFT multiplies a polynomial of such digits by one that `product`
-    // splits into its own digits. At most one of transform and product is not null; it and the basis must outlive the
-    // object.
+    // Digits are to the base 2^bits. A product by FFT multiplies a polynomial of such digits by a polynomial that
+    // `product` splits into digits of another base. `transform`, `product` or both are null. What is not null, and the
+    // basis, must outlive the object.
     GadgetProduct(const Basis &basis, const Transform *transform, const FftProduct *product, unsigned bits,
                   unsigned levels);
 
-    // x (*batch, 1, n), out (*batch, levels, 1, n).
+    // Writes the digits of x (*batch, 1, n) to out (*batch, levels, 1, n).
     void decompose(const Array &x, const Out &out) const;
-    // The spectra of a matrix, as products by FFT read them: x (*batch, 1, n), out (*batch, digits, length/2), complex.
+    // Writes the spectra of a matrix x (*batch, 1, n) to out (*batch, digits, length/2), complex, as products by FFT
+    // read them.
     void prepare(const Array &x, const Out &out) const;
     // out = G * c, with c and out (*batch, k, 1, n) in coefficients. All items share the matrix G: (k, levels, k, 1,
     // n), evaluated, or (k, levels, k, digits, length/2), made by `prepare`.
@@ -120,7 +122,7 @@ class GadgetProduct {
     struct Item {
         size_t components, n;
         size_t scratch;  // bytes of scratch memory for one product
-        double seconds;  // estimated, for one product
+        double seconds;  // estimated time of one product
     };
     template <class T> void decompose_words(const Array &x, const Out &out) const;
     template <class T> void prepare_words(const Array &x, const Out &out) const;

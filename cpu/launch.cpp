@@ -10,9 +10,9 @@ constexpr Driver::Status INVALID_CONTEXT = 201;       // a value of CUresult
 constexpr int PROGRAMMATIC_STREAM_SERIALIZATION = 6;  // a value of CUlaunchAttributeID
 static_assert(sizeof(Driver::Attribute) == 72 && sizeof(Driver::Config) == 56, "as in cuda.h");
 static_assert(sizeof(Driver::KernelNode) == 72 && sizeof(Driver::Edge) == 8, "as in cuda.h");
-constexpr unsigned char PROGRAMMATIC = 1;  // of CUgraphDependencyType, and the port of a kernel's launch_dependents
-constexpr int RELAXED = 2;                 // a value of CUstreamCaptureMode: calls are allowed while another thread
-                                           // captures
+constexpr unsigned char PROGRAMMATIC = 1;  // a value of CUgraphDependencyType, and of an edge's port
+// A value of CUstreamCaptureMode: calls are allowed while another thread captures.
+constexpr int RELAXED = 2;
 
 constexpr unsigned FIRST_CALLS = 2;  // calls on a stream; the call after them makes a graph, which costs about 100 us
 constexpr size_t MOST_STREAMS = 4;   // streams for which one record keeps graphs
@@ -87,7 +87,7 @@ void Launches::repeat(u64 stream, OfStream *own, const u64 *operands, size_t cou
 }
 
 bool Launches::launch_graph(OfStream &own, Driver::Handle stream, const u64 *operands) const {
-    Driver::Handle context = nullptr;  // the driver's functions for graphs crash without one
+    Driver::Handle context = nullptr;  // without a context, the driver's functions for graphs crash
     driver_.get_context(&context);
     check(context ? 0 : INVALID_CONTEXT, launches_.front());
     if (own.calls <= FIRST_CALLS && own.calls++ == FIRST_CALLS)
@@ -104,7 +104,7 @@ Launches::OfStream *Launches::of_stream(u64 stream) {
     for (OfStream &one : streams_)
         if (one.stream == stream) return &one;
     if (streams_.size() == MOST_STREAMS) return nullptr;
-    streams_.emplace_back();  // a deque: entries do not move
+    streams_.emplace_back();  // streams_ is a deque, so that entries do not move
     streams_.back().stream = stream;
     return &streams_.back();
 }

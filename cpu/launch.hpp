@@ -93,8 +93,8 @@ class LaunchGraph {
     ~LaunchGraph();
 
     bool ready() const { return exec_ != nullptr; }
-    // Called by one thread at a time, which has a context. After an error nothing was launched, and the graph must not
-    // be launched again.
+    // Must be called by one thread at a time, and the thread must have a context. After an error nothing was launched,
+    // and the graph must not be launched again.
     Driver::Status launch(Driver::Handle stream, const u64 *operands);
 
   private:
@@ -103,7 +103,7 @@ class LaunchGraph {
     const Driver &driver_;
     const std::vector<Launch> &launches_;
     std::vector<Driver::Handle> nodes_;
-    std::vector<u64> addresses_;  // those that the nodes have now, one node after the other
+    std::vector<u64> addresses_;  // the operands' addresses that the graph has now, node by node
     Driver::Handle context_ = nullptr, graph_ = nullptr, exec_ = nullptr;
 };
 
@@ -114,21 +114,21 @@ class Launches {
     Launches(const Driver &driver, std::vector<Launch> launches);
     Launches(const Launches &) = delete;
 
-    // The driver runs the launches of one graph one after the other, so each stream has its own.
+    // The driver runs the launches of one graph one after the other, so each stream has a graph for itself.
     struct OfStream {
         u64 stream;
         unsigned calls = 0;
-        std::atomic_flag in_use = ATOMIC_FLAG_INIT;  // whether a thread uses the graph; meanwhile others launch without
-                                                     // it
+        // in_use: whether a thread is using the graph; meanwhile other threads launch without the graph.
+        std::atomic_flag in_use = ATOMIC_FLAG_INIT;
         std::unique_ptr<LaunchGraph> graph;
     };
 
     // Launches all kernels in order. Throws NoContext or DriverError if the driver refuses one.
     void launch(u64 stream, const u64 *operands, size_t count) const;
-    // Does the same for a call that is repeated: after a few calls on a stream it launches a graph. own:
-    // of_stream(stream).
+    // Launches all kernels of a call that is repeated. After a few calls on a stream, a graph launches them. own: the
+    // result of of_stream(stream).
     void repeat(u64 stream, OfStream *own, const u64 *operands, size_t count) const;
-    // Returns what is kept for a stream, or null if nothing is kept. Called by one thread at a time.
+    // Returns what is kept for a stream, or null if nothing is kept. Must be called by one thread at a time.
     OfStream *of_stream(u64 stream);
 
   private:
@@ -139,7 +139,7 @@ class Launches {
     Driver driver_;
     std::vector<Launch> launches_;
     size_t operands_ = 0;  // how many operands a call must pass
-    bool graphs_ = false;  // whether graphs are used
+    bool graphs_ = false;  // whether repeated calls use graphs
     std::deque<OfStream> streams_;
 };
 

@@ -50,14 +50,15 @@ template <class T> void matmul_words(const Basis &basis, const Array &a, const A
 
 // ---- matrices of bytes ----
 
-// Columns of words as vectors of signed digits, as ByteProduct takes them: a word is the sum over its vectors of
-// 2^shift * digit.
+// Turns columns of words into vectors of signed digits, as ByteProduct takes them. A word is the sum over these vectors
+// of 2^shift * digit.
 class Digits {
   public:
     // Byte i of an integer of `size` bytes has the weight 256^i.
     Digits(const Modulus &m, unsigned digit_bits, size_t size) : m_(m), digit_bits_(digit_bits), size_(size) {
         power_ = m.q & m.last ? 0 : m.q ? m.bits - 1 : 64;
-        // A modulus 2^power takes digits up to 2^power; of another one the largest residue must be a sum of digits.
+        // Modulo 2^power, the digits must have `power` bits together. Modulo another q, digits must be able to
+        // represent q - 1.
         const u64 largest = ((u64)1 << (digit_bits - 1)) - 1;
         u128 sum = 0;
         for (digits_ = 0; power_ ? digits_ * digit_bits < power_ : sum < m.last; ++digits_)
@@ -109,12 +110,12 @@ class Digits {
         unsigned digit, shift;
     };
     const Modulus &m_;
-    unsigned digit_bits_, digits_, power_;  // the modulus is 2^power, or power is 0
+    unsigned digit_bits_, digits_, power_;  // power_: the modulus is 2^power_; 0 for other moduli
     size_t size_;
     std::vector<Vector> vectors_;
 };
 
-// (sum of 2^shift * sums[v]) - excess modulo q. Needs excess < q.
+// Returns (the sum over vectors v of 2^shift(v) * sums[v]) - excess modulo q. Needs excess < q.
 u64 joined(const Modulus &m, const Digits &digits, const i64 *sums, u64 excess) {
     if (digits.is_power()) {
         u64 total = 0;
@@ -163,7 +164,7 @@ constexpr size_t DIGITS_IN_CACHE = 1 << 19;  // bytes of vectors that are multip
 template <class T>
 void matmul_bytes_words(const Modulus &m, const StridedArray &a, bool is_signed, const T *b, T *out, size_t n) {
     const size_t height = a.shape(1), k = a.shape(2), size = a.itemsize(), length = k * size;
-    const bool by_columns = a.stride(2) != 1 && k > 1;  // the columns are dense
+    const bool by_columns = a.stride(2) != 1 && k > 1;  // the columns of a are dense
     const ptrdiff_t step = (by_columns ? a.stride(2) : a.stride(1)) * (ptrdiff_t)size;
     const unsigned char *const x = (const unsigned char *)a.data();
     const ByteKernels &kernels = byte_kernels();
@@ -181,14 +182,15 @@ void matmul_bytes_words(const Modulus &m, const StridedArray &a, bool is_signed,
             digits.write(b + column + c, n, first, std::min(k, first + PART),
                          vectors.data() + c * digits.count() * padded, padded);
         });
-        // Signed entries are unsigned ones minus 2^7 or 2^15.
+        // Signed entries are multiplied as unsigned ones, which are larger by 2^7 or 2^15. `excess` makes up for this.
         for (size_t c = 0; c < columns; ++c) {
             u128 sum = 0;
             for (size_t i = 0; is_signed && i < k; ++i) sum += b[i * n + column + c];
             const u64 residue = reduce(m, reduce(m, (u64)(sum >> 64)), (u64)sum);
             excess[c] = mul_mod(m, residue, reduce(m, (u64)1 << (8 * size - 1)));
         }
-        // Few vectors stay in the first cache, more in the second. Rows that are gathered stay in the second one too.
+        // If there are few vectors, their parts stay in the first-level cache, else in the second-level cache, where
+        // gathered rows stay too.
         size_t part = std::min(BYTES_AT_ONCE, std::max((size_t)4096, DIGITS_IN_CACHE / count)) / 64 * 64;
         if (count <= 4) part = 8192;
         if (by_columns) part = 1024;
@@ -302,7 +304,7 @@ template <class T> void PointsProduct::run_words(const T *a, const T *b, T *out)
     const GemmKernels<T> &kernels = word_kernels<T>().gemm;
     const size_t limbs = basis_->rows(), chunks = (points_ + GEMM_POINTS - 1) / GEMM_POINTS;
     const size_t threads = (size_t)num_threads();
-    size_t height = m_, blocks = 1;  // rows of a block, and blocks: rows are halved while threads would have no work
+    size_t height = m_, blocks = 1;  // height: rows of a block, halved while threads would have no work
     while (threads > 1 && height > 16 && batch_ * limbs * chunks * blocks < 2 * threads)
         height = (height + 1) / 2, blocks = (m_ + height - 1) / height;
     const double seconds = seconds_products((double)(height * p_ * (k_ + 1)) * (double)std::min(points_, GEMM_POINTS));

@@ -7,19 +7,19 @@
 
 namespace pg {
 
-// Products modulo any q: over the integers, exact modulo enough auxiliary primes, then reduced.
+// Products modulo any q. Enough auxiliary primes give the exact product over the integers, which is then reduced.
 class Auxiliary {
   public:
-    // transform: over the auxiliary primes. Its degree and kind are those of the ring; or it is cyclic and long enough
-    // for the linear product, which is then reduced by the ring's polynomial. Basis and transform must outlive the
-    // object.
+    // transform: the transform modulo the auxiliary primes. Its degree and polynomial are those of the ring; or it is
+    // cyclic and long enough for the linear product, which is then reduced by the ring's polynomial. Basis and
+    // transform must outlive the object.
     Auxiliary(const Basis &basis, const Transform &transform, size_t degree, Quotient quotient);
 
     void multiply(const Array &a, const Array &b, const Out &out) const;
 
   private:
     size_t limb_count() const { return basis_.wide() ? 1 : basis_.rows(); }
-    size_t words() const { return basis_.wide() ? basis_.rows() : 1; }  // of a residue
+    size_t words() const { return basis_.wide() ? basis_.rows() : 1; }  // words of a residue
     void compose(const u64 *digits, size_t limb, u64 *value, u64 *scratch) const;
     std::vector<u64> reduced_product(size_t limb) const;
     template <class T> bool upper_half(size_t limb, const T *x, size_t stride) const;
@@ -38,14 +38,14 @@ class Auxiliary {
     std::vector<u64> product_mod_q_;  // the product of the primes modulo each limb, in words
 };
 
-// Products over the integers by complex transforms of digits, then reduced.
+// Products modulo any q. The product over the integers is computed by complex transforms of digits, and then reduced.
 class FftProduct {
   public:
-    // length: for X^degree + 1 with degree a power of two, the degree; else at least 2 * degree - 1, for the linear
-    // product, which is then reduced by the ring's polynomial. A limb with q = 2^e drops the sums whose weights vanish
-    // modulo q. table: length/2 twiddles (kernels.hpp, ProductRow). terms: 0 for multiply(). Else only the kernels of
-    // row() are used, for sums of `terms` products; in each, one factor has a single digit of `bits` bits. The basis
-    // must outlive the object.
+    // length: the degree if the ring's polynomial is X^degree + 1 and degree is a power of two; else at least 2 *
+    // degree - 1, for the linear product, which is then reduced by the ring's polynomial. A limb with q = 2^e drops the
+    // sums whose weights vanish modulo q. table: length/2 twiddles (kernels.hpp, ProductRow). terms: 0 for multiply().
+    // Else only the kernels of row() are used, for sums of `terms` products; in each, one factor has a single digit of
+    // `bits` bits. The basis must outlive the object.
     FftProduct(const Basis &basis, size_t degree, size_t length, Quotient quotient, unsigned digits, unsigned width,
                unsigned sums, const Lasting<Numbers> &table, unsigned terms, unsigned bits);
 
@@ -54,10 +54,10 @@ class FftProduct {
     size_t degree() const { return degree_; }
     size_t length() const { return length_; }
     Quotient quotient() const { return quotient_; }
-    // The argument of a limb's kernels.
+    // Returns the argument that kernels take for a limb.
     ProductRow row(size_t limb, const Worker &worker) const;
-    // y = the residues of sums of products; the sums are overwritten. room: for `length` residues if length is not the
-    // degree.
+    // y = the residues of sums of products; the sums are overwritten. room: memory for `length` residues, needed only
+    // if length is not the degree.
     template <class T> void compose_row(Complex *sums, T *room, T *y, const ProductRow &row) const;
 
   private:
@@ -67,7 +67,7 @@ class FftProduct {
     size_t degree_, length_;
     Quotient quotient_;
     unsigned digits_, width_, sums_, group_;
-    std::vector<u64> weights_, shoup_;  // [limb * MAX_SUMS + group]
+    std::vector<u64> weights_, shoup_;  // both are indexed by limb * MAX_SUMS + group
     Memory table_;
 };
 

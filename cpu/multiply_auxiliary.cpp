@@ -6,7 +6,7 @@
 namespace pg {
 namespace {
 
-// x mod p, where x is given by the little-endian words x[0], x[stride], ...
+// Returns x mod p, where x is given by the little-endian words x[0], x[stride], ...
 template <class T> u64 residue(const Modulus &p, const T *x, size_t words, size_t stride) {
     u64 r = 0;
     for (size_t w = words; w-- > 0;) r = reduce(p, r, x[w * stride]);
@@ -33,7 +33,8 @@ Auxiliary::Auxiliary(const Basis &basis, const Transform &transform, size_t degr
     }
 }
 
-// Horner's rule over mixed-radix digits, modulo limb `limb`. value: words() words; scratch: words() + 1.
+// Computes `value`, the number with these mixed-radix digits, modulo a limb, by Horner's rule. value: words() words;
+// scratch: words() + 1.
 void Auxiliary::compose(const u64 *digits, size_t limb, u64 *value, u64 *scratch) const {
     const size_t k = radix_.primes.size();
     if (basis_.wide()) {
@@ -50,7 +51,7 @@ void Auxiliary::compose(const u64 *digits, size_t limb, u64 *value, u64 *scratch
     }
 }
 
-// The product P of all primes modulo a limb: (P - 1) + 1, since the mixed-radix digits of P - 1 are p_i - 1.
+// Returns the product P of all primes modulo a limb, as (P - 1) + 1: the mixed-radix digits of P - 1 are p_i - 1.
 std::vector<u64> Auxiliary::reduced_product(size_t limb) const {
     std::vector<u64> digits, value(words()), scratch(words() + 1), one(words(), 0);
     for (const Modulus &p : radix_.primes) digits.push_back(p.q - 1);
@@ -65,7 +66,7 @@ std::vector<u64> Auxiliary::reduced_product(size_t limb) const {
 template <class T> bool Auxiliary::upper_half(size_t limb, const T *x, size_t stride) const {
     if (!basis_.wide()) return *x > basis_.moduli()[limb].last / 2;
     const std::vector<u64> &q = basis_.wide_modulus().q;
-    const u64 above = basis_.wide_modulus().whole;  // q's word beyond the last
+    const u64 above = basis_.wide_modulus().whole;  // 1 if q = 2^(64 * words), which has one more word
     for (size_t w = q.size(); w-- > 0;) {           // compare x with floor(q / 2)
         const u64 half = q[w] >> 1 | (w + 1 < q.size() ? q[w + 1] : above) << 63;
         if (x[w * stride] != half) return x[w * stride] > half;
@@ -73,7 +74,7 @@ template <class T> bool Auxiliary::upper_half(size_t limb, const T *x, size_t st
     return false;
 }
 
-// The centred coefficients of one polynomial modulo every prime, zero-padded to the transform's degree.
+// Writes the centred coefficients of one polynomial modulo every prime, padded with zeros to the transform's degree.
 template <class T> void Auxiliary::spread(const T *x, size_t limb, u64 *y, const Worker &worker) const {
     const size_t length = transform_.degree(), k = radix_.primes.size();
     std::vector<bool> upper(degree_);
@@ -101,7 +102,7 @@ void Auxiliary::signed_value(const u64 *x, size_t limb, u64 *digits, u64 *value,
     if (radix_.negative(digits)) combine(limb, value, product_mod_q_.data() + limb * words(), true);
 }
 
-// From residues modulo the primes to residues modulo q. A linear product is reduced by the ring's polynomial.
+// Turns residues modulo the primes into residues modulo q. A linear product is also reduced by the ring's polynomial.
 template <class T> void Auxiliary::gather(const u64 *x, size_t limb, T *y, const Worker &worker) const {
     const size_t length = transform_.degree(), k = radix_.primes.size(), n = words();
     const bool fold = length != degree_;

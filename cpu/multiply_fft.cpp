@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t BLOCK = 2048;  // complex numbers: 32 KiB, which fit a core's first-level cache
 
-// bits of q - 1
+// Returns the bit length of q - 1.
 unsigned bits_below(const Modulus &m) { return 64 - (unsigned)__builtin_clzll(m.last | 1); }
 
 }  // namespace
@@ -32,8 +32,8 @@ FftProduct::FftProduct(const Basis &basis, size_t degree, size_t length, Quotien
             "FftProduct: 1 to 8 digits of 2 to 30 bits, 1 to 2 digits - 1 sums");
     require(table.array.hold<std::complex<double>>() && table.array.size() == length / 2,
             "FftProduct: length/2 twiddles");
-    // A sum is at most terms * degree * 2^(bits + width - 2) <= 2^bound in size. A group of neighbouring sums with
-    // weights 2^(width i), i < group, is below 2^(bound + width (group - 1)) / (1 - 2^-width) < 2^61.
+    // A sum is at most terms * degree * 2^(bits + width - 2) <= 2^bound in size. The total of a group of neighbouring
+    // sums with weights 2^(width * i), i < group, is below 2^(bound + width * (group - 1)) / (1 - 2^-width) < 2^61.
     if (!terms) terms = digits, bits = width;
     require(bits >= 1 && bits <= 30 && terms <= 1u << 20, "FftProduct: 2^20 terms at most, of 1 to 30 bits");
     const unsigned bound = bits + width - 2 + 64 - (unsigned)__builtin_clzll((terms * degree - 1) | 1);

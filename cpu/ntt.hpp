@@ -86,7 +86,7 @@ template <class L, unsigned ROOM = 4> struct Lazy {
         if constexpr (ROUGH) return lanes.mul_rough(x, w);
         else return lanes.mul_lazy(x, w);
     }
-    // From [0, 2 * above) to [0, above); with ROOM 64 from any value to [0, 2q).
+    // Reduces x from [0, 2 * above) to [0, above) or, if ROOM is 64, any x to [0, 2q).
     PG_INLINE V relax(V x) const {
         if constexpr (ROOM < 64) return L::reduce_once(lanes.masked(x), above);
         else return lanes.relax(x);
@@ -260,7 +260,7 @@ template <class B, bool ORDERED = true> struct Ntt {
     }
     PG_INLINE Twiddle forward_twiddle(size_t node) const { return twiddle(row.forward, node); }
     PG_INLINE Twiddle inverse_twiddle(size_t node) const { return twiddle(row.inverse, node); }
-    // The twiddles of COUNT neighbouring nodes, beginning with `node`.
+    // Returns the twiddles of COUNT neighbouring nodes, beginning with `node`.
     template <size_t COUNT> PG_INLINE Twiddle twiddles(const Twiddles<T> &of, size_t node) const {
         if constexpr (B::NUMBERS) return b.lanes.template expand<COUNT>(of.number + node, of.ratio + node);
         else return b.lanes.template expand<COUNT>(of.w + node, of.shoup + node);
@@ -278,7 +278,8 @@ template <class B, bool ORDERED = true> struct Ntt {
         if constexpr (ROOT == Root::trinomial) b.forward_trinomial(x, y, w);
         else b.template forward<LEG>(x, y, w);
     }
-    // One stage on one block. x holds the residue modulo the node's polynomial, y the residues modulo its two factors.
+    // Computes one stage on one block. x is a residue modulo the node's polynomial; y gets the residues modulo its two
+    // factors.
     template <Root ROOT> void forward_radix2(const T *x, T *y, size_t length, size_t node) const {
         const size_t h = length / 2;
         const Twiddle w = forward_twiddle(node);
@@ -288,7 +289,7 @@ template <class B, bool ORDERED = true> struct Ntt {
             L::store(y + j, x0), L::store(y + j + h, x1);
         }
     }
-    // Two stages on one block.
+    // Computes two stages on one block.
     template <Root ROOT> void forward_radix4(const T *x, T *y, size_t length, size_t node) const {
         const size_t h = length / 4;
         const Twiddle w = forward_twiddle(node), w0 = forward_twiddle(2 * node), w1 = forward_twiddle(2 * node + 1);
@@ -304,8 +305,8 @@ template <class B, bool ORDERED = true> struct Ntt {
                 for (size_t k = 0; k < COLUMNS; ++k) L::store(y + j + i * h + k * WIDTH, v[i][k]);
         }
     }
-    // The stages inside K pairs of vectors, on granules of G coefficients, G = WIDTH/2 ... leaf_size. COMPLETE: the
-    // leaf size is 1. ODD: the stage is the third or fifth of the last stages.
+    // Computes the stages inside K pairs of vectors, on granules of G coefficients, for G = WIDTH/2 ... leaf_size.
+    // COMPLETE: the leaf size is 1. ODD: the stage is the third or fifth of the last stages.
     template <size_t G, bool COMPLETE, bool ODD, size_t K>
     PG_INLINE void forward_granules(V (&u)[K], V (&v)[K], size_t node) const {
         if constexpr (G == 0) {
@@ -325,7 +326,8 @@ template <class B, bool ORDERED = true> struct Ntt {
             }
         }
     }
-    // The last stages of blocks of `tail` coefficients. Results are canonical. WIDE: includes the stage before them.
+    // Computes the last stages, on blocks of `tail` coefficients. Results are canonical. WIDE: also computes the stage
+    // before.
     template <Root ROOT, bool WIDE, bool COMPLETE, size_t K>
     void forward_pairs(const T *x, T *y, size_t pairs, size_t node) const {
         for (size_t i = 0; i < pairs; i += K, x += 2 * K * WIDTH, y += 2 * K * WIDTH) {
@@ -334,7 +336,8 @@ template <class B, bool ORDERED = true> struct Ntt {
                 u[k] = load<ENTERS<ROOT>>(x + 2 * k * WIDTH), v[k] = load<ENTERS<ROOT>>(x + (2 * k + 1) * WIDTH);
             if constexpr (WIDE)
                 for (size_t k = 0; k < K; k += 2) {
-                    constexpr Leg LEG = WIDTH > 4 ? Leg::kept : Leg::other;  // before more than three other stages
+                    // If WIDTH > 4, more than three other stages follow.
+                    constexpr Leg LEG = WIDTH > 4 ? Leg::kept : Leg::other;
                     const Twiddle w = forward_twiddle((node + i + k) / 2);
                     forward_first<ROOT, LEG>(u[k], u[k + 1], w), forward_first<ROOT, LEG>(v[k], v[k + 1], w);
                 }
@@ -450,7 +453,7 @@ template <class B, bool ORDERED = true> struct Ntt {
             if constexpr (WIDE)
                 for (size_t k = 0; k < K; k += 2) {
                     const Twiddle w = inverse_twiddle((node + i + k) / 2);
-                    // if all stages ran, both operands were reduced in the stage before
+                    // If COMPLETE, both operands were reduced in the stage before.
                     inverse_last<ROOT, COMPLETE ? Sum::inner : Sum::last>(u[k], u[k + 1], scale, w);
                     inverse_last<ROOT, Sum::products>(v[k], v[k + 1], scale, w);
                 }
@@ -480,11 +483,11 @@ template <class B, bool ORDERED = true> struct Ntt {
             inverse_radix4<ROOT>(y, y, length, node);
             return;
         }
-        size_t count = 1, part = length;  // down to the blocks with which the forward transform ends
+        size_t count = 1, part = length;  // the blocks with which the forward transform ends
         for (; part >= 4 * tail; part /= 4) count *= 4;
         if (count == 1) return inverse_tail<ROOT>(x, y, length, 1, node);
         inverse_tail<Root::none>(x, y, part, count, node * count);
-        for (count /= 4, part *= 4; count > 1; count /= 4, part *= 4)  // and the same passes back
+        for (count /= 4, part *= 4; count > 1; count /= 4, part *= 4)  // the passes of the forward transform, backwards
             for (size_t i = 0; i < count; ++i)
                 inverse_radix4<Root::none>(y + i * part, y + i * part, part, node * count + i);
         inverse_radix4<ROOT>(y, y, length, node);

@@ -28,8 +28,8 @@ void pointwise_wide(const Basis &basis, Op op, const Array &a, const Array &b, c
     u64 *const result = result_of<u64>(out, words);
     const Operand<u64> x(a, out, words), y(b ? b : a, out, words), z(c ? c : a, out, words);
     require(x.length() == n && (y.length() == n || y.length() == 1) && z.length() == n, "pointwise: lengths differ");
-    const size_t step = y.length() == n ? 1 : 0;  // the step in the second operand; 0 if that is one number for each
-                                                  // item
+    // step: distance between the entries of the second operand; 0 if it has only one number for each item.
+    const size_t step = y.length() == n ? 1 : 0;
     const bool products = op == Op::mul || op == Op::mul_add;
     const double each = products ? 10e-9 * (double)(words * words) : seconds_pointwise(4 * words);
     for_each_row(batch_of(out), each * (double)n, [&](size_t i, const Worker &worker) {
@@ -174,8 +174,8 @@ void mul_monomial_words(const Basis &basis, const Array &x, const Numbers &expon
     });
 }
 
-// step^j is an entry of a table of step^0 ... step^(POWERS - 1), which stays in the first-level cache, times a power of
-// step^POWERS. `by` becomes step^POWERS, and `ahead` is first times that power.
+// step^j is the product of a power of step^POWERS and an entry of a table of step^0 ... step^(POWERS - 1), which stays
+// in the first-level cache. `by` becomes step^POWERS. `ahead` is `first` times the present power of step^POWERS.
 template <class T>
 void scale_words_by_powers(const Basis &basis, const Array &x, const Array &first, const Array &step, const Out &out) {
     constexpr size_t POWERS = 512;

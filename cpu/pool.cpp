@@ -22,22 +22,22 @@ namespace {
 constexpr size_t ALIGNMENT = 64;
 constexpr size_t SMALLEST_KEPT = 16u << 10;  // bytes; malloc seldom returns the pages of smaller blocks
 constexpr size_t LARGEST_KEPT = SIZE_MAX >> 17;
-constexpr size_t ALWAYS_KEPT = 64u << 20;          // bytes up to which the system is not asked what is free
-constexpr size_t SHARE = 4;                        // at most 1 / SHARE of the memory that is free or kept is kept
-constexpr int64_t LOOK_PERIOD = 1000;              // ms
-constexpr size_t LOOK_BYTES = ALWAYS_KEPT;         // mapped anew
-constexpr int64_t IDLE = 10'000;                   // ms; mapping 1 GiB anew takes about 0.2 s
-constexpr int TRIALS = 64, PATIENT_TRIALS = 1000;  // attempts to take the lock
-constexpr size_t SMALLEST_MAPPED = 128u << 10;     // malloc's threshold too, until the first mapped block is freed
-constexpr size_t HUGE_PAGE = 2u << 20;             // bytes; larger blocks ask for such pages
+constexpr size_t ALWAYS_KEPT = 64u << 20;   // bytes that are kept without asking the system how much memory is free
+constexpr size_t SHARE = 4;                 // at most 1 / SHARE of the memory that is free or kept is kept
+constexpr int64_t LOOK_PERIOD = 1000;       // ms between two questions to the system how much memory is free
+constexpr size_t LOOK_BYTES = ALWAYS_KEPT;  // the system is also asked after this many bytes were mapped anew
+constexpr int64_t IDLE = 10'000;            // ms that an unused block is kept; mapping 1 GiB anew takes about 0.2 s
+constexpr int TRIALS = 64, PATIENT_TRIALS = 1000;  // attempts to take the lock before giving up
+constexpr size_t SMALLEST_MAPPED = 128u << 10;     // bytes; malloc's threshold too, until it frees a mapped block
+constexpr size_t HUGE_PAGE = 2u << 20;             // bytes; blocks of at least this size ask for huge pages
 
 // Lies directly before a block.
 struct Header {
     void *allocation;
     size_t mapped;    // bytes of an allocation by mmap; 0 for one by malloc
     size_t capacity;  // usable bytes of the block
-    // Only of a kept block: its neighbours among all of them and among those of its capacity, and when it was kept, in
-    // ms.
+    // These fields are valid only in a kept block: its neighbours in time among all kept blocks, and among those of its
+    // capacity; and when it was kept, in ms.
     Header *older, *newer, *older_alike, *newer_alike;
     int64_t since;
 };
@@ -106,7 +106,7 @@ void free_allocation(void *block) {
 
 int64_t now() {
 #ifdef CLOCK_MONOTONIC_COARSE
-    constexpr clockid_t CLOCK = CLOCK_MONOTONIC_COARSE;  // 4 ms are exact enough
+    constexpr clockid_t CLOCK = CLOCK_MONOTONIC_COARSE;  // its resolution of 4 ms suffices
 #else
     constexpr clockid_t CLOCK = CLOCK_MONOTONIC;
 #endif
@@ -117,8 +117,8 @@ int64_t now() {
 
 // The kept blocks. The lock is held for a few instructions; blocks are returned to the system outside of it. A thread
 // that finds the lock taken many times goes on without the kept blocks. So no thread waits for one that the system has
-// stopped. A child of fork() in which the lock stays taken only forgoes reuse. The object is constant-initialized and
-// trivially destructible, because threads may outlive all destructors.
+// stopped. If the lock stays taken in a child of fork(), the child works, but does not reuse blocks. The object is
+// constant-initialized and trivially destructible, because threads may outlive all destructors.
 class Kept {
   public:
     // Returns null if there is no block of that capacity.
@@ -144,8 +144,8 @@ class Kept {
         return_all(leaving);
         return true;
     }
-    // Called before `bytes` bytes are mapped anew. Otherwise results that live on could fill the memory beside kept
-    // blocks of other sizes.
+    // Called before `bytes` bytes are mapped anew. Returns kept blocks to the system if memory is short: results that
+    // live on could otherwise fill the memory beside kept blocks of other sizes.
     void make_room(size_t bytes) {
         if (bytes_ <= ALWAYS_KEPT || (mapped_ += bytes) < LOOK_BYTES) return;
         look(now(), bytes);
@@ -229,8 +229,8 @@ class Kept {
     std::atomic<size_t> bytes_{0};
     std::atomic<size_t> bound_{SIZE_MAX}, share_{ALWAYS_KEPT};
     std::atomic<int64_t> idle_{IDLE};
-    std::atomic<int64_t> looked_{-LOOK_PERIOD};  // when the system was asked
-    std::atomic<size_t> mapped_{0};              // bytes since then
+    std::atomic<int64_t> looked_{-LOOK_PERIOD};  // when the system was last asked what is free
+    std::atomic<size_t> mapped_{0};              // bytes mapped anew since then
     Header *oldest_ = nullptr, *newest_ = nullptr;
     Header *latest_[CLASSES] = {};
 };

@@ -8,28 +8,28 @@
 
 namespace pg {
 
-// Like malloc, calloc, realloc and free, for blocks of this pool; any thread may call them. Null if the system has
-// no memory even after all kept blocks were returned to it.
+// Like malloc, calloc, realloc and free, for blocks of this pool; any thread may call them. They return null if the
+// system has no memory even after all kept blocks were returned to it.
 void *pool_allocate(size_t bytes);
 void *pool_allocate_zeros(size_t bytes);
 void *pool_reallocate(void *block, size_t bytes);
 void pool_free(void *block);
 
-// Return a kept block, so that no new memory is taken, or null if no block of that size is kept.
+// These functions return a kept block, and never take new memory: they return null if no block of that size is kept.
 void *pool_reuse(size_t bytes);
 void *pool_reuse_zeros(size_t bytes);
 
-// How many bytes of freed blocks are kept. Blocks below 16 KiB are not kept. The bytes are at most a quarter of the
-// memory that is free or kept, or 64 MiB if that is more, and within the bound of pool_set_bounds.
+// Returns how many bytes of freed blocks are kept. Blocks below 16 KiB are not kept. The bytes are at most a quarter of
+// the memory that is free or kept, or 64 MiB if that is more, and within the bound of pool_set_bounds.
 size_t pool_kept();
 // Returns the kept blocks to the system.
 void pool_release();
-// Returns the blocks that nobody has used for a while, and what exceeds the bounds by now.
+// Returns to the system the blocks that nobody has used for a while, and then the oldest ones until the bounds hold.
 void pool_trim();
 
 // Keeps at most `bytes` bytes, and no block for longer than `idle`.
 void pool_set_bounds(size_t bytes, std::chrono::milliseconds idle);
-// How often a thread that has nothing else to do calls pool_trim().
+// Returns the time between two calls of pool_trim() by a thread that has nothing else to do.
 std::chrono::milliseconds pool_trim_period();
 
 }  // namespace pg

@@ -1,6 +1,6 @@
 // The polynomial by which a ring is reduced: X^n + 1, X^n - 1 or X^n - X^(n/2) + 1, where n is the degree. All code
-// that depends on the polynomial calls these functions. The same in Python: polygpu/_core/quotient.py; on GPUs:
-// cuda/quotient.cuh.
+// that depends on the polynomial calls these functions. The counterpart in Python is polygpu/_core/quotient.py, that on
+// GPUs is cuda/quotient.cuh.
 #pragma once
 #include <cstring>
 
@@ -17,12 +17,12 @@ constexpr struct {
 } QUOTIENTS[] = {
     {"cyclic", Quotient::cyclic}, {"negacyclic", Quotient::negacyclic}, {"trinomial", Quotient::trinomial}};
 
-// The number that X^n equals: -1 or 1; 0 if X^n is not a number.
+// Returns the number that X^n equals in the ring, -1 or 1, or 0 if X^n is not a number.
 constexpr int wrap(Quotient quotient) {
     return quotient == Quotient::negacyclic ? -1 : quotient == Quotient::cyclic ? 1 : 0;
 }
 
-// The order of X, the least e > 0 with X^e = 1.
+// Returns the order of X, the least e > 0 with X^e = 1.
 constexpr u64 order_of_x(Quotient quotient, u64 n) {
     return quotient == Quotient::cyclic ? n : quotient == Quotient::negacyclic ? 2 * n : 3 * n;
 }
@@ -50,8 +50,8 @@ template <class F> void for_each_folded(Quotient quotient, size_t n, size_t j, c
 // The tree of factors (docs/math.md) of `points` leaves; w[i] is the twiddle of node i. Level d has `level` = 2^d
 // nodes, of which node 2^d is the first.
 
-// Calls f(first, count, source, exponent) for the parts of a level: w[first + i] is w[source + i] times the root of
-// unity to the power of `exponent`, for i < count. Sources are nodes of earlier parts, or 0; w[0] is 1.
+// Calls f(first, count, source, exponent) for the parts of a level: w[first + i] = w[source + i] * root^exponent for i
+// < count, where `root` is the root of unity of the tree. Sources are nodes of earlier parts, or 0; w[0] is 1.
 template <class F> void for_each_part(Quotient quotient, size_t points, size_t level, const F &f) {
     const size_t exponent = points / (2 * level), order = (size_t)order_of_x(quotient, points), half = level / 2;
     if (quotient == Quotient::negacyclic) return f(level, level, (size_t)0, exponent);
@@ -76,20 +76,20 @@ template <class F> void for_each_part(Quotient quotient, size_t points, size_t l
 constexpr bool mirrors(Quotient quotient) { return quotient != Quotient::trinomial; }
 constexpr size_t new_twiddles(Quotient quotient, size_t level) { return wrap(quotient) == -1 ? level : level / 2; }
 
-// The twiddle of node 1 in the inverse, without the factor 1/points. w: the twiddle of node 1. For X^n - X^(n/2) + 1 it
-// is 1 / (2w - 1), whose square is -1/3.
+// Returns the twiddle of node 1 for the inverse transform, without the factor 1/points. w: the twiddle of node 1. For
+// X^n - X^(n/2) + 1 it is 1 / (2w - 1), whose square is -1/3.
 inline u64 inverse_root_twiddle(Quotient quotient, const Modulus &m, u64 w) {
-    if (quotient != Quotient::trinomial) return wrap(quotient) == -1 ? neg_mod(m, w) : w;  // w^2 is X^n
+    if (quotient != Quotient::trinomial) return wrap(quotient) == -1 ? neg_mod(m, w) : w;  // w^2 equals X^n
     return mul_mod(m, sub_mod(m, 1, add_mod(m, w, w)), pow_mod(m, 3, m.q - 2));            // q is a prime above 3
 }
 
-// The constants c of `count` nodes, beginning with node `first`, whose polynomials are X^k - c.
+// Writes the constants c of `count` nodes, beginning with node `first`. The polynomial of a node is X^k - c.
 template <class T>
 void node_constants(Quotient quotient, const Modulus &m, const T *w, size_t first, size_t count, T *c) {
     if (first == 1) c[0] = (T)(wrap(quotient) == -1 ? m.last : reduce(m, 1));  // the constant of a binomial
     else
-        for (size_t i = 0; i < count; ++i) {  // w and -w below a node with the twiddle w; w and 1 - w below a
-                                              // trinomial's root
+        // Below a node with the twiddle w the constants are w and -w; below a trinomial's root they are w and 1 - w.
+        for (size_t i = 0; i < count; ++i) {
             const T x = w[(first + i) / 2];
             const bool root = quotient == Quotient::trinomial && first + i == 3;
             c[i] = (T)((first + i) % 2 ? sub_mod(m, root, x) : x);
@@ -115,11 +115,11 @@ void fold_row(Quotient quotient, const RowKernels<T> &kernels, const T *x, T *y,
     y[n - 1] = x[n - 1];
 }
 
-// y = X^e * x modulo X^n - 1 or X^n + 1, for e below the order of X. y is not x.
+// y = X^e * x modulo X^n - 1 or X^n + 1, for e below the order of X. y must not be x.
 template <class T>
 void mul_monomial_row(Quotient quotient, const RowKernels<T> &kernels, const T *x, T *y, size_t n, u64 e,
                       const Modulus &m) {
-    const bool negative = e >= n;  // no e is so large if X^n = 1
+    const bool negative = e >= n;  // only if X^n = -1; else e < n
     const size_t shift = negative ? e - n : e;
     const auto part = [&](const T *from, T *to, size_t count, bool negate) {
         if (!negate) std::memcpy(to, from, count * sizeof(T));

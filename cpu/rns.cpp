@@ -22,7 +22,8 @@ template <class W> class RowsOf {
         else wide_rows_.reset(new Operand<u64>(x, out, rows.count));
         require((narrow_ ? narrow_rows_->length() : wide_rows_->length()) == last(out), "convert: lengths differ");
     }
-    // n words of a row, beginning with index `from`: in the array itself if it holds words W, else copied to `room`.
+    // Returns n words of a row, beginning with index `from`: in the array itself if it holds words W, else copied to
+    // `room`.
     const W *at(size_t item, size_t row, size_t from, size_t n, W *room) const {
         if (narrow_) return words(narrow_rows_->item(item), row, narrow_rows_->length(), from, n, room);
         return words(wide_rows_->item(item), row, wide_rows_->length(), from, n, room);
@@ -76,7 +77,7 @@ Quotients::Quotients(const std::string &way, const std::vector<u64> &moduli, con
 }
 
 // Whether the sum of z_i / q_i, plus half, is at least `boundary`, a positive integer. With T = sum of z_i * P / q_i
-// that is 2 * T >= (2 * boundary - c) * P, where c is 1 for `nearest`, else 0. The difference is computed word by word
+// this is 2 * T >= (2 * boundary - c) * P, where c is 1 for `nearest`, else 0. The difference is computed word by word
 // from the lowest; only its sign is kept.
 template <class T> bool Quotients::reaches(const T *const *z, size_t j, u64 boundary) const {
     const u64 factor = 2 * boundary - (way_ == Way::nearest);
@@ -177,7 +178,8 @@ template <class W> void Conversion::run_words(const Array &x, const Array &own, 
     const double seconds = seconds_sums((double)(block * (k + target_.size() * terms_)));
     for_each_row(batch_of(out) * blocks, seconds, [&](size_t index, const Worker &worker) {
         const size_t item = index / blocks, begin = index % blocks * block, count = std::min(block, n - begin);
-        // in scratch memory: y, the quotient, low, high, z, the fraction, the own row, the target's row; the sums
+        // Scratch memory holds rows for y, the quotient, low, high, z, the fraction, the row of `own` and the target's
+        // row; then the sums.
         W *const room = (W *)worker.scratch((inputs + 2) * block * sizeof(W) + block * sizeof(double));
         double *const sums = (double *)(void *)(room + (inputs + 2) * block);
         std::vector<const W *> terms(terms_), parts(scaled);
@@ -237,7 +239,7 @@ template <class W> void Conversion::run_words(const Array &x, const Array &own, 
     });
 }
 
-// Transforms each row of the target, and adds its own row while it is in the cache. W: words of out.
+// Transforms each row of the target, and adds the row of `own` while the target's row is in the cache. W: words of out.
 template <class W> void Conversion::finish_rows(const Array &own, const Out &out) const {
     const size_t n = last(out), rows = target_.size();
     W *const result = result_of<W>(out, target_.count);

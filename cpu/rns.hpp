@@ -23,12 +23,14 @@ struct Residues {
     unsigned bits() const;  // bits of the largest modulus
 };
 
-// floor(sum of z_i / q_i + half) of canonical residues z_i: exact for every input.
+// Computes floor(sum of z_i / q_i + half) for canonical residues z_i, or another function of them that the
+// constructor's argument `way` names. The result is always exact.
 class Quotients {
   public:
     Quotients() = default;
-    // way: "none", "floor" (half is 0), "nearest" (half is 1/2), "counted" (the number of z_i that are at least q_i /
-    // 2). words: (1 + rows, count), the product P of the moduli and each P / q_i, little-endian.
+    // way: what is computed. "none": nothing. "floor": the floor with half = 0. "nearest": the floor with half = 1/2.
+    // "counted": the number of z_i that are at least q_i / 2. words: (1 + rows, count), the product P of the moduli and
+    // each P / q_i, little-endian.
     Quotients(const std::string &way, const std::vector<u64> &moduli, const Numbers &words);
 
     bool wanted() const { return way_ != Way::none; }
@@ -41,7 +43,7 @@ class Quotients {
     template <class T> bool reaches(const T *const *z, size_t j, u64 boundary) const;
 
     Way way_ = Way::none;
-    std::vector<u64> moduli_, words_;  // a modulus of 2^64 is 0
+    std::vector<u64> moduli_, words_;  // the modulus 2^64 is held as 0
     std::vector<double> ratios_;       // 1 / q_i
     size_t count_ = 0;
     double guard_ = 0;
@@ -56,13 +58,13 @@ class Conversion {
     //     sum of the other bits of all whole parts (see scale());
     //   - row j of the target itself, if it accumulates;
     //   - row j of `own`, if there are such rows.
-    // A transform, if there is one, is applied to the sum of all terms but the own row. It has a limb for each row of
-    // the target, and must outlive the object.
+    // A transform, if there is one, is applied to the sum of all terms except that of `own`. It has a limb for each row
+    // of the target, and must outlive the object.
     Conversion(Residues source, std::vector<u64> inverses, Quotients quotients, Residues target, bool accumulates,
                const Transform *transform, Residues own, const Numbers &matrix);
-    // Scales the value. The whole parts above are those of y_i * r_i / q_i, for i in `rows` of the source, where r_i is
-    // in `remainders`; the fraction is the integer nearest to the sum of the remainders of these divisions, each
-    // divided by q_i.
+    // Scales the value. The whole parts above are floor(y_i * r_i / q_i), for the rows i of the source that are in
+    // `rows`; the numbers r_i are `remainders`. Let z_i be the remainders of these divisions. The fraction above is the
+    // integer nearest to the sum of all z_i / q_i.
     void scale(std::vector<size_t> rows, std::vector<u64> remainders, Quotients fractions);
 
     // x (*batch, source.count, n), own (*batch, own.count, n) or none, out (*batch, target.count, n). Each consists of
@@ -70,7 +72,7 @@ class Conversion {
     void run(const Array &x, const Array &own, const Out &out) const;
 
   private:
-    // By row of the target: the matrix in words that kernels read, and Shoup's quotients.
+    // The matrix, by row of the target, in words that kernels read, and its Shoup quotients.
     template <class W> struct Factors {
         std::vector<W> w, shoup;
     };

@@ -34,7 +34,7 @@ void store_small(const Basis &basis, const i64 *v, size_t first, size_t count, u
         }
     });
 }
-// The same for a wide modulus, which is larger than any of the integers.
+// store_small for a wide modulus, which is larger than any of the integers.
 void store_wide(const Basis &basis, const i64 *v, size_t first, size_t count, u64 *result, size_t n) {
     const size_t words = basis.rows();
     std::vector<u64> value(words), size(words, 0);
@@ -65,8 +65,8 @@ void draw_sparse(const unsigned char *x, i64 *v, size_t n, size_t weight, u64 *k
         std::memcpy(&w, x + 8 * j, 8);
         return w;
     };
-    // On average `weight` keys plus six standard deviations are below `likely`. So these nearly always include all the
-    // chosen.
+    // On average `weight` keys plus six standard deviations are below `likely`. So the keys below `likely` nearly
+    // always include all chosen ones.
     const double share = ((double)weight + 6 * std::sqrt((double)weight) + 8) / (double)n;
     const u64 likely = share < 1 ? (u64)(share * 9223372036854775808.0) : ~(u64)0;
     size_t count = 0;

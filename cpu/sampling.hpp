@@ -1,4 +1,4 @@
-// From random bytes to residues: uniform residues, and residues of small integers, which are the same in all limbs.
+// Turns random bytes into residues: uniform residues, or residues of small integers, which are the same in all limbs.
 #pragma once
 #include <vector>
 
@@ -10,8 +10,8 @@ namespace pg {
 // A distribution of small integers (polygpu/_core/plans/sampling.py).
 class Sampler {
   public:
-    // weights and thresholds are those of a Gaussian. Each integer takes `bytes` bytes of the stream, and its size is
-    // at most bound <= 2^62.
+    // weights, thresholds: only for a Gaussian (see Draw in kernels.hpp). Each integer takes `bytes` bytes of the
+    // stream, and its size is at most bound <= 2^62.
     Sampler(int shape, size_t bytes, u64 parameter, u64 bound, const Numbers &weights, const Numbers &thresholds);
     Sampler(const Sampler &) = delete;
 

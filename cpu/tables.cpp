@@ -18,7 +18,7 @@ template <class T> void root_of_unity(size_t k, size_t length, T *w) {
     const bool mirrored = octant % 2;
     const long double angle = PI / 4 * (long double)(mirrored ? length - above : above) / (long double)length;
     long double x = std::cos(angle), y = std::sin(angle);
-    if (mirrored) std::swap(x, y);  // pi/2 - angle
+    if (mirrored) std::swap(x, y);  // the angle was replaced by pi/2 minus it
     for (size_t turn = 0; turn < octant / 2; ++turn) x = -std::exchange(y, x);
     w[0] = (T)x, w[1] = (T)-y;
 }
@@ -111,7 +111,7 @@ u64 smallest_generator(u64 q, u64 root, u64 order) {
         }
     };
     if (order & (order - 1)) search([&](u64 k) { return std::gcd(k, order) == 1; });
-    else search([](u64) { return true; });  // all odd exponents are coprime
+    else search([](u64) { return true; });  // all odd exponents are coprime to the order
     return least;
 }
 

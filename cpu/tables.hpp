@@ -14,16 +14,17 @@ template <class T>
 void fill_twiddles(u64 q, u64 root, Quotient quotient, size_t points, T *forward, T *forward_shoup, T *inverse,
                    T *inverse_shoup);
 
-// Fills the same tables in arrays (2, points) of 32-bit or 64-bit words: twiddles, then their Shoup quotients.
+// Like fill_twiddles, but fills arrays (2, points) of 32-bit or 64-bit words with twiddles, then their Shoup quotients.
 void fill_twiddle_tables(u64 q, u64 root, Quotient quotient, const Out &forward, const Out &inverse);
 
-// For each w < q of a table: the double number[i] in [-q/2, q/2], and ratio[i] = number[i] / q. Needs q < 2^50.
+// Writes, for each entry w < q of a table, the double number[i] = w in [-q/2, q/2], and ratio[i] = number[i] / q. Needs
+// q < 2^50.
 void fill_numbers(const Modulus &m, const u64 *w, size_t points, double *number, double *ratio);
 
-// The smallest generator of the group that `root` generates. order: of this group.
+// Returns the smallest generator of the group that `root` generates. order: the order of this group.
 u64 smallest_generator(u64 q, u64 root, u64 order);
 
-// The tables for rows of `points` = 2^k <= FFT_MAX_POINTS. They are made at the first use and kept.
+// Returns the tables for rows of `points` = 2^k <= FFT_MAX_POINTS. They are made at the first use and kept.
 template <class T> Fft<T> make_fft(size_t points);
 
 }  // namespace pg

@@ -122,7 +122,7 @@ struct Call {
     }
 };
 
-// The cores on which threads may run. If the system does not tell, all count as one core.
+// The cores on which threads may run. If the system cannot tell, all cores are treated as core 0.
 #ifdef __linux__
 using Cpus = cpu_set_t;
 int current_cpu() { return sched_getcpu(); }
@@ -142,8 +142,8 @@ Cpus without(Cpus cpus, int) { return cpus; }
 bool confine(pthread_t, const Cpus &) { return false; }
 #endif
 
-// Threads that wait for calls and outlive them: a new thread may wait milliseconds for a core, a sleeping one
-// microseconds.
+// Threads that wait for calls and are not ended after a call: a new thread may have to wait milliseconds for a core, a
+// sleeping thread only microseconds.
 class Pool {
   public:
     // The pool of this process. A child of fork() needs another: it has none of its parent's threads, and does not know
@@ -194,7 +194,7 @@ class Pool {
     static constexpr int WORKING = -1;
     struct Thread {
         pthread_t handle;
-        int cpu;  // where it fell asleep or was started, or WORKING
+        int cpu;  // the core on which the thread fell asleep or was started, or WORKING
         Cpus allowed;
         bool confined;  // whether it may now use only some cores of `allowed`
     };
@@ -222,8 +222,8 @@ class Pool {
         else if (!thread.confined && !equal(thread.allowed, allowed)) confine(thread.handle, allowed);
         thread.allowed = allowed;
     }
-    // Waits for an offer. One of the waiting threads meanwhile returns memory of results that nobody uses to the
-    // system.
+    // Waits for an offer. Meanwhile one of the waiting threads trims the pool of results: memory that nobody uses goes
+    // back to the system.
     void await_offer(std::unique_lock<std::mutex> &lock, Thread &own) {
         const auto offered = [this] { return !offers_.empty(); };
         own.cpu = current_cpu();

@@ -13,10 +13,10 @@ struct OutOfMemory : std::bad_alloc {
     const size_t bytes;
 };
 
-// What the work on a row knows of its call.
+// What is passed to the work on a row.
 struct Worker {
     const int *stop;                    // for stopped(): the caller was interrupted, or another row failed
-    void *scratch(size_t bytes) const;  // page-aligned, this thread's, valid until the next request
+    void *scratch(size_t bytes) const;  // page-aligned memory of this thread, valid until its next request
 };
 
 // The caller of the core. An interpreter has a lock, which its calls hold, and signals to handle; this default caller
@@ -37,10 +37,10 @@ class Caller {
 // Must be called before the first call of the core. The object must live until the process ends.
 void set_caller(const Caller &caller);
 
-// Runs body(0) ... body(rows - 1), each once, on as many threads as the work pays for. Called with the caller's lock
-// held. Meanwhile it releases the lock, unless the work takes less than 20 us, and handles signals about every 50 ms.
-// Throws what a signal handler raised (the rows are then unspecified) and what a body threw. The threads that helped
-// wait for the next call; a child of fork() makes its own.
+// Runs body(0) ... body(rows - 1), each once, on as many threads as the work pays for. Must be called with the caller's
+// lock held. While the bodies run, this function releases the lock, unless the work takes less than 20 us, and handles
+// signals about every 50 ms. Throws what a signal handler raised (the rows are then unspecified) and what a body threw.
+// Afterwards the threads of the pool wait for the next call; a child of fork() makes threads of its own.
 void for_each_row(size_t rows, double seconds_per_row, const std::function<void(size_t, const Worker &)> &body);
 
 void set_num_threads(int count);

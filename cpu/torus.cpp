@@ -13,7 +13,7 @@ constexpr size_t WIDEST = 8;    // doubles of a vector, at most
 
 size_t components_of(const Out &out) { return out.ndim() >= 3 ? out.shape(out.ndim() - 3) : 0; }
 
-// Number j of an array in the layout of vectors: `width` real parts, then as many imaginary parts.
+// Writes number j of an array in the layout of vectors: `width` real parts, then as many imaginary parts.
 void put(Complex *z, size_t j, size_t width, Complex value) {
     double *const parts = &z[j / width * width].re + j % width;
     parts[0] = value.re, parts[width] = value.im;
@@ -44,7 +44,7 @@ TorusProduct::Tables TorusProduct::make_tables(const Complex *roots, size_t widt
     const auto root = [&](size_t k) { return roots[k ? order - k : 0]; };  // exp(-2 pi i k / order)
     Tables made{std::vector<Complex>(2 * points_), std::vector<Complex>(points_), std::vector<Complex>(points_)};
     size_t at = 0;
-    const auto write = [&](size_t half, size_t first) {  // a vector of its twiddles, beginning with `first`
+    const auto write = [&](size_t half, size_t first) {  // one vector of a pass's twiddles, from index `first`
         for (size_t i = 0; i < width; ++i)
             put(made.inverse.data(), at + i, width, root((first + i) % half * (order / (2 * half))));
         at += width;
@@ -79,10 +79,10 @@ void TorusProduct::arrange(const Numbers &leaves, const Out &out) const {
     });
 }
 
-// halved: words hold the high halves of residues.
+// Returns the argument of kernels on words W. halved: words hold the high halves of residues.
 template <class W> TorusRow TorusProduct::row(bool halved) const {
     const unsigned rest = 8 * sizeof(W) - bits_ * levels_;
-    u64 offset = rest ? 1ull << (rest - 1) : 0;  // rounds to the nearest
+    u64 offset = rest ? 1ull << (rest - 1) : 0;  // half of a unit, so that x + offset rounds to the nearest
     for (unsigned i = 0; i < levels_; ++i) offset += 1ull << (rest + bits_ * i + bits_ - 1);
     const u64 half = 1ull << (bits_ - 1);
     const Tables &own = tables_[__builtin_ctzll(word_kernels<W>().torus.width)];
@@ -131,8 +131,8 @@ template <class W> void TorusProduct::multiply_words(const Numbers &ggsw, const 
 }
 
 // Multiplies ciphertexts by X^e_0, then calls steps(sums, e, some, room, worker) for `some` of them at a time. e points
-// to exponent 1 of the first ciphertext; those of the next lie last(exponents) further on. `steps` may use room for one
-// product, and `more` bytes for each ciphertext.
+// to exponent 1 of the first ciphertext; each later ciphertext has its exponents last(exponents) entries further on.
+// `steps` may use room for one product, and `more` bytes for each ciphertext.
 template <class T, class W, class Steps>
 void TorusProduct::rotate_each(const Array &c, const Numbers &exponents, const Out &out, double seconds, size_t more,
                                const Steps &steps) const {
@@ -159,7 +159,7 @@ void TorusProduct::rotate_each(const Array &c, const Numbers &exponents, const O
         for (size_t i = 0; i < some * k; ++i) {
             const size_t turn = (size_t)e[i / k * width];
             const T *const from = x + (first * k + i) * n;
-            for (size_t j = 0; j < n; ++j) {  // X^turn times it
+            for (size_t j = 0; j < n; ++j) {  // multiplies the polynomial by X^turn
                 const size_t to = (j + turn) % (2 * n);
                 const W value = (W)((T)(from[j] + HALF) >> SHIFT);
                 sums[i * n + to % n] = to < n ? value : (W)0 - value;
@@ -211,7 +211,7 @@ void TorusProduct::rotate_words_by_groups(const Array &keys, const Array &c, con
         T *const total = (T *)room;
         for (size_t i = 0; i < groups && !stopped(worker.stop); ++i) {
             const size_t first = i * group, those = std::min(group, bits - first);
-            for (size_t polynomial = 0; polynomial < polynomials; ++polynomial)  // whose keys all ciphertexts share
+            for (size_t polynomial = 0; polynomial < polynomials; ++polynomial)  // its keys serve all ciphertexts
                 for (size_t item = 0; item < some; ++item) {
                     const i64 *const turns = e + item * (bits + 1) + first;
                     for (size_t set = 0; set < (size_t)1 << those; ++set) {

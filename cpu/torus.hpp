@@ -10,22 +10,22 @@ namespace pg {
 
 class TorusProduct {
   public:
-    // Computes modulo X^(2 points) + 1 and 2^modulus_bits. twiddles: `points` of them, see the table of FftProduct.
-    // roots: exp(2 pi i k / (4 points)).
+    // Computes modulo X^(2 * points) + 1 and 2^modulus_bits. twiddles: `points` numbers, like the table of FftProduct.
+    // roots: entry k is exp(2 pi i k / (4 * points)).
     TorusProduct(unsigned modulus_bits, unsigned bits, unsigned levels, const Lasting<Numbers> &twiddles,
                  const Numbers &roots);
 
-    // Reorders spectra (*batch, points) from the order of leaves to that of the transform.
+    // Reorders spectra (*batch, points): from the order of the tree's leaves to the order that the kernels read.
     void arrange(const Numbers &leaves, const Out &out) const;
     // out = G * c. c and out: (*batch, k, 1, n). G: (k, levels, k, 1, points).
     void multiply(const Numbers &ggsw, const Array &c, const Out &out) const;
     // out = c times X to the power of e_0 + sum of e_i * s_i, for exponents e (*batch, 1 + count) below 2n. The bits
-    // s_i are encrypted in the matrices ggsws (count, ...). Modulo 2^64, digits that have less than 32 bits together
-    // are taken from the high halves of residues, which are words of 32 bits.
+    // s_i are encrypted in the matrices ggsws (count, ...). If the modulus is 2^64 and all digits together have less
+    // than 32 bits, the ciphertexts are rounded to the high 32 bits of their residues.
     void rotate(const Numbers &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
-    // The same for keys (groups, 2^g, k, levels, k, 1, n) in coefficients. For each group of g exponents (the last may
-    // be shorter), out is multiplied by the sum over all subsets S of the group of X^(sum of e_i, i in S) * (the matrix
-    // of S).
+    // Blind rotation with keys (groups, 2^g, k, levels, k, 1, n) in coefficients. For each group of g exponents (the
+    // last may be shorter), the ciphertext is multiplied by a sum over all subsets S of the group, with the terms
+    // X^(sum of e_i, i in S) * (the matrix of S).
     void rotate_by_groups(const Array &keys, const Array &c, const Numbers &exponents, const Out &out) const;
 
   private:
@@ -53,7 +53,7 @@ class TorusProduct {
     unsigned modulus_bits_, bits_, levels_;
     size_t points_;
     Memory forward_;
-    std::vector<Tables> tables_;  // by log2 of the doubles of a vector
+    std::vector<Tables> tables_;  // indexed by log2 of the number of doubles in a vector
 };
 
 }  // namespace pg

@@ -38,7 +38,8 @@ template <class T> Twiddles<T> PrimeTables::twiddles(int direction, bool numbers
     return made;
 }
 
-// Returns doubles (forward and inverse, w and w / q, points). They are made from 64-bit words when first needed.
+// Returns doubles (2, 2, points): for the forward and the inverse transform, the twiddles w, then w / q. They are made
+// from 64-bit words when first needed.
 const double *PrimeTables::numbers() const {
     const auto make = [this] {
         std::vector<double> numbers(4 * points_);
@@ -100,7 +101,8 @@ template void Transform::LimbRow<u32>::run<false>(const u32 *, u32 *) const;
 template void Transform::LimbRow<u64>::run<true>(const u64 *, u64 *) const;
 template void Transform::LimbRow<u64>::run<false>(const u64 *, u64 *) const;
 
-// Products modulo `some` leaves of SIZE coefficients. Row i of u, v and w has coefficient i of all these leaves.
+// Computes products modulo `some` leaves of SIZE coefficients. Row i of u, v and w has coefficient i of all these
+// leaves.
 template <class T, size_t SIZE>
 void Transform::multiply_leaves(const T *a, const T *b, T *y, size_t leaf, size_t some, const Row<T> &r) const {
     const Modulus &m = *r.modulus;

@@ -41,9 +41,9 @@ class Transform {
     // Transforms one row for each limb, beginning with row `first`; arrays may have more rows.
     void ntt(const Array &x, const Out &out, size_t first) const;
     void intt(const Array &x, const Out &out, size_t first) const;
-    // From coefficients to coefficients: both transforms, the products, and the inverse, row by row.
+    // Multiplies polynomials in coefficients: transforms, products and the inverse transform, row by row.
     void multiply(const Array &a, const Array &b, const Out &out) const;
-    // Products of transformed operands, modulo the leaves. Any leaf_size.
+    // Multiplies transformed operands, modulo the leaves, for any leaf_size.
     void multiply_eval(const Array &a, const Array &b, const Out &out) const;
 
     const Basis &basis() const { return basis_; }
@@ -60,8 +60,9 @@ class Transform {
         template <bool FORWARD> void run(const T *x, T *y) const;
     };
     template <class T> LimbRow<T> row(size_t limb, const Worker &worker) const;
-    // One row modulo one limb: y = a * b in coefficients. The transformed operands go to `left` and `right`, which may
-    // be a and b themselves. A square, a = b, leaves `right` untouched. y may be any of the other arrays.
+    // Computes y = a * b in coefficients, for one row modulo one limb. The transformed operands go to `left` and
+    // `right`, which may be a and b themselves. A square, a = b, leaves `right` untouched. y may be any of the other
+    // arrays.
     template <class T>
     void multiply_row(const T *a, const T *b, T *left, T *right, T *y, size_t limb, const Worker &worker) const;
 

@@ -13,7 +13,7 @@
 namespace pg {
 namespace {
 
-// A fixed factor modulo q: by Shoup's product for q < 2^63.
+// A factor w of many products modulo q. For q < 2^63 these are Shoup's products.
 struct Factor {
     u64 w = 0, quotient = 0;
 
@@ -26,11 +26,11 @@ struct Factor {
     }
 };
 
-// Whether a * b = c at one point, for one row.
+// Returns whether a * b = c holds at one point, for one row.
 template <class T>
 bool holds(const Modulus &m, const T *a, const T *b, const T *c, size_t n, Quotient quotient, u64 point,
            const int *stop) {
-    u64 v = 0, expected = 0, sum = 0, value = 0;  // value: that of the polynomial X^n - s at the point
+    u64 v = 0, expected = 0, sum = 0, value = 0;  // value: the ring's polynomial at the point
     for_each_term(quotient, n, [&](size_t exponent, bool negative) {
         const u64 power = pow_mod(m, point, exponent);
         value = negative ? sub_mod(m, value, power) : add_mod(m, value, power);
@@ -49,7 +49,8 @@ bool holds(const Modulus &m, const T *a, const T *b, const T *c, size_t n, Quoti
     return sum == expected;
 }
 
-// The same for a wide modulus. The words of a coefficient lie n apart, those of the point `apart`.
+// Like `holds`, for a wide modulus. The words of a coefficient are n words apart; those of the point are `apart` words
+// apart.
 bool holds_wide(const WideModulus &q, const u64 *a, const u64 *b, const u64 *c, size_t n, Quotient quotient,
                 const u64 *point, size_t apart, const int *stop) {
     const size_t words = q.words();
@@ -60,7 +61,7 @@ bool holds_wide(const WideModulus &q, const u64 *a, const u64 *b, const u64 *c, 
         for (size_t w = 0; w < words; ++w) number[w] = from[w * step + j];
     };
     read(r, point, apart, 0);
-    for_each_term(quotient, n, [&](size_t exponent, bool negative) {  // value: of the quotient at the point
+    for_each_term(quotient, n, [&](size_t exponent, bool negative) {  // value: the ring's polynomial at the point
         std::fill(power, power + words, 0);
         power[0] = 1;
         std::copy(r, r + words, x);

@@ -43,7 +43,7 @@ struct WideModulus {
         }
         return borrow;
     }
-    // x, y in [0, q)
+    // Computes x += y mod q, for x and y in [0, q).
     void add(u64 *x, const u64 *y) const {
         u64 carry = add_to(x, y, words());
         if (!whole && (carry || not_below(x, q.data()))) sub_from(x, q.data(), words());
@@ -52,8 +52,8 @@ struct WideModulus {
         if (sub_from(x, y, words())) add_to(x, q.data(), words());
     }
 
-    // x = (x * factor + word) mod q, for x in [0, q): a step of Horner's rule. Needs x * factor + word < q * 2^64. So
-    // word < factor, or any word if factor is 2^64, which is written as 0. It is one digit of a long division. Source:
+    // x = (x * factor + word) mod q, for x in [0, q): a step of Horner's rule. Needs x * factor + word < q * 2^64,
+    // which holds if word < factor, or if factor is 2^64 (passed as 0). This is one step of a long division. Source:
     // Knuth, TAOCP vol. 2, 4.3.1, algorithm D.
     void horner(u64 *x, u64 factor, u64 word, u64 *u) const {  // u: words() + 1 of scratch
         const size_t n = words();
@@ -108,7 +108,7 @@ struct WideModulus {
     size_t multiply_scratch() const { return 3 * words() + 1; }
 };
 
-// From residues modulo p_0 ... p_{k-1}, which have the same bit length, to mixed-radix digits and a sign. Source:
+// Turns residues modulo primes p_0 ... p_{k-1} of the same bit length into mixed-radix digits and a sign. Source:
 // Garner 1959; docs/math.md, "Products through auxiliary primes".
 struct MixedRadix {
     std::vector<Modulus> primes;

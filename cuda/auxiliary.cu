@@ -1,7 +1,8 @@
 // Products modulo any q of one word, through auxiliary primes (docs/math.md, "Products through auxiliary primes"):
 // auxiliary_spread turns residues modulo q into residues modulo the primes, and auxiliary_compose turns products modulo
-// the primes back. A unit is one limb of one polynomial. It has `length` columns in auxiliary_spread and n in
-// auxiliary_compose; a thread takes one column. grid: (units * columns) / 256 in x.
+// the primes back. A unit is one limb of one polynomial. A column is one coefficient of a unit, with its residues
+// modulo all primes; a thread takes one column. A unit has `length` columns in auxiliary_spread, and n in
+// auxiliary_compose. grid: (units * columns) / 256 in x.
 #include "ptx.cuh"
 #include "quotient.cuh"
 #include "rows.cuh"
@@ -35,9 +36,9 @@ template <class T> __global__ void __launch_bounds__(256) auxiliary_spread(const
     }
 }
 
-// Returns, modulo m, the centred integer whose residues modulo the primes p_i are the column x; P is their product. It
-// is computed by mixed-radix digits. constants[i * count + j] is 1/p_j mod p_i; then follow the mixed-radix digits of
-// (P - 1) / 2.
+// Returns, modulo m, the centred integer whose residues modulo the primes p_i are the column x. The integer is found
+// from its mixed-radix digits. constants[i * count + j] is 1/p_j mod p_i. Behind these, `constants` has the mixed-radix
+// digits of (P - 1) / 2, where P is the product of the primes.
 PG_DEVICE u64 signed_value(const u64 *x, u64 stride, const Modulus *primes, const u64 *constants, u32 count,
                            const Modulus &m) {
     u64 digits[MAX_PRIMES];
@@ -65,7 +66,7 @@ PG_DEVICE u64 signed_value(const u64 *x, u64 stride, const Modulus *primes, cons
     return negative ? sub_mod(m, value, product) : value;
 }
 
-// x: (units, primes, length). y: (units, n). If length != n, x is a linear product, which is reduced by the ring's
+// x: (units, primes, length). y: (units, n). If length != n, x holds linear products, which are reduced by the ring's
 // polynomial.
 template <class T> struct ComposeParameters {
     const u64 *x;
@@ -76,7 +77,8 @@ template <class T> struct ComposeParameters {
     u32 limbs, count;
     Quotient quotient;
 };
-// Without the bound of three blocks, the compiler chooses 48 registers on architecture 9.0 and spills.
+// The bound asks for three blocks a multiprocessor. Without it, the compiler gives a thread only 48 registers on
+// compute capability 9.0, and spills.
 template <class T> __global__ void __launch_bounds__(256, 3) auxiliary_compose(const ComposeParameters<T> p) {
     start_next(starts_early());
     await_previous();

@@ -16,10 +16,10 @@ template <class R> PG_DEVICE Complex<R> multiply_add(Complex<R> x, Complex<R> y,
     return {fma(-x.im, y.im, fma(x.re, y.re, z.re)), fma(x.im, y.re, fma(x.re, y.im, z.im))};
 }
 template <class R> PG_DEVICE Complex<R> operator*(Complex<R> x, R scale) { return {x.re * scale, x.im * scale}; }
-template <class R> PG_DEVICE Complex<R> swapped(Complex<R> x) { return {x.im, x.re}; }  // i times the conjugate
+template <class R> PG_DEVICE Complex<R> swapped(Complex<R> x) { return {x.im, x.re}; }  // i times the conjugate of x
 template <class R> PG_DEVICE Complex<R> by_minus_i(Complex<R> x) { return {x.im, -x.re}; }
 
-// The integer nearest to x, modulo 2^32 or 2^64 (the range of T). Needs |x| < 2^(bits of T + 50).
+// Returns the integer nearest to x, modulo 2^32 or 2^64 (the range of T). Needs |x| < 2^(bits of T + 50).
 template <class T> PG_DEVICE T nearest_word(double x) {
     constexpr double ONE = sizeof(T) == 4 ? 0x1p32 : 0x1p64;
     const double rest = fma(-rint(x / ONE), ONE, x);

@@ -1,17 +1,17 @@
 // Copies entries between arrays of any strides. Entries may be broadcast, or converted to another integer type on the
-// way. A row is one index of the axes other than the last. A block of threads takes 2^log_width entries of the last
+// way. A row is one index along each axis but the last. A block of threads takes 2^log_width entries of the last
 // axis, in 256 / 2^log_width rows at a time. A thread copies one entry: up to 16 bytes that are neighbours in both
-// arrays, or one number that it converts. grid: blocks of the last axis in x; blocks of rows in y, at most 65535, each
-// of which goes on to further rows. block: 256 threads.
+// arrays, or one number that it converts. grid: blocks of the last axis in x; blocks of rows in y, at most 65535. If
+// there are more rows, each block goes on to further rows. block: 256 threads.
 #include "ptx.cuh"
 #include "rows.cuh"
 
 struct CopyParameters {
     const void *x;
     void *y;
-    u64 n, rows, x_step, y_step;                                // n and steps: those of the last axis; steps count
-                                                                // entries, modulo 2^64
-    u64 shape[MAX_AXES], x_steps[MAX_AXES], y_steps[MAX_AXES];  // axes other than the last, the innermost of them last
+    // n: length of the last axis. x_step, y_step: entries from one index of that axis to the next, modulo 2^64.
+    u64 n, rows, x_step, y_step;
+    u64 shape[MAX_AXES], x_steps[MAX_AXES], y_steps[MAX_AXES];  // the axes other than the last, in order
     u32 log_width;
 };
 template <class S, class T> __global__ void __launch_bounds__(256) copy_entries(const CopyParameters p) {
@@ -33,8 +33,8 @@ template <class S, class T> __global__ void __launch_bounds__(256) copy_entries(
 }
 
 // Copies items by an index: item i of y is item index[i] of x; with SCATTER, item index[i] of y is item i of x. An item
-// has n entries. grid: blocks of an item in x; items in y, at most 65535 blocks, each of which goes on to further
-// items. block: 256 threads.
+// has n entries. grid: blocks of an item in x; items in y, at most 65535. If there are more items, each block goes on
+// to further items. block: 256 threads.
 struct ItemsParameters {
     const void *x;
     const u64 *index;

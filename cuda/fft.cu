@@ -2,12 +2,12 @@
 // order before and after.
 //
 // The root of unity is exp(-2 pi i / LENGTH). The inverse is the same transform, with real and imaginary parts
-// exchanged before and after it. LENGTH / 8 threads share a row, 8 values each, in rounds of radix 8. The first round
-// takes the stages that do not fill the others. Let P be the product of the radices of all rounds before a round of
-// radix R. For each j < LENGTH / R, this round takes the values at j + r * LENGTH / R, r = 0 ... R - 1, and leaves
-// their transform at (j / P) * P * R + j % P + r * P. So results end in natural order (Stockham; Govindaraju et al.
-// 2008). Between rounds values go through shared memory. A thread ends with the same places with which it began:
-// spectra are multiplied in registers, and an inverse transform starts where a forward one ends.
+// exchanged before and after it. LENGTH / 8 threads share a row, 8 values each (if LENGTH < 8, one thread has a row).
+// Rounds have radix 8; only the first may have radix 2 or 4. Let P be the product of the radices of all rounds before a
+// round of radix R. For each j < LENGTH / R, this round takes the values at j + r * LENGTH / R, r = 0 ... R - 1, and
+// leaves their transform at (j / P) * P * R + j % P + r * P. So results end in natural order (Stockham; Govindaraju et
+// al. 2008). Between rounds values go through shared memory. A thread ends with the values of the same indices with
+// which it began. So spectra are multiplied in registers, and an inverse transform can follow at once.
 //
 // twiddles: entry r * P + i is exp(-2 pi i * r * i / (P * R)) for i < P, 0 < r < R (_backends/cuda/fft.py).
 #include "complex.cuh"
@@ -19,7 +19,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
     static constexpr int THREADS = LANES < 128 ? 128 : LANES, ROWS = THREADS / LANES;
     static constexpr int FIRST_RADIX = (LOG_LENGTH - 1) % 3 + 1;
     static constexpr int WARP = 32, WARP_VALUES = WARP * VALUES;
-    // Too few threads share a row for their accesses to cover whole lines of memory.
+    // SHORT: so few threads share a row that their accesses would not cover whole cache lines.
     static constexpr bool SHORT = VALUES == 8 && LANES < 16;
 
     Value *const shared;
@@ -29,8 +29,8 @@ template <class Real, int LOG_LENGTH> struct Fft {
         : shared((Value *)memory), twiddles(table), lane(threadIdx.x % LANES), first(threadIdx.x / LANES * LENGTH) {}
 
     static PG_DEVICE u64 row() { return (u64)blockIdx.x * ROWS + threadIdx.x / LANES; }
-    // Value `index` of the block in shared memory. Threads that are served at once use different banks, whether their
-    // values are neighbours or lie 8 apart.
+    // Value `index` of the block in shared memory. Threads whose accesses are served at the same time use different
+    // banks, whether their values are neighbours or lie 8 apart.
     PG_DEVICE Value &at(int index) const { return shared[index ^ (index >> 3 & 15)]; }
     static PG_DEVICE void synchronise() {
         if constexpr (LANES <= 32) __syncwarp();
@@ -56,7 +56,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
         for (int k = 0; k < HALF; ++k) x[2 * k] = even[k], x[2 * k + 1] = odd[k];
     }
 
-    // values[k]: number lane + k * LANES of the row.
+    // values[k] is complex number lane + k * LANES of the row.
     template <int LOG_P = 0, int LOG_R = FIRST_RADIX> PG_DEVICE void transform(Value *values) const {
         constexpr int P = 1 << LOG_P, R = 1 << LOG_R, GROUPS = VALUES / R;
         constexpr bool LAST = LOG_P + LOG_R == LOG_LENGTH;
@@ -80,12 +80,12 @@ template <class Real, int LOG_LENGTH> struct Fft {
             synchronise();
 #pragma unroll
             for (int k = 0; k < VALUES; ++k) values[k] = at(first + lane + k * LANES);
-            synchronise();  // the next round writes there
+            synchronise();  // the next round overwrites what other threads may still read
             transform<LOG_P + LOG_R, 3>(values);
         }
     }
 
-    // Threads of rows beyond the end take part in the barriers, with zeros.
+    // Loads a row. Threads whose row lies beyond the end take part in the barriers, with zeros.
     PG_DEVICE void load(const Value *x, u64 row, bool inside, Value *values) const {
 #pragma unroll
         for (int k = 0; k < VALUES; ++k)
@@ -96,7 +96,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
 #pragma unroll
             for (int k = 0; k < VALUES; ++k) write<DEFAULT>(y + row * LENGTH + lane + k * LANES, values[k]);
     }
-    // The same for SHORT rows: the rows of a warp, which follow each other in memory, move together.
+    // Loads SHORT rows: the rows of a warp, which follow each other in memory, are loaded together.
     PG_DEVICE void load_together(const Value *x, u64 rows, Value *values) const {
         const int own = threadIdx.x / WARP * WARP_VALUES + threadIdx.x % WARP;
         const u64 start = (u64)blockIdx.x * (ROWS * LENGTH) + own;
@@ -130,7 +130,8 @@ template <class Real, int LOG_LENGTH> struct Fft {
     }
 };
 
-// x may be y. block: Fft::THREADS; dynamic shared memory: ROWS * LENGTH values; grid: rows / Fft::ROWS.
+// Parameters of `fft`, whose x may be y. block: Fft::THREADS; dynamic shared memory: ROWS * LENGTH values; grid: rows /
+// Fft::ROWS.
 template <class Real> struct FftParameters {
     const Complex<Real> *x;
     Complex<Real> *y;
@@ -155,7 +156,7 @@ __global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS)) fft(const Ff
 }
 
 // y = the cyclic convolution of rows of a and b. If rows_b = 1, the one row of b serves for all rows of a. y may be a
-// or b. Launched as fft.
+// or b. Grid, block and shared memory are those of `fft`.
 template <class Real> struct ConvolveParameters {
     const Complex<Real> *a, *b;
     Complex<Real> *y;

@@ -3,8 +3,8 @@
 // A unit is one limb of one polynomial. Its centred residues are split into balanced digits. A row holds digit i of all
 // residues, as complex numbers: residues j and j + points give the real and the imaginary part of number j. A_i and B_j
 // are the transforms of digits i and j of the operands, and C_k is the sum of A_i * B_j over i + j = k. After the
-// inverse transform the parts of C_k are integers, which have the weight 2^(width * k). An operand that has only rows_a
-// rows is broadcast: unit u reads its row u % rows_a.
+// inverse transform the real and imaginary parts of C_k are integers, which have the weight 2^(width * k). An operand
+// that has only rows_a rows is broadcast: unit u reads its row u % rows_a.
 #include "complex.cuh"
 #include "ptx.cuh"
 #include "quotient.cuh"
@@ -12,8 +12,8 @@
 #include "tile.cuh"
 
 struct Digits {
-    u32 count, width;  // the number of an operand's digits, and the bits of each
-    u32 sums;          // C_k with k >= sums are 0 modulo q
+    u32 count, width;  // count: how many digits an operand has; width: bits of a digit
+    u32 sums;          // how many sums C_k are needed: if q is a power of two, only those whose weight is below q
 };
 
 PG_DEVICE i32 as_signed(u32 x) { return (i32)x; }
@@ -22,12 +22,13 @@ PG_DEVICE i64 as_signed(u64 x) { return (i64)x; }
 // Adding ROUND to a number below 2^51 in size leaves the nearest integer in the low bits.
 constexpr double ROUND = 6755399441055744.0;  // 1.5 * 2^52
 PG_DEVICE double to_double(i32 x) {
-    return __hiloint2double(0x43300000, x ^ (i32)0x80000000) - 4503601774854144.0;  // 2^52 + 2^31
+    return __hiloint2double(0x43300000, x ^ (i32)0x80000000) - 4503601774854144.0;  // the constant is 2^52 + 2^31
 }
 
-// Digit i of centred residues, in [-2^(width - 1), 2^(width - 1)). The last digit is all that is left, and may also be
-// 2^(width - 1). Including the carries of the digits before it, digit i is the lowest digit of floor(x / 2^shift + sum
-// over j < i of 2^(width - 1 + width * j - shift)).
+// Digit i of centred residues x, in [-2^(width - 1), 2^(width - 1)). Let half = 2^(width - 1), and let carry be the sum
+// of half * 2^(width * j) over j <= i. Take the `width` bits of x + carry that begin at bit shift = width * i; digit i
+// is their value minus half. The last digit is all that is left, and may also be 2^(width - 1): its carry has only the
+// terms j < i, and half is not subtracted.
 template <class T> struct Digit {
     T half_q, q, low, carry = 0, mask, half;
     u32 shift;
@@ -40,13 +41,13 @@ template <class T> struct Digit {
         for (u32 j = 0; j < i + !last; ++j) carry += (T)1 << (digits.width * (j + 1) - 1);
     }
     PG_DEVICE double operator()(T x) const {
-        x = x > half_q ? x - q : x;  // the integer of least size that the residue stands for
+        x = x > half_q ? x - q : x;  // the residue's representative of least absolute value
         const T rest = (T)(as_signed(x) >> shift) + (((x & low) + carry) >> shift);
         return to_double((i32)((rest & mask) - half));
     }
 };
 
-struct Wide {  // modulo 2^128
+struct Wide {  // an integer modulo 2^128
     u64 low, high;
     PG_DEVICE void add(u64 other_low, u64 other_high) {
         low += other_low;
@@ -54,9 +55,9 @@ struct Wide {  // modulo 2^128
     }
 };
 
-// The sum over k of C_k * 2^(width * k) mod q, where C_k is the integer nearest to sums(k), below 2^51 in size. SUMS:
-// the number of sums if it is known at compile time, else 0. Modulo powers of two only the first digits.sums of them
-// matter.
+// Returns the sum over k of C_k * 2^(width * k) mod q, where C_k is the integer nearest to sums(k), below 2^51 in size.
+// SUMS: the number of sums if it is known at compile time, else 0. If q is a power of two, only the first digits.sums
+// sums matter.
 template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, const Digits &digits, const Sums &sums) {
     constexpr int UNROLL = SUMS ? SUMS : 1;
     const u32 most = SUMS ? SUMS : digits.sums, width = digits.width;
@@ -102,9 +103,10 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
 
 // ---- one kernel ----
 
-// y = a * b. A block computes S::ROWS / (2 * DIGITS) products. Each row of the tile first holds a digit of an operand,
-// then a C_k. FOLD: the transform gives the linear product, which is then reduced by the ring's polynomial. block:
-// S::THREADS; dynamic shared memory: S::SHARED_VALUES complex numbers. twiddles: tables.cu.
+// y = a * b. A block computes S::ROWS / (2 * DIGITS) products. S is the shape of its tile (tile.cuh). Each row of the
+// tile first holds the spectrum of a digit of an operand, then a sum C_k of products of such spectra. FOLD: the
+// transform gives the linear product, which is then reduced by the ring's polynomial. block: S::THREADS; dynamic shared
+// memory: S::SHARED_VALUES complex numbers. twiddles: tables.cu.
 template <class T> struct FftProductParameters {
     const T *a, *b;
     T *y;
@@ -166,7 +168,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
         Complex<double> sum = {0, 0};
 #pragma unroll
         for (int i = 0; i < DIGITS; ++i) {
-            const u32 j = part - i;  // wraps if there is no such digit
+            const u32 j = part - i;  // wraps to a large number if part < i
             if (j < DIGITS) sum = multiply_add(held(i, k), held(DIGITS + j, k), sum);
         }
         values[k] = sum;
@@ -208,8 +210,8 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
 
 // ---- longer products, in passes ----
 
-// x: (rows, degree). y: (units, count, points), digits of `units` units, beginning with first_unit. grid: (units *
-// points) / 256 in x.
+// x: (rows, degree). y: (units, count, points), the digits of `units` units, of which first_unit is the first. grid:
+// (units * points) / 256 in x.
 template <class T> struct SplitParameters {
     const T *x;
     Complex<double> *y;
@@ -279,9 +281,9 @@ __global__ void __launch_bounds__(256) fft_matrix(const FftMatrixParameters p) {
     p.y[e] = sum;
 }
 
-// x: (units, sums, points), of `units` units beginning with first_unit. y: (rows, degree). grid: (units * degree) / 256
-// in x. The bound of five blocks a multiprocessor is needed: without it NVRTC makes room for eight on sm_80, and
-// threads spill.
+// x: (units, sums, points), the sums of `units` units, of which first_unit is the first. y: (rows, degree). grid:
+// (units * degree) / 256 in x. The bound asks for five blocks a multiprocessor. Without it, NVRTC limits the registers
+// on sm_80 so that eight blocks fit, and threads spill.
 template <class T> struct FftComposeParameters {
     const Complex<double> *x;
     T *y;
@@ -309,8 +311,8 @@ template <class T> __global__ void __launch_bounds__(256, 5) fft_compose(const F
     p.y[(p.first_unit + unit) * p.degree + j] = (T)value;
 }
 
-// y (units, degree) = x (units, points) times 1 / points, rounded to integers modulo the range of T. The real parts of
-// x are the first half of a row of y, the imaginary parts the second. grid: (units * degree) / 256 in x.
+// y (units, degree) = x (units, points) times 1 / points, rounded to integers modulo 2^32 or 2^64 (the range of T). The
+// real parts of x are the first half of a row of y, the imaginary parts the second. grid: (units * degree) / 256 in x.
 template <class T> struct FftRoundParameters {
     const Complex<double> *x;
     T *y;

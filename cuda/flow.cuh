@@ -10,16 +10,18 @@
 #include "ptx.cuh"
 
 struct Flow {
-    u32 *progress;  // [0]: the next ticket; [1 + u]: how many tasks of the first pass on unit u are done; 0 at the
-                    // launch
+    // progress[0]: the next ticket. progress[1 + u]: how many tasks of the first pass on unit u are done. All numbers
+    // are 0 at the launch.
+    u32 *progress;
     u32 units, lag;
     u32 log_first, log_second;  // log2 of the number of tasks that each pass has on a unit
 };
 
 struct Task {
-    u32 unit, part;     // part: index of the task among those of its pass on the unit
-    bool second, none;  // second: whether it belongs to the second pass; none: whether there is no such unit, and
-                        // nothing to do
+    u32 unit, part;  // part: index of the task among those of its pass on the unit
+    // second: whether the task belongs to the second pass. none: whether there is nothing to do, because the unit does
+    // not exist.
+    bool second, none;
 };
 
 // Returns the next task of this block of threads. The grid has (units + lag) * (tasks of both passes on a unit) blocks,

@@ -1,4 +1,4 @@
-// Digits to a base B, and products of ciphertexts with gadget ciphertexts.
+// Gadget decomposition (digits to a base B), and products of ciphertexts with gadget ciphertexts.
 #include "goldilocks.cuh"
 #include "quotient.cuh"
 #include "rows.cuh"
@@ -11,8 +11,8 @@ struct Digits {
     u64 q, power, scale, offset;
     u32 bits, levels;
 
-    // x * power / q, rounded: y = floor((2 * x * power + q) / (2 * q)). The estimated quotient is exact or 1 too small
-    // (docs/math.md, "Gadget decomposition").
+    // Returns y = x * power / q, rounded: floor((2 * x * power + q) / (2 * q)). The estimated quotient is exact or 1
+    // too small (docs/math.md, "Gadget decomposition").
     PG_DEVICE u64 nearest_multiple(u32 x) const {
         u64 y = x * scale >> 32, rest = x * power - y * q;
         if (rest >= q) ++y, rest -= q;
@@ -27,18 +27,18 @@ struct Digits {
         if (high || rest >= q) ++y, rest -= q;
         return y + (rest >= q - rest);
     }
-    // A number whose digits to base B are those of x, each plus B/2. Only its residue modulo B^levels matters, which is
-    // at most 2^w.
+    // Returns a number whose digits to base B are those of x, each plus B/2. The number matters only modulo B^levels,
+    // which is at most 2^w.
     template <class T> PG_DEVICE T packed(T x) const { return (T)((power ? nearest_multiple(x) : x) + offset); }
-    // Digit `level` modulo q, the most significant first.
+    // Returns digit `level` modulo q. Level 0 is the most significant digit.
     template <class T> PG_DEVICE T digit(T packed, u32 level) const {
         const T middle = (T)1 << (bits - 1), value = packed >> bits * (levels - 1 - level) & (2 * middle - 1);
         return value - middle + (value < middle ? (T)q : 0);
     }
 };
 
-// From rows x (items, n) to their digits y (items, levels, n). A thread takes one coefficient. grid: coefficients / 256
-// in x. block: 256 threads.
+// Decomposes rows x (items, n) into digits y (items, levels, n). A thread takes one coefficient. grid: coefficients /
+// 256 in x. block: 256 threads.
 template <class T> struct DecomposeParameters {
     const T *x;
     T *y;
@@ -56,8 +56,8 @@ template <class T> __global__ void __launch_bounds__(256) decompose(const Decomp
     for (u32 i = 0; i < p.digits.levels; ++i) y[i * p.n] = p.digits.digit(packed, i);
 }
 
-// From rows x (rows, n), which lie `stride` apart, to their digits y (rows, n, levels), as signed integers of type Y. A
-// thread takes one entry. grid: entries / 256 in x. block: 256 threads.
+// Decomposes rows x (rows, n), which lie `stride` apart, into digits y (rows, n, levels), as signed integers of type Y.
+// A thread takes one entry. grid: entries / 256 in x. block: 256 threads.
 template <class T> struct SignedDigitsParameters {
     const T *x;
     void *y;
@@ -92,9 +92,9 @@ template <class T> struct GadgetParameters {
     const i64 *exponents;
     const Modulus *modulus;
     const char *table;     // the table of the prime (tables.cu)
-    u64 forward, inverse;  // bytes before its forward and its inverse twiddles in the table
+    u64 forward, inverse;  // bytes before the forward and before the inverse twiddles in the table
     Digits digits;
-    u32 count, order;  // order of X
+    u32 count, order;  // order: the order of X in the ring
 };
 template <class W, class S, int K, bool ROTATES>
 __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREADS : 1)
@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
     const Twiddle *const forward = (const Twiddle *)(p.table + p.forward);
     const Twiddle *const inverse = (const Twiddle *)(p.table + p.inverse);
     const i64 *const exponents = p.exponents + (u64)blockIdx.x * (1 + p.count);
-    const u32 first = place.template group_index<LAST>(0);  // index of the first neighbour that the thread holds after
-                                                            // a transform
+    // After a transform a thread holds V neighbouring values, of which `first` is the first index.
+    const u32 first = place.template group_index<LAST>(0);
     const auto index = [&](int k) { return place.template group_index<0>(k) + place.template offset<0>(k); };
     const T *const x = p.x + (u64)blockIdx.x * K * N;
 #pragma unroll
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
                 Value values[V];
 #pragma unroll
                 for (int k = 0; k < V; ++k) values[k] = W::load(p.digits.digit(packed[k], level), false);
-                __syncthreads();  // all have read the last exchange of the transform before
+                __syncthreads();  // all threads have read what the previous transform exchanged last
                 forward_rounds<W, S, W::Bounds::CANONICAL>(word, values, shared, place, forward);
 #pragma unroll
                 for (int j = 0; j < K; ++j) {

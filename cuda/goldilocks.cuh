@@ -53,14 +53,17 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
     using Value = u64;
     static constexpr bool GROUPED = false;
     static constexpr bool SHIFTS = QUOTIENT == NEGACYCLIC;  // whether rho is a power of 2 at node 1; else it is 1 there
-#if __CUDA_ARCH__ == 900  // with four blocks, threads spill up to 244 bytes on other cards, and on these up to 88 for
-                          // X^n + 1
+// With four blocks a multiprocessor, threads spill: up to 88 bytes on compute capability 9.0 if the polynomial is X^n +
+// 1, and up to 244 bytes on other cards.
+#if __CUDA_ARCH__ == 900
     static constexpr int BLOCKS = SHIFTS ? 3 : 4;
 #else
     static constexpr int BLOCKS = 3;
 #endif
     static constexpr int PRODUCT_BLOCKS = 0;
-    struct Bounds {  // CANONICAL differs from the rest, so that a round knows by its bound that it is at node 1
+    // Only rounds at node 1 start with the bound CANONICAL. The other bounds differ from it, so a round can tell
+    // whether it is at node 1.
+    struct Bounds {
         static constexpr int CANONICAL = 0, PRODUCT = 1, RELAXED = 1, LIMIT = 1, LAZY_INVERSE = 1;
         static constexpr __device__ int multiplied(int /*bound*/) { return 0; }
     };
@@ -94,8 +97,8 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return z;
 #endif
     }
-    // Congruent to x * y. Let x * y = low + middle * 2^64 + high * 2^96, where low has 64 bits and the others have 32.
-    // The result is low + middle * (2^32 - 1) - high. It is above -2^32 and at most 2^65 - 2^33.
+    // Returns a number congruent to x * y. Let x * y = low + middle * 2^64 + high * 2^96, where low has 64 bits and the
+    // others have 32. The result is low + middle * (2^32 - 1) - high. It is above -2^32 and at most 2^65 - 2^33.
     PG_DEVICE Wide product(u64 x, u64 y) const {
 #ifdef PG_SIMULATOR
         const u64 high = __umul64hi(x, y);
@@ -127,7 +130,7 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return add_high(sub(z, {high, 0, 0}), middle);
 #endif
     }
-    // -x in 64 bits, where x is read as a signed number. epsilon, read as a signed number, is -1.
+    // Returns -x in 64 bits, where x is read as a signed number. Read so, epsilon is -1.
     PG_DEVICE u64 negative(u32 x) const {
 #ifdef PG_SIMULATOR
         return (u64)((i64)(i32)x * (i32)epsilon);
@@ -137,18 +140,19 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return y;
 #endif
     }
-    // A word congruent to x, for 0 <= x < 2^95. The part x.c * 2^64 becomes x.c * (2^32 - 1). If the sum with it
-    // carries, what is left is below 2^63, so that adding 2^32 - 1 for the carry does not carry again.
+    // Returns a word congruent to x, for 0 <= x < 2^95. The part x.c * 2^64 becomes x.c * (2^32 - 1). If the sum with
+    // it carries, what is left is below 2^63, so that adding 2^32 - 1 for the carry does not carry again.
     PG_DEVICE u64 word(Wide x) const {
         const Wide z = add_high({x.a, x.b, 0}, x.c), w = add_high({z.a, z.b, 0}, z.c);
         return ((u64)w.b << 32) | w.a;
     }
-    // Congruent to x, or to -x if minus, for |x| < 2^91. Adding p * 2^28 makes the result positive, and below 2^93.
+    // Returns a number congruent to x, or to -x if `minus`, for |x| < 2^91. Adding p * 2^28 makes the result positive,
+    // and below 2^93.
     static PG_DEVICE Wide lifted(Wide x, bool minus) { return sum({0x10000000u, 0xf0000000u, 0x0fffffffu}, x, minus); }
 
-    // Congruent to x * 2^s, or to -x * 2^s if negates(s). s is known at compile time. If 96 divides s, the result is x,
-    // which may have any size; else |x| must be below 2^69. The result is in (-2^65, 2^65) if s mod 96 < 92, and below
-    // 2^69 in size for other s.
+    // Returns a number congruent to x * 2^s, or to -x * 2^s if negates(s). s is known at compile time. If 96 divides s,
+    // the result is x, which may have any size; else |x| must be below 2^69. The result is in (-2^65, 2^65) if s mod 96
+    // < 92, and below 2^69 in size for other s.
     PG_DEVICE Wide shifted(Wide x, int s) const {
         s = (s % 96 + 96) % 96;
         if (s == 0) return x;
@@ -181,18 +185,19 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return SHIFTS ? 96 / SIZE * K * j : 0;
     }
 
-    // A word congruent to x * y, for any words x and y. z.c is -1, 0 or 1, and z.c * 2^64 becomes z.c * (2^32 - 1).
-    // Since -2^32 < z <= 2^65 - 2^33, the result is in [0, 2^64).
+    // Returns a word congruent to x * y, for any words x and y. z is the product as a Wide. z.c is -1, 0 or 1, and z.c
+    // * 2^64 becomes z.c * (2^32 - 1). Since -2^32 < z <= 2^65 - 2^33, the result is in [0, 2^64).
     PG_DEVICE Value multiply(Value x, Value y) const {
         const Wide z = product(x, y);
         return (((u64)(z.b + z.c) << 32) | z.a) + negative(z.c);
     }
     PG_DEVICE Value add_products(Value x, Value y) const { return word(add(wide(x), wide(y))); }
 
-    // Cyclic transform of SIZE values, from natural order to the order of the tree, and back without the factor 1/SIZE.
-    // The forward transform has three steps: transforms of 4 values that lie SIZE / 4 apart; a product of value j of
-    // quarter i by 2^exponent(i, j); transforms of the quarters. The inverse does the same backwards. If minus[j] is
-    // set, x[j] holds the negative of value j. Value 0 is never shifted or negated, and results are never negated.
+    // Cyclic transforms of SIZE values: forward_values goes from natural order to the order of the tree, inverse_values
+    // goes back, without the factor 1/SIZE. The forward transform has three steps: transforms of 4 values that lie SIZE
+    // / 4 apart; a product of value j of quarter i by 2^exponent(i, j); transforms of the quarters. The inverse does
+    // the same backwards. If minus[j] is set, x[j] holds the negative of value j. Value 0 is never shifted or negated,
+    // and results are never negated.
     template <int SIZE> PG_DEVICE void forward_values(Wide *x, const bool *minus) const {
         constexpr int QUARTER = SIZE / 4;
         if constexpr (SIZE == 2) {
@@ -238,7 +243,7 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
 
   private:
     template <int SIZE> static PG_DEVICE int exponent(int i, int j) {
-        constexpr int FREQUENCIES[] = {0, 2, 1, 3};  // the order of the tree
+        constexpr int FREQUENCIES[] = {0, 2, 1, 3};  // in the order of the tree
         return 192 / SIZE * K * FREQUENCIES[i] * j;
     }
     static PG_DEVICE Wide sum(Wide x, Wide y, bool minus) { return minus ? sub(x, y) : add(x, y); }
@@ -263,7 +268,7 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
     }
 };
 
-// The rounds of tile.cuh.
+// The rounds of tile.cuh, for the word Goldilocks.
 template <int K, Quotient QUOTIENT> struct Rounds<Goldilocks<K, QUOTIENT>> {
     using Word = Goldilocks<K, QUOTIENT>;
     using Twiddle = typename Word::Twiddle;

@@ -4,7 +4,7 @@
 #include "ptx.cuh"
 #include "rows.cuh"
 
-// ---- in ----
+// ---- integers to residues ----
 
 // Residues of integers of any machine type S. x: (items, count). y: (items, limbs, n); after the first `count` entries
 // a row is filled with zeros.
@@ -33,10 +33,10 @@ template <class T, class S> __global__ void __launch_bounds__(256) reduce_intege
     p.y[e] = (T)residue;
 }
 
-// ---- out ----
+// ---- residues to integers ----
 
-// Numbers of WORDS words in two's complement. add_words: x += y, or x -= y if negated; returns the highest word.
-// is_negative: whether x + y, or x - y if negated, is negative.
+// Both functions take numbers of WORDS words in two's complement. add_words computes x += y, or x -= y if negated, and
+// returns the highest word of x. is_negative tells whether x + y, or x - y if negated, is negative.
 template <int WORDS> PG_DEVICE u64 add_words(u64 *x, const u64 *y, bool negated) {
     u64 carry = negated;
 #pragma unroll
@@ -63,13 +63,13 @@ struct Tables {
     const Modulus *moduli;
     const u64 *inverse;  // (Q / q_i)^-1 mod q_i
     const u64 *terms;    // (limbs + 1, WORDS): Q / q_i, then -Q
-    const u64 *bounds;   // (3, WORDS): Q, then low and high: results lie in [-low, high)
+    const u64 *bounds;   // (3, WORDS): the numbers Q, low and high; results lie in [-low, high)
     u64 n;
     u32 limbs, centered;
     double unsure;  // how far the computed quotient of a sum may be from the true one
 };
 
-// The integer of coefficient j of an item. WORDS words must hold 3 bits more than Q has.
+// Computes the integer x of coefficient j of an item. WORDS words must hold at least 3 bits more than Q has.
 template <class T, int WORDS> PG_DEVICE void compose(const T *residues, const Tables &r, u64 item, u64 j, u64 *x) {
 #pragma unroll
     for (int w = 0; w < WORDS; ++w) x[w] = 0;
@@ -110,7 +110,8 @@ template <int WORDS> PG_DEVICE bool make_size(u64 *x) {  // x becomes |x|; retur
     return negative;
 }
 
-// The bits of the double nearest to x, halves to even, or of an infinity if x is too large. x becomes |x|.
+// Returns the bits of the double nearest to x, with ties to even, or of an infinity if x is too large. Replaces x by
+// |x|.
 template <int WORDS> PG_DEVICE u64 double_bits(u64 *x) {
     const u64 sign = (u64)make_size<WORDS>(x) << 63;
     u64 lead = 0, next = 0, below = 0;  // the first word that is not 0, the one after it, whether any bit is set below
@@ -139,7 +140,7 @@ enum Out { TO_WORDS, TO_INT64, TO_FLOAT64 };
 template <class T> struct OutParameters {
     const T *x;  // (items, limbs, n)
     u64 *y;      // (items, n, words)
-    u64 *wrong;  // TO_INT64: raised to ~e by each entry e that does not fit, so that the first such entry remains
+    u64 *wrong;  // TO_INT64: ends as ~e, where e is the first entry that does not fit; atomicMax keeps the largest ~e
     Tables tables;
     u64 entries;  // items * n
     u32 words;
@@ -171,7 +172,8 @@ __global__ void __launch_bounds__(256) compose_integers(const OutParameters<T> p
 
 enum Norm { LARGEST, SUM, SQUARES };
 
-// Adds a number of COUNT words to a norm of MORE words, or takes the larger of the two. Both are nonnegative.
+// Adds a number of COUNT words to a norm of MORE words or, for the norm LARGEST, takes the larger of the two. Both are
+// nonnegative.
 template <int NORM, int MORE, int COUNT> PG_DEVICE void add_to_norm(u64 *norm, const u64 *x) {
     if (NORM == LARGEST) {
         bool above = false;
@@ -190,8 +192,8 @@ template <int NORM, int MORE, int COUNT> PG_DEVICE void add_to_norm(u64 *norm, c
     }
 }
 
-// Joins the norms of all threads of a block: at each step half of the threads take in the norms of the other half.
-// block: a power of two. y: `words` words.
+// Joins the norms of all threads of a block: at each step, half of the threads join the norms of the other half to
+// theirs. block: a power of two. y: `words` words.
 template <int NORM, int LENGTH> PG_DEVICE void join_norms(u64 *norm, u64 *shared, u64 *y, u32 words) {
     for (int w = 0; w < LENGTH; ++w) shared[w * blockDim.x + threadIdx.x] = norm[w];
     for (u32 half = blockDim.x / 2; half; half /= 2) {
@@ -245,7 +247,7 @@ template <class T, int WORDS, int NORM> __global__ void __launch_bounds__(128) n
     join_norms<NORM, LENGTH>(norm, (u64 *)memory, p.y + (u64)blockIdx.x * LENGTH, LENGTH);
 }
 
-// The norms of rows from those of their parts. grid: rows in x.
+// Computes the norms of rows from the norms of their parts. grid: rows in x.
 struct JoinParameters {
     const u64 *x;  // (rows, parts, LENGTH)
     u64 *y;        // (rows, words)

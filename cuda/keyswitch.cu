@@ -1,33 +1,34 @@
-// Key switching: sums over digits of evaluated digits times a key (polygpu/_core/plans/switch.py).
+// Key switching: the sum over all digits of an evaluated digit times its entry of the key
+// (polygpu/_core/plans/switch.py).
 #include "ntt_rows.cuh"
 #include "quotient.cuh"
 #include "rows.cuh"
 #include "sum.cuh"
 #include "tensor.cuh"
 
-// digit_rows multiplies digits by a key and sums the products. start_rows has transformed the columns of the digits;
-// digit_rows begins with the stages of the rows (ntt_rows.cu). digits: (items, count, limbs, n). key: (at least count,
-// 2, key_total, n). y: (items, 2, limbs, n). Some limbs belong to a digit: modulo these the digit is the evaluated
-// value itself, and is read from own (items, own_rows, n) instead. With ADDS the sums begin with multiples of `more`
-// (items, 2, own_rows, n). Sums that are wanted in coefficients also go through the row stages of the inverse
-// transform, and are left lazy. grid: blocks of a row, by item, in x; limbs of `rows` in y, the last limb first,
-// because start_rows has written it last. block: R::THREADS. dynamic shared memory: R::SHARED_VALUES values, then a
-// digit and two rows of the key, each as long as the block's part of a row.
+// digit_rows multiplies digits by a key and sums the products. The digits have gone through the first pass of their
+// transform (start_rows of ntt_rows.cu); digit_rows begins with the second pass. digits: (items, count, limbs, n). key:
+// (at least count, 2, key_total, n). y: (items, 2, limbs, n). Some limbs belong to a digit: modulo these the digit is
+// the evaluated value itself, and is read from own (items, own_rows, n) instead. With ADDS the sums begin with
+// multiples of `more` (items, 2, own_rows, n). Sums that are wanted in coefficients also go through the first pass of
+// the inverse transform, which leaves lazy values (word.cuh). grid: blocks of a row, by item, in x; limbs of `rows` in
+// y, the last limb first, because start_rows has written it last. block: R::THREADS. dynamic shared memory:
+// R::SHARED_VALUES values, then a digit and two rows of the key, each as long as the block's part of a row.
 //
 // While a block works on a digit, each thread copies its chunks of the next digit, and of the key's rows for that
 // digit, to shared memory.
 struct LimbRow {
-    u64 limb, key_row, digit, own_row;  // digit: index of the digit to which the limb belongs, or `count`
-    u64 factor;                         // multiplier of row own_row of `more`; 0: nothing is added
+    u64 limb, key_row, digit, own_row;  // digit: index of the limb's digit, or `count` if it belongs to no digit
+    u64 factor;                         // multiplier of row own_row of `more`; if 0, nothing is added
     u64 inverse;                        // whether the sums are wanted in coefficients
 };
 struct DigitRowsParameters {
     const void *digits, *own, *key, *more;
     void *y;
-    const Modulus *moduli;          // by limb
-    const LimbRow *rows;            // one for each limb that the word of this launch serves
-    const char *const *tables;      // the tables of the same limbs
-    u64 offset, inverse_offset, n;  // offsets: bytes before the twiddles of the rows in a table
+    const Modulus *moduli;          // indexed by limb
+    const LimbRow *rows;            // one for each limb of this launch, whose limbs all have the same word type
+    const char *const *tables;      // for each entry of `rows`, the table of the limb's prime (tables.cu)
+    u64 offset, inverse_offset, n;  // offsets: bytes in a table before the twiddles of the rows, forward and inverse
     u32 limbs, count, own_rows, key_total, starts_next;
 };
 template <class W, class R, bool ADDS>
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
     await_previous();
     fetch_digit(0), fetch_factors(0);
     KeySum<W> sums[2][COUNT * SIZE];
-    int added = 0;  // products since the sums were settled
+    int added = 0;  // how many products were added since the sums were last settled (sum.cuh)
     if (ADDS && row.factor) {
         const T *const more = (const T *)p.more + (2ull * item * p.own_rows + row.own_row) * n + first;
 #pragma unroll
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
 #pragma unroll
         for (int k = 0; k < R::VALUES; ++k)
             if (!is_own) raw[k] = digit[tile.value(k)];
-        synchronise<R::sharers(0)>();  // all have read the digit, which may now be overwritten
+        synchronise<R::sharers(0)>();  // all threads have read the digit, which may now be overwritten
         fetch_digit(j + 1);
         if (!is_own) tile.transform(word, raw, chunks);
         await_copies<1>();
@@ -148,8 +149,8 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
 
 // An automorphism of evaluated values, at VALUES neighbouring points, beginning with point i. If VALUES > 1, n is at
 // least 2 * VALUES. Points are in bit-reversed order, so the values come from VALUES neighbours too, which begin at
-// point `from`. In natural order the exponents of these neighbours are order / VALUES apart, and neighbour k comes from
-// neighbour (first + multiplier * k) mod VALUES.
+// point `from`. In natural order the exponents of these neighbours are order / VALUES apart, where `order` is the order
+// of X in the ring. Counted in this order, value k comes from neighbour (first + multiplier * k) mod VALUES.
 template <int VALUES> struct MovedPoints {
     static_assert(VALUES == 1 || VALUES == 2 || VALUES == 4);
     u32 from, first, multiplier;
@@ -178,30 +179,33 @@ template <int VALUES> struct MovedPoints {
 };
 
 // Sums over rotations of products of evaluated digits with keys: rotated_sums() of polygpu/_backends/base.py. A thread
-// computes both components at VALUES neighbouring points of a limb. A turned key is multiplied at the points from which
-// the rotation takes its values, and then the sums are moved. For other keys the digits are moved first.
+// computes both components at VALUES neighbouring points of a limb. If keys are turned (SwitchKey.turned), a rotation
+// comes after its products: they are computed at the points from which the rotation takes its values. Otherwise the
+// digits are rotated before they are multiplied.
 //
-// digits: (terms, or 1 if all share them; items, count, limbs, n). more: (terms or 1, items, 2, more_rows, n). weights:
-// (any, limbs, n). With RESULTS > 0 a block computes RESULTS results, each a weighted sum of all terms. The weight of a
-// term in result g is weights[places[term][first_result + g]]; if that place is NO_PLACE, the term is left out. With
-// RESULTS = 0 nothing is weighted, and a block adds up the terms of one set: y (sets, items, 2, limbs, n). With `adds`
-// the sums are added to what y holds. grid: blocks of ROTATED_THREADS * VALUES points, by item, by set, in x; limbs of
-// `rows` in y. block: ROTATED_THREADS. Rows of all arrays begin at multiples of VALUES residues in memory.
+// `digits` has shape (terms with a key, or 1 if all share them; items, count, limbs, n). `more` holds ciphertexts whose
+// multiples are added to the sums, (terms or 1, items, 2, more_rows, n). `weights` has shape (any, limbs, n). If
+// RESULTS > 0, a block computes RESULTS results, each a weighted sum of all terms, and y has shape (results, items, 2,
+// limbs, n). The weight of a term in result g is weights[places[term][first_result + g]]; if that place is NO_PLACE,
+// the term is left out. If RESULTS = 0, terms have no weights: they are divided into sets of neighbouring terms, a
+// block adds up the terms of one set, and y has shape (sets, items, 2, limbs, n). If `adds` is true, the sums are added
+// to what y holds. grid: blocks of ROTATED_THREADS * VALUES points, by item, by set, in x;
+// limbs of `rows` in y. block: ROTATED_THREADS. Rows of all arrays begin at multiples of VALUES residues in memory.
 constexpr int ROTATED_TERMS = 32;     // terms of a launch, at most
 constexpr int ROTATED_THREADS = 128;  // threads of a block
 constexpr u64 NO_PLACE = ~0ull;
 struct RotatedLimb {
-    u64 limb, more_row, factor;  // multiplier of row more_row of `more`; 0: nothing is added
+    u64 limb, more_row, factor;  // factor: multiplier of row more_row of `more`; if 0, nothing is added
 };
 struct RotatedTerm {
-    u64 has_key, digits, key_total;  // digits: first index in the array `digits`
+    u64 has_key, digits, key_total;  // digits: the term's index along the first axis of the array `digits`
 };
 struct RotatedParameters {
     const void *digits, *more, *weights;
     const u64 *multipliers;
     void *y;
     const void *keys[ROTATED_TERMS];
-    const Modulus *moduli;  // by limb
+    const Modulus *moduli;  // indexed by limb
     const RotatedLimb *rows;
     const RotatedTerm *terms;
     const u64 *key_rows;  // (terms, limbs)
@@ -213,7 +217,7 @@ template <class W, int RESULTS, int VALUES>
 __global__ void __launch_bounds__(ROTATED_THREADS) rotated_sums(const __grid_constant__ RotatedParameters p) {
     using T = typename W::Storage;
     using Points = Neighbours<T, VALUES>;
-    constexpr int KEPT = RESULTS ? RESULTS : 1, DIGITS = 2;  // digits that are loaded together
+    constexpr int KEPT = RESULTS ? RESULTS : 1, DIGITS = 2;  // DIGITS: how many digits are loaded together
     start_next(starts_early());
     await_previous();
     const u32 n = (u32)p.n, parts = (n / VALUES + ROTATED_THREADS - 1) / ROTATED_THREADS;
@@ -226,15 +230,15 @@ __global__ void __launch_bounds__(ROTATED_THREADS) rotated_sums(const __grid_con
     const u64 plane = (u64)p.limbs * n, place = row.limb * n;
     KeySum<W> results[KEPT][2][VALUES];
     T totals[2][VALUES] = {};
-    int weighted = 0;  // products since the results were settled
+    int weighted = 0;  // how many products were added since the results were last settled (sum.cuh)
     const u32 start = set * p.terms_of_set, end = min(start + p.terms_of_set, p.term_count);
     for (u32 t = start; t < end; ++t) {
         const RotatedTerm term = p.terms[t];
         const MovedPoints<VALUES> moved(i, n, (u32)p.order, (u32)p.multipliers[t]);
         const bool moves_sums = p.is_turned || !term.has_key;
-        // All loads are issued before the first of their values is used.
+        // All weights are loaded before the first of them is used.
         Points weights[KEPT];
-        u32 has_weight = 0;  // a bit for each result
+        u32 has_weight = 0;  // bit g: whether result g has this term
         if constexpr (RESULTS > 0) {
 #pragma unroll
             for (int g = 0; g < RESULTS; ++g) {
@@ -246,7 +250,7 @@ __global__ void __launch_bounds__(ROTATED_THREADS) rotated_sums(const __grid_con
             }
         }
         KeySum<W> sums[2][VALUES];
-        int added = 0;  // products since the sums were settled
+        int added = 0;  // how many products were added since the sums were last settled (sum.cuh)
         const auto settle = [&] {
             if (++added <= KeySum<W>::STEPS) return;
             added = 1;

@@ -1,6 +1,6 @@
 // Exact products of a matrix of integers of 1 or 2 bytes and a matrix of words modulo q, on tensor cores (docs/math.md,
-// "Products of matrices"). The left matrix is read as it lies in memory, by rows or by columns. The words are first cut
-// into bytes, which are called digits.
+// "Products of matrices"). The left matrix is read as it lies in memory, where its rows or its columns are dense. The
+// words of the right matrix are first cut into bytes, which are called digits.
 #include "matmul_tensor.cuh"
 #include "ptx.cuh"
 
@@ -42,12 +42,13 @@ template <class W, int SIZE> __global__ void __launch_bounds__(256) cut_words(co
 // SIZE bytes.
 template <class Tile, int SIZE> struct LeftBytes : Tile {
     static constexpr int ROWS = Tile::ROWS, DOWN = Tile::DOWN;
-    static constexpr int LENGTH = SIZE * ROWS / 16, COUNT = Tile::DEPTH / SIZE;  // chunks of a column's part; columns
-                                                                                 // of a stage
+    // LENGTH: chunks of a column in this tile. COUNT: columns of a stage.
+    static constexpr int LENGTH = SIZE * ROWS / 16, COUNT = Tile::DEPTH / SIZE;
     static_assert(DOWN % 2 == 0, "a lane takes four neighbouring rows");
 
-    // Of every 32 rows a lane reads four, beginning with row 4 * (lane / 4). The first of the columns that it reads is
-    // a multiple of 4 / SIZE.
+    // Returns where a chunk of a column lies in shared memory, such that the lanes of a warp read different banks. Of
+    // every 32 rows, a lane reads four, beginning with row 4 * (lane / 4), in columns whose first index is a multiple
+    // of 4 / SIZE.
     static PG_DEVICE int place(int column, int chunk) {
         return column * LENGTH + (chunk ^ column / (4 / SIZE) % 4 * 2);
     }
@@ -130,7 +131,8 @@ template <class W> struct BytesParameters {
     const W *sums;
     W *out;
     const Modulus *moduli;
-    u64 stride, pitch, half;  // bytes from one dense run of the left matrix to the next, and of digits
+    // stride: bytes from one dense row or column of the left matrix to the next. pitch: bytes of a row of digits.
+    u64 stride, pitch, half;
     u32 m, n, k, part, flip;  // k, part: in bytes
 };
 template <class W, int ROWS, int COLUMNS, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BYTES, int SIZE>

@@ -49,10 +49,10 @@ constexpr __device__ int points_blocks(int rows, int columns) { return rows * co
 
 // out[s, i, j, e] = sum over k < length of a[s, i, k, e] * b[s, k, j, e]. e < entries runs over the points of all
 // limbs. A thread holds TM * TP sums at WIDTH neighbouring points. The last tile of an axis ends with the axis, so it
-// may overlap the tile before; the sums in both are written by the tile before. The threads of a block cover
+// may overlap the tile before, which then writes the sums that lie in both. The threads of a block cover
 // 2^log_lanes places along e, 2^log_columns tiles along j, 2^log_rows tiles along i; the rest lie along s. Blocks run
 // along j first, then i, s and e, so that blocks which share operands run together and find them in the cache. a_batch
-// ... out_column: values from one index of an axis to the next.
+// ... out_column: strides of the axes, in values.
 // INTEGERS: the product of few rows with a matrix whose columns are the points. Here a has no points, and words need
 // not be canonical. Product s takes `length` of the `total` terms, beginning at term s * length.
 template <class T> struct PointsParameters {
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(POINTS_THREADS, points_blocks(TM, TP))
     const u64 row_tiles = (p.rows + TM - 1) / TM, column_tiles = (p.columns + TP - 1) / TP;
     u64 at = blockIdx.x;
     u32 thread = threadIdx.x;
-    const auto block_start = [&](u64 size, u32 log_size) {  // along the next axis
+    const auto block_start = [&](u64 size, u32 log_size) {  // this block's first index along the next axis
         const u64 count = ((size - 1) >> log_size) + 1, outer = quotient(at, count), block = at - outer * count;
         at = outer;
         return block << log_size;
@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(POINTS_THREADS, points_blocks(TM, TP))
                 write<DEFAULT>((Item *)(out + i * p.out_row + j * p.out_column), values(sums[i][j], m));
 }
 
-// Operands in shared memory: those of STEPS steps of k, copied DEPTH steps at a time. Each step has EDGE rows of a and
-// EDGE columns of b.
+// Shared memory holds the operands for STEPS values of k (steps), which are copied for DEPTH steps at a time. Each step
+// has EDGE rows of a and EDGE columns of b.
 template <class T, int TILE, int WIDTH> struct PointsStages {
     static constexpr int STAGES = 3, DEPTH = 4, STEPS = STAGES * DEPTH, EDGE = 2 * TILE;
     static constexpr int LANES = 32, POINTS = LANES * WIDTH, CHUNK = 16 / sizeof(T);  // CHUNK: points of one copy
@@ -135,8 +135,8 @@ template <class T, int TILE, int WIDTH> struct PointsStages {
 
 // The sums of matmul_points, by blocks of 2 x 2 warps at the same points, with TILE x TILE sums a thread. Copies for
 // the next steps of k run while the warps work on the present ones. Values outside of the operands are read as 0.
-// Arrays begin at whole chunks, and their strides and `entries` are multiples of a chunk. Blocks run in the order of
-// matmul_points. A multiprocessor should hold three blocks, or two with 64-bit words.
+// Arrays begin at multiples of 16 bytes (a chunk), and their strides and `entries` are multiples of a chunk. Blocks run
+// in the order of matmul_points. A multiprocessor should hold three blocks, or two if words have 64 bits.
 template <class T> struct StagedParameters {
     const T *a, *b;
     T *out;
@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(256) matmul_integer(const IntegerParameters<ty
     a += batch * p.a_batch, b += batch * p.b_batch, out += batch * p.rows * p.columns;
     length = min(length, p.total - batch * length);
 
-    // Neighbouring threads read neighbours of a row.
+    // Neighbouring threads read neighbouring words of a row.
     const u32 own_k = threadIdx.x % Tile::DEPTH, own_row = threadIdx.x / Tile::DEPTH;
     const u32 b_column = threadIdx.x % Tile::EDGE, b_k = threadIdx.x / Tile::EDGE;
     constexpr u32 A_STEP = Tile::THREADS / Tile::DEPTH, B_STEP = Tile::THREADS / Tile::EDGE;

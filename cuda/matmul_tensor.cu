@@ -2,7 +2,7 @@
 // of matrices").
 //
 // By digits: with a = sum of a_i * 2^(8 * i), a * b = sum of a_i * (2^(8 * i) * b mod q). The factors in brackets are
-// cut into bytes too, so that all is one product of matrices of bytes. The rows of the left matrix are the words as
+// cut into bytes too, so that a * b becomes one product of matrices of bytes. The bytes of the left matrix are read as
 // they lie in memory.
 //
 // By residues: both operands are reduced modulo several numbers p <= 2^8, which are pairwise coprime. The matrices are
@@ -30,15 +30,17 @@ PG_DEVICE u32 join_bytes(const u32 (&w)[4]) {
     return __byte_perm(__byte_perm(w[0], w[1], 0x0040), __byte_perm(w[2], w[3], 0x0040), 0x5410);
 }
 
-// The right operand's part of a stage. A thread's words, all of one column, become 16 bytes of depth.
+// The right operand's part of a stage. A thread cuts words of one column, which together become 16 bytes along the
+// depth.
 template <class Tile, class W> struct RightDigits {
     static constexpr int L = sizeof(W), DEEP = 16 / L,
-                         WIDE = Tile::COLUMNS / L;  // DEEP: words of a thread; WIDE: of a row of the tile
+                         WIDE = Tile::COLUMNS / L;  // DEEP: words of a thread; WIDE: words of a row of the tile
     static constexpr int TASKS = WIDE * Tile::CHUNKS, TURNS = (TASKS + Tile::THREADS - 1) / Tile::THREADS;
     W words[TURNS][DEEP];
 
     static PG_DEVICE int task(int turn) { return turn * Tile::THREADS + (int)threadIdx.x; }
-    // b: the first word of the stage. From it on, `rows` rows and `columns` columns exist; other words are read as 0.
+    // b: the first word of the stage. `rows` rows and `columns` columns exist, beginning with b; other words are read
+    // as 0.
     PG_DEVICE void read(const W *b, u64 stride, int rows, int columns) {
 #pragma unroll
         for (int turn = 0; turn < TURNS; ++turn) {
@@ -54,7 +56,7 @@ template <class Tile, class W> struct RightDigits {
         for (int turn = 0; turn < TURNS; ++turn) {
             if (TASKS % Tile::THREADS && task(turn) >= TASKS) break;
             int n = task(turn) % WIDE, chunk = task(turn) / WIDE;
-            u32 bytes[L][4];  // of row L * n + j
+            u32 bytes[L][4];  // bytes[j]: the 16 bytes for row L * n + j
 #pragma unroll
             for (int k = 0; k < DEEP; ++k) {
                 W x = words[turn][k];
@@ -100,7 +102,7 @@ __global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64)) gemm
     const Modulus &modulus = *p.moduli;
     const Tile tile;
     const ByteShift<W> shift(modulus);
-    // Blocks along columns, rows, batch.
+    // Blocks run along columns first, then rows, then the batch.
     const u32 across = (p.n + COLUMNS / L - 1) / (COLUMNS / L), down = (p.m + ROWS - 1) / ROWS;
     const u32 first_column = blockIdx.x % across * (COLUMNS / L), first_row = blockIdx.x / across % down * ROWS;
     const u32 batch = blockIdx.x / across / down;
@@ -155,11 +157,12 @@ __global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64)) gemm
 
 // ---- by residues ----
 
-// A modulus p <= 2^8, and what turns a centred word into its residue: the sum of the word's digits times weights.
+// A modulus p <= 2^8, and the constants by which a centred word is reduced modulo p: its digits are multiplied by
+// weights and added up.
 struct Residue {
     u32 p, inverse;  // inverse: floor(2^32 / p)
     u32 weights[3];  // 2^(16 * i), or 2^(21 * i) for words of 64 bits, times a factor, modulo p
-    u32 offset;      // 128 plus a multiple of p, which makes the sum positive if the last digit is negative
+    u32 offset;      // 128 plus a multiple of p; the multiple makes the sum positive even if the last digit is negative
     u32 multiple;    // the largest multiple of p up to 2^31
     u32 unused;
     PG_DEVICE u32 reduce(u32 x) const {  // modulo p
@@ -190,8 +193,9 @@ template <> struct CentredDigits<u64> {
 };
 
 // Computes signed residues of words: out[p][matrix][row][depth], with zeros at depths >= k. A thread takes eight words
-// of a row. TRANSPOSED: x is x[matrix][k][row] with `width` rows; any further rows of `out` are zeros. Here a warp
-// takes 8 rows and 32 bytes of each, so that it reads and writes whole sectors of memory.
+// of a row. If TRANSPOSED is false, x is x[matrix][row][depth]. Otherwise x is x[matrix][depth][row] with `width`
+// entries along the last axis, and further rows of `out` are zeros. A warp then writes 32 bytes in each of 8 rows of
+// `out`, so that it reads and writes whole sectors of memory.
 template <class W> struct SplitParameters {
     const W *x;
     unsigned char *out;
@@ -210,7 +214,7 @@ template <class W, bool TRANSPOSED> __global__ void __launch_bounds__(256) gemm_
     u32 part;
     if (TRANSPOSED) {
         const u32 bands = (p.rows + 7) / 8;
-        const u64 group = at / 64;  // 8 rows of 8 parts
+        const u64 group = at / 64;  // a group: 8 rows by 8 parts
         matrix = group / ((u64)bands * (parts / 8)), part = (u32)(group / bands % (parts / 8)) * 8 + at / 8 % 8;
         row = group % bands * 8 + at % 8;
     } else {
@@ -218,7 +222,7 @@ template <class W, bool TRANSPOSED> __global__ void __launch_bounds__(256) gemm_
     }
     if (matrix >= p.matrices || row >= p.rows) return;
     const u32 first = WORDS * part;
-    const auto word = [&](int i) -> i64 {  // centred
+    const auto word = [&](int i) -> i64 {  // word i of this thread, centred
         if (first + i >= p.k || row >= p.width) return 0;
         const u64 from =
             TRANSPOSED ? (matrix * p.k + first + i) * p.width + row : (matrix * p.rows + row) * p.k + first + i;
@@ -242,8 +246,8 @@ template <class W, bool TRANSPOSED> __global__ void __launch_bounds__(256) gemm_
     }
 }
 
-// The weights of a sum modulo p in the result; P is the product of all p. The sum contains the factor 1/(P/p) mod p, by
-// which its left operand was multiplied. cofactor: P/p modulo q. share: 2^26 / p, rounded.
+// The weights of a sum modulo p in the result. P is the product of all moduli p. The left operand was multiplied by
+// 1/(P/p) mod p, so the sum contains this factor. cofactor: P/p modulo q. share: 2^26 / p, rounded.
 struct Weight {
     u64 cofactor;
     u32 share, unused;

@@ -12,8 +12,8 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
     static constexpr int CHUNKS = DEPTH / 16;  // chunks of a row
     static constexpr int WARPS_DOWN = ROWS / WARP_ROWS, WARPS_ACROSS = COLUMNS / WARP_COLUMNS;
     static constexpr int THREADS = 32 * WARPS_DOWN * WARPS_ACROSS;
-    static constexpr int DOWN = WARP_ROWS / 16, ACROSS = WARP_COLUMNS / 8;  // a warp makes DOWN * ACROSS products for
-                                                                            // 32 bytes of depth
+    // For 32 bytes of depth, a warp makes DOWN * ACROSS products.
+    static constexpr int DOWN = WARP_ROWS / 16, ACROSS = WARP_COLUMNS / 8;
     static constexpr int RUN = 2 * ACROSS;  // neighbouring columns of which a lane holds the sums
     static_assert(CHUNKS == 4 || CHUNKS == 8, "rows of 64 or 128 bytes");
     static_assert(ACROSS % 2 == 0, "two matrices of columns are loaded at a time");
@@ -68,13 +68,13 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
     }
 
   protected:
-    // The same for rows of LENGTH chunks, which lie where `at_place` says.
+    // Like `fetch`, for rows of LENGTH chunks. Chunk c of row r goes to at_place(r, c).
     template <int COUNT, int LENGTH, int BYTES, class Place>
     static PG_DEVICE void fetch_chunks(Chunk *to, const unsigned char *from, u64 stride, int rows, int bytes,
                                        const Place &at_place) {
         constexpr int PIECES = 16 / BYTES, TASKS = COUNT * LENGTH * PIECES, TURNS = TASKS / THREADS;
         static_assert(TASKS % THREADS == 0, "threads copy as many pieces each");
-#pragma unroll(PIECES == 1 ? TURNS : 4)  // all places of small pieces would take more registers than there are
+#pragma unroll(PIECES == 1 ? TURNS : 4)  // the addresses of all small pieces would not fit the registers
         for (int i = 0; i < TURNS; ++i) {
             int at = i * THREADS + (int)threadIdx.x, piece = at % PIECES, chunk = at / PIECES % LENGTH;
             int r = at / PIECES / LENGTH, first = 16 * chunk + BYTES * piece;

@@ -81,7 +81,7 @@ PG_DEVICE u64 goldilocks_product(u64 x, u64 y) {
 PG_DEVICE u64 barrett_product(const Modulus &m, u64 x, u64 y) {
     u64 low = x * y, high = __umul64hi(x, y);
     u32 right = m.bits - 2, left = 64 - right;
-    u64 t = (right ? high << left : 0) | low >> right;  // q < 4 has high = 0
+    u64 t = (right ? high << left : 0) | low >> right;  // if q < 4, high is 0
     u64 r = low - __umul64hi(t, m.barrett64) * m.q;
     r = min(r, r - 2 * m.q);
     return min(r, r - m.q);

@@ -15,17 +15,17 @@
 
 constexpr int MAX_LIMBS = 64;  // limbs of a launch, at most
 struct Tables {
-    const char *of[MAX_LIMBS];  // by limb: the table of its prime (tables.cu)
-    u16 rows[MAX_LIMBS];        // GROUPED: by limb, its row in a polynomial
+    const char *of[MAX_LIMBS];  // indexed by limb: the table of the limb's prime (tables.cu)
+    u16 rows[MAX_LIMBS];        // GROUPED: rows[limb] is the limb's row in a polynomial
 };
 
 struct Pass {
-    const Modulus *moduli;  // by limb
-    u64 offset;             // bytes before this pass's twiddles in a table, which are ordered by block and entry
-    u64 tiles;              // transforms (COLUMNS = 1) or groups of COLUMNS of them, over all rows
-    u32 limbs;              // those of this launch, which all have the same word
-    u32 total;              // GROUPED: rows of a polynomial, including those of other limbs
-    u32 log_degree;         // log2 of the values of a row: the points times the size of a leaf
+    const Modulus *moduli;  // indexed by limb
+    u64 offset;             // bytes in a table before the twiddles of this pass; these are ordered by block and entry
+    u64 tiles;       // number of transforms (COLUMNS = 1), or of groups of COLUMNS transforms, in all rows together
+    u32 limbs;       // number of limbs of this launch, which all have the same word type (word.cuh)
+    u32 total;       // GROUPED: rows of a polynomial, including those of other limbs
+    u32 log_degree;  // log2 of the number of values in a row, which is the number of points times the size of a leaf
     u32 log_blocks;
     u32 starts_next;  // whether the next kernel may start while this one computes
 
@@ -39,7 +39,7 @@ struct Pass {
 
 // Where a thread's transform lies in memory, and its twiddles.
 template <class W, class S> struct Address {
-    u64 first;       // where its value 0 lies
+    u64 first;       // where value 0 of the transform lies
     u32 log_stride;  // log2 of the distance from value to value
     u32 limb;
     bool inside;
@@ -49,9 +49,10 @@ template <class W, class S> struct Address {
         u64 tile = group * S::ROWS + place.row;
         inside = S::ROWS == 1 || tile < pass.tiles;
         if (!inside) tile = 0;  // threads beyond the end take part in the barriers
-        const u32 log_block = S::COLUMNS == 1 ? S::LOG_LENGTH : pass.log_degree - pass.log_blocks;  // values of a block
+        // log2 of the number of values in a block, and of the number of tiles in a block.
+        const u32 log_block = S::COLUMNS == 1 ? S::LOG_LENGTH : pass.log_degree - pass.log_blocks;
         log_stride = log_block - S::LOG_LENGTH;
-        const u32 log_tiles = S::COLUMNS == 1 ? 0 : log_stride - S::LOG_COLUMNS;  // tiles of a block
+        const u32 log_tiles = S::COLUMNS == 1 ? 0 : log_stride - S::LOG_COLUMNS;
         const u64 block = tile >> log_tiles, across = tile & ((1ull << log_tiles) - 1);
         const u32 row = (u32)(block >> pass.log_blocks);
         limb = pass.limbs == 1 ? 0 : row % pass.limbs;
@@ -68,19 +69,20 @@ template <class W, class S> struct Address {
         char *const at = (char *)(x + first) + (u64)place.template group_index<ROUND>(k) * step;
         return (T *)(at + (u64)place.template offset<ROUND>(k) * step);
     }
-    // The same in an array whose rows of 2^log_stride neighbours lie `pitch` apart.
+    // Like `in`, for an array whose rows have 2^log_stride neighbouring values and lie `pitch` apart.
     template <int ROUND, class T> PG_DEVICE T *apart(T *x, u64 pitch, const Place<S> &place, int k) const {
         const u64 row = (first >> log_stride) + place.template group_index<ROUND>(k) + place.template offset<ROUND>(k);
         return x + row * pitch + (first & ((1ull << log_stride) - 1));
     }
 };
 
-// Transfers between memory and threads that hold neighbours. holds: whether value `first` exists; a block of several
-// rows may reach beyond the last row.
+// The functions below move values between memory and threads that hold neighbouring values. `holds` tells whether value
+// `first` exists: a block of several rows may reach beyond the last row.
 template <class S> PG_DEVICE bool holds(const Pass &pass, u64 first) {
     return S::ROWS == 1 || first < pass.tiles << S::LOG_LENGTH;
 }
-// Where value `at` of the rows lies in memory. For blocks of one row `at` is this place already (Address::start).
+// Returns where value `at` of the rows lies in memory. If blocks have one row, `at` is this place already
+// (Address::start).
 template <class W, class S> PG_DEVICE u64 place_of(const Pass &pass, const Tables &tables, u64 at) {
     constexpr bool BETWEEN = W::GROUPED && S::ROWS > 1;
     return pass.place<BETWEEN>(tables, at);
@@ -120,7 +122,7 @@ template <class W> PG_DEVICE void await_other_warps() {
     if constexpr (sizeof(typename W::Value) != sizeof(typename W::Storage)) __syncthreads();
 }
 
-// The same transfers for values that a thread holds in the order of round ROUND.
+// read_round and write_round move values that a thread holds in the order of round ROUND.
 template <int ROUND, CacheHint IN, class S, class W, class T>
 PG_DEVICE void read_round(const T *x, const Address<W, S> &at, const Place<S> &place, T *values) {
     using Item = Neighbours<T, S::WIDTH>;
@@ -155,7 +157,7 @@ PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *
     const W word(pass.moduli[at.limb]);
     typename W::Storage raw[HELD];
     read_round<0, IN>(x, at, place, raw);
-    if constexpr (HELD <= 16) start_next(pass.starts_next);  // registers are short where a thread holds more
+    if constexpr (HELD <= 16) start_next(pass.starts_next);  // a thread with more values has no registers to spare
     typename W::Value values[HELD];
 #pragma unroll
     for (int k = 0; k < HELD; ++k) values[k] = W::load(raw[k], LAZY_IN);
@@ -185,7 +187,7 @@ PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *
     } else {
         read_round<S::ROUNDS - 1, IN>(x, at, place, raw);
     }
-    if constexpr (HELD <= 16) start_next(pass.starts_next);  // registers are short where a thread holds more
+    if constexpr (HELD <= 16) start_next(pass.starts_next);  // a thread with more values has no registers to spare
     typename W::Value values[HELD];
 #pragma unroll
     for (int k = 0; k < HELD; ++k) values[k] = W::load(raw[k], LAZY_IN);
@@ -200,7 +202,7 @@ PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *
     extern __shared__ __align__(16) unsigned char memory[]; \
     auto *shared = (typename W::Value *)memory
 
-// The group that block x of this row of the grid takes.
+// Returns the group of tiles that block x of this row of the grid takes.
 template <class S> PG_DEVICE u64 group_of(const Pass &pass, u32 x) {
     if (gridDim.y == 1) return x;
     const u32 log_parts = pass.log_degree - S::LOG_BLOCK_VALUES, limb = blockIdx.y >> log_parts;
@@ -218,8 +220,8 @@ PG_DEVICE void prefetch(const typename W::Storage *x, const Pass &pass, const Ta
         prefetch_l2(x + first, sizeof(*x) << S::LOG_BLOCK_VALUES);
 }
 
-// Kernels of one pass. A tile of 128 KB or more fills a multiprocessor's shared memory; it is read and written with the
-// hint STREAM.
+// The cache hint of kernels of one pass. A tile of 128 KB or more fills a multiprocessor's shared memory; it is read
+// and written with the hint STREAM.
 template <class W, class S>
 constexpr CacheHint TILES = sizeof(typename W::Storage) << S::LOG_BLOCK_VALUES < 1 << 17 ? DEFAULT : STREAM;
 // How many blocks of threads a multiprocessor should hold: as many as W::BLOCKS says, but half of that, rounded up, for
@@ -232,9 +234,9 @@ template <class T> struct PassParameters {
     T *y;
     Pass pass;
     u64 rows;   // rows of x, including those of other limbs
-    u32 ahead;  // how many blocks of threads later the prefetched values are read; 0: no prefetch
+    u32 ahead;  // a block prefetches the values that the block `ahead` blocks later will read; 0: no prefetch
     Tables tables;
-    u64 pitch;  // the pitch of rows of y, if APART
+    u64 pitch;  // if APART: distance between rows of y, in values
 };
 template <class W, class S, bool LAZY_IN, bool LAZY_OUT, bool APART = false>
 __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
@@ -256,13 +258,13 @@ __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
 }
 
 // Two passes in one launch, as a flow (flow.cuh): the last two of a forward transform, or the first two of an inverse
-// one. In `pass`, log_blocks is that of the flow's units, and `tiles` is the number of units. COLUMNS, ROWS: the shapes
-// of the passes, with the same number of threads. grid: flow.cuh.
+// one. In `pass`, 2^log_blocks is the number of the flow's units in a row, and `tiles` is the number of units in all
+// rows. COLUMNS, ROWS: the shapes of the passes, with the same number of threads. grid: flow.cuh.
 template <class T> struct FlowParameters {
     const T *x;
     T *y;
-    u32 *progress;    // flow.cuh
-    Pass pass;        // its offset is that of the columns
+    u32 *progress;    // see Flow (flow.cuh)
+    Pass pass;        // pass.offset: bytes before the twiddles of the columns in a table
     u64 rows_offset;  // bytes before the twiddles of the rows in a table
     u32 lag;
     Tables tables;
@@ -270,7 +272,7 @@ template <class T> struct FlowParameters {
 template <class COLUMNS, class ROWS> struct TwoPasses {
     static_assert(COLUMNS::THREADS == ROWS::THREADS, "one launch, one size of blocks");
     Pass columns, rows;
-    u32 log_columns, log_rows;  // log2 of the tasks of a unit
+    u32 log_columns, log_rows;  // log2 of the number of tasks that each pass has on a unit
 
     PG_DEVICE TwoPasses(const Pass &pass, u64 rows_offset) : columns(pass), rows(pass) {
         const u32 log_unit = pass.log_degree - pass.log_blocks;
@@ -333,7 +335,7 @@ __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
 }
 
 // y = a * b in coefficients, by complete transforms of one pass. Both operands are transformed together, as two
-// columns, which share twiddles. Then the thread multiplies the values that it holds, and the inverse transform begins
+// columns, which share twiddles. Then each thread multiplies the values that it holds, and the inverse transform begins
 // with the products. Dynamic shared memory: twice Shape::SHARED_VALUES.
 template <class T> struct ProductParameters {
     const T *a, *b;
@@ -341,7 +343,7 @@ template <class T> struct ProductParameters {
     Pass pass;           // its offset is that of the forward transform
     u64 inverse_offset;  // bytes before the twiddles of the inverse in a table
     u32 rows_a, rows_b;  // row r takes row r % rows_a of a, which broadcasts a over the leading batch axis
-    u32 ahead;           // as in PassParameters
+    u32 ahead;           // see PassParameters
     Tables tables;
 };
 template <class W, class S>
@@ -369,7 +371,7 @@ __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
     forward_rounds<W, Both, W::Bounds::CANONICAL>(word, both, shared, Place<Both>(), at.twiddles);
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k) values[k] = word.multiply(both[2 * k], both[2 * k + 1]);
-    __syncthreads();  // the inverse has another layout of shared memory: all must have read the old one
+    __syncthreads();  // the inverse lays out shared memory differently: all threads must have read the forward layout
     start_next(p.pass.starts_next);
     const char *const inverse = (const char *)at.twiddles + (p.inverse_offset - p.pass.offset);
     inverse_rounds<W, S, true, W::Bounds::PRODUCT>(word, values, shared, place, (const typename W::Twiddle *)inverse);

@@ -1,14 +1,15 @@
 // Transforms of listed rows (some limbs of some polynomials) in two passes. The first pass takes the stages of the
 // columns and leaves lazy values. The second pass takes the stages of the rows, and may add multiples of other rows.
-// Listed row r is row places[r] of each polynomial. tables: by listed row, the table of its prime (tables.cu). offset:
-// bytes before the twiddles of the pass in a table. dynamic shared memory: Shape::SHARED_VALUES values. block:
+// Listed row r is row places[r] of each polynomial. tables[r]: the table of the prime of listed row r (tables.cu).
+// offset: bytes in a table before the twiddles of the pass. dynamic shared memory: Shape::SHARED_VALUES values. block:
 // Shape::THREADS.
 #include "ntt_rows.cuh"
 
-// The first pass, in place on x (items, x_rows, n). grid: blocks of columns, by polynomial, in x; listed rows in y.
+// The first pass, in place on x (items, x_rows, n). grid: blocks of columns, by polynomial, in x; listed rows (entries
+// of `places`) in y.
 struct StartParameters {
     void *x;
-    const Modulus *moduli;  // by listed row, like `places` and `tables`
+    const Modulus *moduli;  // indexed by listed row, like `places` and `tables`
     const u64 *places;
     const char *const *tables;
     u64 offset, n;
@@ -48,12 +49,13 @@ __global__ void __launch_bounds__(C::THREADS, C::THREADS < 768 ? 768 / C::THREAD
     }
 }
 
-// The second pass, in place on x (items, x_rows, n). With OWN, own_factors[r] times row own_places[r] of own (items,
-// own_rows, n) is added to listed row r. grid: blocks of a row, by polynomial, in x; listed rows in y.
+// The second pass, in place on x (items, x_rows, n). With OWN, own_factors[r] times row own_places[r] of `own` (items,
+// own_rows, n) is added to row places[r] of x. grid: blocks of a row, by polynomial, in x; listed rows (entries of
+// `places`) in y.
 struct FinishParameters {
     const void *own;
     void *x;
-    const Modulus *moduli;  // by listed row, like all arrays below
+    const Modulus *moduli;  // indexed by listed row, like all arrays below
     const u64 *places, *own_places, *own_factors;
     const char *const *tables;
     u64 offset, n;

@@ -1,6 +1,6 @@
-// The second pass of transforms that have two passes. A block of threads transforms neighbouring values of a row. It
-// then holds the results in chunks, as they are moved to and from memory, so that the same kernel can work on them
-// further.
+// The second pass of transforms that have two passes. A block of threads transforms neighbouring values of a row. The
+// threads then hold the results in chunks of 16 bytes, in the layout of accesses to memory, so that the same kernel can
+// go on with the results.
 #pragma once
 #include "tile.cuh"
 
@@ -10,8 +10,8 @@ template <class W, class R> struct RowsTile {
     using T = typename W::Storage;
     using Side = Chunks<R, T>;
     using Chunk = typename Side::Chunk;
-    static constexpr int BOUND = forward_bound<typename W::Bounds>(W::Bounds::LIMIT, R::LOG_LENGTH);  // the bound of
-                                                                                                      // the results
+    // The bound of the results.
+    static constexpr int BOUND = forward_bound<typename W::Bounds>(W::Bounds::LIMIT, R::LOG_LENGTH);
     static_assert(R::COLUMNS == 1 && sizeof(typename W::Value) == sizeof(T), "neighbours, in the same memory");
     const Place<R> place;
     const Side side;
@@ -24,14 +24,14 @@ template <class W, class R> struct RowsTile {
           shared((typename W::Value *)memory),
           twiddles((const typename W::Twiddle *)table + ((u64)(part * R::ROWS + place.row) << R::LOG_LENGTH)) {}
 
-    // Places among the values of the block. chunk(k): of this thread's chunk k. value(k): of value k that it takes in
-    // its first round.
+    // Places among the values of the block. chunk(k): the place of this thread's chunk k. value(k): the place of value
+    // k that the thread takes in its first round.
     PG_DEVICE u32 chunk(int k) const { return side.first() + k * Side::STEP; }
     PG_DEVICE u32 value(int k) const {
         return place.row * R::LENGTH + place.template group_index<0>(k) + place.template offset<0>(k);
     }
-    // Transforms lazy values to lazy values. Before the call, the threads of a row must have ended all other use of
-    // this shared memory.
+    // Transforms lazy values to lazy values. At the call, no thread of the row may still use this shared memory for
+    // anything else.
     PG_DEVICE void transform(const W &word, const T *raw, Chunk *chunks) const {
         typename W::Value values[R::VALUES];
 #pragma unroll
@@ -43,7 +43,7 @@ template <class W, class R> struct RowsTile {
         side.spread(lazy, chunks);
     }
     // The first pass of the inverse transforms. It takes lazy values up to the bound FROM, in chunks, and returns lazy
-    // values in `raw`, whose places are value(k). inverse: the twiddles of this pass, in the form of `twiddles`.
+    // values in `raw`, whose places are value(k). inverse: this thread's twiddles of this pass.
     template <int FROM>
     PG_DEVICE void inverse(const W &word, const Chunk *chunks, T *raw, const typename W::Twiddle *inverse) const {
         synchronise<R::sharers(0)>();
@@ -56,5 +56,5 @@ template <class W, class R> struct RowsTile {
         for (int k = 0; k < R::VALUES; ++k) raw[k] = W::store_lazy(values[k]);
     }
 };
-// Blocks of threads that a multiprocessor should hold.
+// How many blocks of threads a multiprocessor should hold.
 template <class R> constexpr int ROWS_BLOCKS = R::THREADS < 512 ? 512 / R::THREADS : 1;

@@ -1,6 +1,6 @@
 // Operations on residues one by one: arithmetic, permutations, products modulo the leaves of an incomplete transform. A
 // thread computes one entry, or WIDTH neighbours of a row that it writes at once. Entry e of the result is entry e % n
-// of row e / n, modulo limb row % limbs. grid: entries / (256 WIDTH) in x. block: 256 threads.
+// of row e / n, modulo limb row % limbs. grid: entries / (256 * WIDTH) in x. block: 256 threads.
 #include "memory.cuh"
 #include "ptx.cuh"
 #include "quotient.cuh"
@@ -63,12 +63,12 @@ template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) poi
     write<DEFAULT>((Item *)(p.y + e), values);
 }
 
-// Computes `count` combinations: sums of multiples of the same operands, at most COMBINE_TERMS. A thread reads its
-// entries of each operand once, and writes its entries of each combination; combinations lie `entries` apart in the
-// result. Factor i of combination c for a limb is factors[(c * factors_each + i) * limbs + limb]. If has_constant,
-// `constant` has a number for each row, which is added to every step-th entry. adds: the result already holds a sum of
-// other operands, to which the new sum is added. A block of threads takes CHUNKS * 256 * WIDTH neighbours; if CHUNKS >
-// 1, they are of one row.
+// Computes `count` combinations, which are sums of multiples of the same operands. There are at most COMBINE_TERMS
+// operands. A thread reads its entries of each operand once, and writes its entries of each combination; combinations
+// lie `entries` apart in the result. Factor i of combination c for a limb is factors[(c * factors_each + i) * limbs +
+// limb]. If has_constant, `constant` has one residue for each row, which is added to the entries 0, step, 2 * step, ...
+// of the row. adds: the result already holds a sum of other operands, to which the new sum is added. A block of threads
+// takes CHUNKS * 256 * WIDTH neighbours; if CHUNKS > 1, they are of one row.
 constexpr int COMBINE_TERMS = 8;
 template <class T> struct CombineParameters {
     const T *x[COMBINE_TERMS];
@@ -144,7 +144,7 @@ template <class T> struct TensorParameters {
     const T *x, *y, *more;
     T *pair, *square;
     const Modulus *moduli;
-    u64 n, entries;  // entries: of `square`
+    u64 n, entries;  // entries: how many entries `square` has
     u64 component[3], pair_rows, square_rows;
     u32 limbs, adds, has_more;
     Layout layout;  // the layout of x, y and `more`, without the axis of components
@@ -187,13 +187,13 @@ __global__ void __launch_bounds__(256) tensor(const TensorParameters<T> p) {
 
 // scale_by_powers: y[j] = x[j] * first * step^j for each row. Row i takes entry i % rows of `first` and of `step`. Rows
 // of x and y begin at multiples of x_pitch and y_pitch. A row of y is cut into runs of 2^log_run entries, which lie
-// run_step apart. A factor is the product of two powers from a table that fill_powers makes. A row of the table holds
-// first * step^k for k < 2^log_near, then step^(2^log_near * k) for k = 0, 1, ...
+// run_step apart. A factor first * step^j is the product of two entries of a table that fill_powers makes. A row of the
+// table holds first * step^k for k < 2^log_near, then step^(2^log_near * k) for k = 0, 1, ...
 template <class T> struct FillPowersParameters {
     const T *first, *step;
     T *powers;
     const Modulus *moduli;
-    u64 entries, row;  // row: entries of a row of the table
+    u64 entries, row;  // row: number of entries in a row of the table
     u32 log_near, limbs;
 };
 template <class T> __global__ void __launch_bounds__(256) fill_powers(const FillPowersParameters<T> p) {
@@ -251,9 +251,9 @@ __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> 
     }
 }
 
-// Parameters of `permute` and `mul_monomial`, which reorder each row by a number: a multiplier or an exponent. The
-// `rows` rows of an item have the same number; item i takes number i % count, and numbers lie `step` apart. Row r is
-// modulo limb r % limbs.
+// Parameters of `permute` and `mul_monomial`, which reorder each row. `numbers` holds the multipliers of `permute`, or
+// the exponents of `mul_monomial`. The `rows` rows of an item have the same number; item i takes number i % count, and
+// numbers lie `step` apart. Row r is modulo limb r % limbs.
 template <class T> struct ReorderParameters {
     const T *x;
     const u64 *numbers;
@@ -269,7 +269,7 @@ template <class T> struct ReorderParameters {
 };
 // Automorphisms by multipliers (_core/plans/permutation.py): y[j] = x[k] for k = j * multiplier mod order, but -x[k -
 // n] if k >= n. EVALUATED: rows hold values at bit-reversed points, whose exponents are multiplied by the multiplier.
-// From one of a thread's WIDTH entries to the next, k grows by the multiplier.
+// From one of a thread's WIDTH neighbouring entries to the next, k grows by the multiplier.
 template <class T, bool EVALUATED, int WIDTH>
 __global__ void __launch_bounds__(256) permute(const ReorderParameters<T> p) {
     start_next(starts_early());

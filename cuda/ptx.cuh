@@ -62,7 +62,7 @@ PG_DEVICE void prefetch_l2(const void *p, u32 bytes) {
 #endif
 }
 
-// A barrier for some of the warps of a block, which have `threads` threads together. id: 1 to 15.
+// A barrier for some of the warps of a block; together they have `threads` threads. id: 1 to 15.
 PG_DEVICE void synchronise_named(u32 id, u32 threads) {
 #ifdef PG_SIMULATOR
     sim::sync_named(id, threads);
@@ -71,8 +71,8 @@ PG_DEVICE void synchronise_named(u32 id, u32 threads) {
 #endif
 }
 
-// Adds to a number in shared memory and returns the number before. A thread that sees the sum also sees what the other
-// threads of the block wrote before they added.
+// Adds to a number in shared memory and returns what the number was before. A thread that sees the sum also sees what
+// the other threads of the block wrote before they added.
 PG_DEVICE u32 add_in_block(u32 *p, u32 value) {
 #ifdef PG_SIMULATOR
     return sim::atomic_add_acq_rel(p, value);
@@ -155,9 +155,8 @@ PG_DEVICE void synchronise_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
-struct OtherBlock {                                       // another block of the cluster
-    u32 distance;                                         // from an address in this block's shared memory to the same
-                                                          // place in the other's
+struct OtherBlock {  // another block of the cluster
+    u32 distance;    // from an address in this block's shared memory to the corresponding address in the other block's
     PG_DEVICE OtherBlock(const void *shared, u32 rank) {  // shared: any address in this block's shared memory
 #ifdef PG_SIMULATOR
         distance = rank;
@@ -168,7 +167,7 @@ struct OtherBlock {                                       // another block of th
 #endif
     }
     // Stores 16 bytes at the place in the other block's shared memory that corresponds to p. The mbarrier of that block
-    // counts them.
+    // counts the bytes.
     template <class T> PG_DEVICE void store(T *p, const T &value, u64 *barrier) const {
         static_assert(sizeof(T) == 16, "one store");
 #ifdef PG_SIMULATOR
@@ -242,7 +241,7 @@ PG_DEVICE u64 high_product_or_less(u64 x, u64 y) {
 #endif
 }
 
-// sum += x * y. From the same in C++, compilers would also multiply the high halves of x and y, which are zero.
+// sum += x * y. Given this expression in C++, compilers would also multiply the high halves of x and y, which are zero.
 PG_DEVICE void add_product(u64 &sum, u32 x, u32 y) {
 #ifdef PG_SIMULATOR
     sum += (u64)x * y;

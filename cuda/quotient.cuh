@@ -7,8 +7,8 @@
 // X^n - 1, X^n + 1, X^n - X^(n/2) + 1. The values are those of Quotient.number in polygpu/_core/quotient.py.
 enum Quotient : u32 { CYCLIC, NEGACYCLIC, TRINOMIAL };
 
-// Coefficient j of a linear product reduced by the polynomial. coefficient(k) returns coefficient k of the linear
-// product.
+// Returns coefficient j of a linear product after its reduction by the polynomial. coefficient(k) returns coefficient k
+// of the linear product.
 template <class Index, class Coefficient>
 PG_DEVICE u64 folded(Quotient quotient, const Modulus &m, Index n, Index j, const Coefficient &coefficient) {
     const u64 value = coefficient(j);
@@ -24,7 +24,7 @@ PG_DEVICE u64 folded(Quotient quotient, const Modulus &m, Index n, Index j, cons
 }
 
 PG_DEVICE u64 reversed_bits(u64 x, u32 bits) { return bits ? __brevll(x) >> (64 - bits) : 0; }
-// Exponent number r modulo `order` of a trinomial: 1, -1, 7, 5, 13, 11, ... for r = 0, 1, 2, ...
+// Returns exponent number r of the points of a trinomial, modulo `order`: 1, -1, 7, 5, 13, 11, ... for r = 0, 1, ...
 PG_DEVICE u64 trinomial_exponent(u64 r, u64 order) { return r == 1 ? order - 1 : 3 * r + 1 - 5 * (r & 1); }
 // The twiddle of node i > 0 of the tree of factors with 2^bits leaves is a power of the root of unity. Returns its
 // exponent, which is below the order of that root (docs/math.md, "The tree of factors").
@@ -43,9 +43,10 @@ PG_DEVICE u64 product_modulo(u64 x, u64 y, u64 order) {
     return (x * (y >> 16) % order * 65536 + x * (y & 65535)) % order;
 }
 
-// The index of the point whose exponent is `multiplier` times that of point j, modulo `order`, the order of X. The n
-// points are in the order of the leaves. If X^n = 1, the order is n. If X^n = -1, it is 2n, and the exponents are odd.
-// Else it is 3n, and the exponents are 1, -1, 7, 5, 13, 11, ..., which are all that have no factor in common with 6.
+// Returns the index of the point whose exponent is `multiplier` times that of point j, modulo `order`, the order of X.
+// The n points are in the order of the leaves. If X^n = 1, the order is n. If X^n = -1, it is 2n, and the exponents are
+// odd. Else it is 3n, and the exponents are 1, -1, 7, 5, 13, 11, ..., which are all that have no factor in common with
+// 6.
 PG_DEVICE u64 permuted_point(u64 j, u64 n, u64 order, u64 multiplier) {
     const u32 bits = 63 - __clzll((i64)n);
     const u64 r = reversed_bits(j, bits);
@@ -61,13 +62,13 @@ PG_DEVICE u64 permuted_point(u64 j, u64 n, u64 order, u64 multiplier) {
 // Reduces an exponent of X modulo the order of X. If the order is not a power of two, e must be reduced already.
 PG_DEVICE u64 reduced_exponent(i64 e, u64 order) { return order & (order - 1) ? e : e & (order - 1); }
 
-// Coefficient j of X^e * x, for e below the order of X, which is n if X^n = 1, and 2n if X^n = -1.
+// Returns coefficient j of X^e * x, for e below the order of X, which is n if X^n = 1, and 2n if X^n = -1.
 template <class T> PG_DEVICE u64 mul_monomial_at(const Modulus &m, const T *x, u64 n, u64 order, u64 e, u64 j) {
     u64 k = j + order - e;  // below 2 * order
     if (k >= order) k -= order;
     return k < n ? x[k] : neg_mod(m, x[k - n]);
 }
-// The same if n is a power of two and q fits T. Here e may be any number.
+// Returns coefficient j of X^e * x if n is a power of two and q fits T; e may be any number.
 template <class T> PG_DEVICE T mul_monomial_at_pow2(T q, const T *x, u32 n, u32 order, u32 e, u32 j) {
     const u32 k = (j - e) & (order - 1);
     const T value = x[k & (n - 1)];

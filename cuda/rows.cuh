@@ -12,14 +12,14 @@ constexpr int MAX_AXES = 6;  // axes of a batch, at most; in arrays the innermos
 // How the operands' batch axes broadcast. Dense operands have the same rows as the result, and need no layout.
 template <int OPERANDS> struct LayoutOf {
     u64 shape[MAX_AXES];           // the shape of the batch
-    u64 step[OPERANDS][MAX_AXES];  // by operand and axis: rows from one index to the next, 0 if it broadcasts
+    u64 step[OPERANDS][MAX_AXES];  // by operand and axis: rows from one index to the next, 0 if the operand broadcasts
 
     PG_DEVICE u64 row(int operand, u64 row, u32 limbs) const {
         u64 at = rest(row, limbs);
         visit(quotient(row, limbs), [&](int axis, u64 i) { at += i * step[operand][axis]; });
         return at;
     }
-    // The same for the first COUNT operands. The batch index is divided once for all of them.
+    // Writes the rows of the first COUNT operands to `at`. The batch index is divided once for all operands.
     template <int COUNT> PG_DEVICE void rows(u64 row, u32 limbs, u64 (&at)[COUNT]) const {
 #pragma unroll
         for (int k = 0; k < COUNT; ++k) at[k] = rest(row, limbs);

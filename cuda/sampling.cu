@@ -1,6 +1,6 @@
 // Random residues from the bytes of ChaCha20 streams (docs/math.md, "Random elements", "Small random elements"). A
-// stream is cut into blocks of 64 bytes; a thread computes one. The first block begins with `skip` coefficients that
-// are not wanted. Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
+// stream is cut into blocks of 64 bytes; a thread computes one. The first `skip` coefficients of the first block are
+// not wanted. Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
 #include "memory.cuh"
 #include "rows.cuh"
 
@@ -16,7 +16,7 @@ PG_DEVICE void quarter_round(u32 &a, u32 &b, u32 &c, u32 &d) {
     a += b, d = rotated(d ^ a, 8);
     c += d, b = rotated(b ^ c, 7);
 }
-// Block stream.block + index of a limb's stream.
+// Computes block stream.block + index of a limb's stream: 16 words x.
 PG_DEVICE void chacha20(const Stream &stream, u32 limb, u64 index, u32 *x) {
     const u64 counter = stream.block + index;
     x[0] = 0x61707865u, x[1] = 0x3320646eu, x[2] = 0x79622d32u, x[3] = 0x6b206574u;
@@ -53,7 +53,7 @@ template <class T> struct UniformParameters {
     T *y;
     const Modulus *moduli;
     Stream stream;
-    u64 n, skip, entries, blocks;  // entries: coefficients of all polynomials
+    u64 n, skip, entries, blocks;  // entries: number of coefficients of all polynomials
     u32 limbs;
 };
 template <class T, bool WHOLE> __global__ void __launch_bounds__(256) uniform(const UniformParameters<T> p) {
@@ -75,7 +75,7 @@ template <class T, bool WHOLE> __global__ void __launch_bounds__(256) uniform(co
         } else {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const u64 e = 4 * block + i - p.skip;  // if it is skipped, e wraps far above all entries
+                const u64 e = 4 * block + i - p.skip;  // wraps to a large number if the coefficient is skipped
                 if (e >= p.entries) continue;
                 const u64 item = quotient(e, p.n);
                 p.y[(item * p.limbs + limb) * p.n + (e - item * p.n)] = values[i];
@@ -126,9 +126,9 @@ PG_DEVICE i64 small_integer(const unsigned char *x, const P &p, const u64 *thres
     }
 }
 
-// Small integers, the same for all limbs. A block of threads first computes its part of the stream. Then each thread in
-// turn takes the next coefficient, so that neighbouring threads write neighbouring coefficients. grid: blocks of stream
-// / 256 in x. block: 256 threads.
+// Small integers, the same for all limbs. A block of threads first computes its part of the stream. Then the threads
+// take turns: thread t takes coefficients t, t + 256, ... of this part, so that neighbouring threads write neighbouring
+// coefficients. grid: blocks of stream / 256 in x. block: 256 threads.
 template <class T> struct SmallParameters {
     T *y;
     const Modulus *moduli;
@@ -155,7 +155,7 @@ template <class T, int SHAPE, int BYTES> __global__ void __launch_bounds__(256, 
     __syncthreads();
     for (u32 i = threadIdx.x; i < 256 * PER_BLOCK; i += 256) {
         const u64 e = first * PER_BLOCK + i - p.skip;
-        if (e >= p.entries) continue;  // also if it is skipped, because e wraps
+        if (e >= p.entries) continue;  // skipped coefficients too, because for these e wraps to a large number
         const i64 v = small_integer<SHAPE, BYTES>((const unsigned char *)memory + i * BYTES, p, thresholds);
         const u64 item = quotient(e, p.n);
         T *const y = p.y + item * p.limbs * p.n + (e - item * p.n);
@@ -163,7 +163,7 @@ template <class T, int SHAPE, int BYTES> __global__ void __launch_bounds__(256, 
     }
 }
 
-// Writes the stream itself. grid: blocks of stream / 256 in x. block: 256 threads.
+// Writes the words of the stream itself. grid: blocks of stream / 256 in x. block: 256 threads.
 struct KeysParameters {
     u64 *y;
     Stream stream;
@@ -210,8 +210,8 @@ template <class T> __global__ void __launch_bounds__(1024, 1) sparse(const Spars
         }
         __syncthreads();
     }
-    // Whether all coefficients with the greatest chosen key are chosen. If not, those with lower indices are chosen
-    // first; the probability of this is at most n 2^-63.
+    // Whether all coefficients with the greatest chosen key are chosen. If not, those with lower indices are chosen.
+    // This case has a probability of at most n * 2^-63.
     const bool all = wanted == equal;
     for (u64 j = threadIdx.x; j < p.n; j += 1024) {
         const u64 w = x[j], key = w >> 1;

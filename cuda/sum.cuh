@@ -13,9 +13,9 @@
 #pragma once
 #include "word.cuh"
 
-// The residue of any word x. The estimated quotient is exact or 1 too small.
+// Returns the residue of any word x. The estimated quotient is exact or 1 too small.
 template <class T> PG_DEVICE T residue(const Modulus &m, T x) {
-    const T q = (T)m.q, inverse = (T)(m.inverse64 >> (64 - 8 * sizeof(T)));  // floor(2^bits / q)
+    const T q = (T)m.q, inverse = (T)(m.inverse64 >> (64 - 8 * sizeof(T)));  // inverse: floor(2^(bits of T) / q)
     return reduce_once(x - high_product(x, inverse) * q, q);
 }
 
@@ -42,7 +42,8 @@ struct Sum31 : SumOfIntegers<u32> {
         return reduce_once_by(r, m.minus_q32);
     }
     PG_DEVICE void add(u32 x, u32 y) { sum += (u64)x * y; }
-    // A high word below q stays as it is, because subtracting q would wrap to 2^32 - q or more.
+    // Subtracts q from the high word unless the high word is below q: then the difference would wrap to 2^32 - q or
+    // more, and the minimum is the high word itself.
     PG_DEVICE void settle(const Modulus &m) {
         const u32 high = (u32)(sum >> 32);
         sum = (u64)reduce_once_by(high, m.minus_q32) << 32 | (u32)sum;
@@ -54,7 +55,7 @@ struct Sum31 : SumOfIntegers<u32> {
     }
 };
 
-// q < 2^30: 64 bits have room for a residue and 15 products.
+// Sum31 for q < 2^30: 64 bits have room for a residue and 15 products.
 struct Sum30 : Sum31 {
     static constexpr int STEPS = 15;
     PG_DEVICE void add(u32 x, u32 y) { add_product(sum, x, y); }
@@ -98,7 +99,7 @@ struct Sum64 : SumOfIntegers<u64> {
         u64 low, middle;
         u32 high;
     };
-    // The whole sum: the two sums, added up with their weights.
+    // Returns the whole sum: the two sums, each times its weight.
     PG_DEVICE Words words() const {
         const u64 l = low + (mixed << 32), partial = middle + ((u64)mixed_high << 32 | mixed >> 32);
         const u64 w = partial + (l < low);
@@ -106,7 +107,7 @@ struct Sum64 : SumOfIntegers<u64> {
     }
 };
 
-// q <= 2^62.
+// Sum64 for q <= 2^62, with a cheaper reduction.
 struct Sum62 : Sum64 {
     PG_DEVICE u64 value(const Modulus &m) const {
         const Words s = words();
@@ -114,8 +115,8 @@ struct Sum62 : Sum64 {
     }
 
   protected:
-    // A word congruent to x * 2^64 + y. The reduced product x * 2^64 is below 3q. If the sum with y wraps, what is left
-    // is below 3q too, so adding 2^64 mod q does not wrap again.
+    // Returns a word congruent to x * 2^64 + y. The reduced product x * 2^64 is below 3q. If the sum with y wraps, what
+    // is left is below 3q too, so adding 2^64 mod q does not wrap again.
     static PG_DEVICE u64 fold(const Modulus &m, u64 x, u64 y) {
         const u64 quotient = high_product_or_less(x, m.power64_quotient);
         const u64 sum = y + sum_of_products(x, m.power64, quotient, m.minus_q);
@@ -124,15 +125,15 @@ struct Sum62 : Sum64 {
 };
 
 // Both factors are below 2^(2 * BITS) and split into halves of BITS bits; moduli are at most 2^(2 * BITS). Products of
-// halves are summed by weight, without carries: those of weight 2^(BITS * i) in parts[i]. Before the sum is settled
-// there is room for 2^13 products with halves of 25 bits, or for 7 with halves of 30 bits.
+// halves are summed by weight, without carries: those of weight 2^(BITS * i) in parts[i]. With halves of 25 bits the
+// parts have room for 2^13 products; with halves of 30 bits, for 7 products between two calls of settle().
 template <int BITS> struct SumHalves : Sum62 {
     static_assert(BITS == 25 || BITS == 30);
     static constexpr int STEPS = BITS == 25 ? 1 << 13 : 7;
     static constexpr u64 MASK = (1ull << BITS) - 1;
     u64 parts[4] = {};
 
-    // Both halves in one word. Factors of tables are in this form already.
+    // Returns both halves of x in one word. Factors from tables are in this form already.
     static PG_DEVICE u64 pack(u64 x) { return x >> BITS << 32 | (x & MASK); }
     PG_DEVICE void add(u64 x, u64 y) {
         const u32 x0 = (u32)x, x1 = (u32)(x >> 32), y0 = (u32)y, y1 = (u32)(y >> 32);
@@ -157,10 +158,10 @@ template <int BITS> struct SumHalves : Sum62 {
     }
 };
 
-// Words below 2^50 times residues modulo q, 16 <= q < 2^50, in doubles, for cards where doubles are fast. The residues
-// come from a table and are centred. `pack` subtracts 2^49 from the words, so that products are at most 2^98 in size.
-// To make up for this, the sum starts from 2^49 times the sum of the residues, modulo q (docs/math.md, "Sums of
-// products on the GPU").
+// Sums of products in doubles, for cards where doubles are fast: words below 2^50 times residues modulo q, 16 <= q <
+// 2^50. The residues come from a table and are centred. `pack` subtracts 2^49 from the words, so that products are at
+// most 2^98 in size. To make up for this, the sum starts from 2^49 times the sum of the residues, modulo q
+// (docs/math.md, "Sums of products on the GPU").
 struct SumFloat64 {
     using Storage = u64;
     static constexpr int STEPS = 7;
@@ -210,7 +211,7 @@ template <class W> struct KeySum {
     PG_DEVICE typename W::Value value(const W &, const Modulus &) const { return sum; }
 };
 // A residue in [0, q) is not centred, so it may be twice as large as a twiddle. Its product with a relaxed value has
-// the bound of a twiddle times a value twice as large.
+// the same bound as the product of a twiddle and twice that value.
 template <> struct KeySum<Float64> {
     using Bounds = Float64::Bounds;
     static constexpr int BOUND = Bounds::PRODUCT, STEPS = 5;
@@ -232,6 +233,6 @@ template <class W, class SUM> struct KeySum32 {
 template <> struct KeySum<Lazy32> : KeySum32<Lazy32, Sum30> {};
 template <> struct KeySum<Tight32> : KeySum32<Tight32, Sum31> {};
 template <> struct KeySum<Strict32> : KeySum32<Strict32, Sum32> {};
-// Grouped changes only the rows, and Trinomial only the tree, so their sums are those of W.
+// The words Grouped<W> and Trinomial<W> sum like W: Grouped changes only the rows, and Trinomial only the tree.
 template <class W, class T> struct KeySum<Grouped<W, T>> : KeySum<W> {};
 template <class W> struct KeySum<Trinomial<W>> : KeySum<W> {};

@@ -15,14 +15,14 @@ struct PassTable {
     u32 log_blocks, log_length, log_values, log_unit;  // log_unit: log2 of the entries of the largest units
 
     PG_DEVICE u32 first_radix() const { return (log_length - 1) % log_values + 1; }
-    // start(stage): the stage at which the round starts that contains `stage`; both are counted within the pass.
-    // radix(start): how many stages the round has that starts at `start`.
+    // start(stage): the stage at which the round that contains `stage` starts; both are counted within the pass.
+    // radix(start): the number of stages of the round that starts at `start`.
     PG_DEVICE u32 start(u32 stage) const {
         return stage < first_radix() ? 0 : stage - (stage - first_radix()) % log_values;
     }
     PG_DEVICE u32 radix(u32 start) const { return start == 0 ? first_radix() : log_values; }
-    // The node to which an entry belongs: node i of stage `first` + k, below node b of stage `first`, where its round
-    // starts. Entry 0 of a block belongs to no such node.
+    // An entry belongs to node i of stage `first` + k, counted below node b of stage `first`, at which the round of
+    // that stage starts. Entry 0 of a block belongs to no such node.
     struct Entry {
         u64 block, b, i;
         u32 first, k;
@@ -35,7 +35,8 @@ struct PassTable {
         return {block, b, i, first, k};
     }
     PG_DEVICE bool is_first(u64 entry) const { return (entry & ((1ull << log_length) - 1)) == 0; }
-    // The index in the tree of node i of stage e.first + k, below the node at which the round of e starts.
+    // Returns the index in the tree of this node: node i of stage e.first + k, below the node at which the round of e
+    // starts.
     PG_DEVICE u64 node(const Entry &e, u32 k, u64 i) const {
         const u32 stage = e.first + k;
         return (1ull << (log_blocks + stage)) + (e.block << stage) + (e.b << k) + i;
@@ -49,8 +50,8 @@ struct PassTable {
 template <class W> constexpr u32 LOG_UNIT = sizeof(typename W::Twiddle) == 8;
 // For words with POWERS, the tables have rho^E, 0 < E < 2^radix, instead of twiddle E below a node at which a round
 // starts (goldilocks.cuh). rho is the twiddle of the node's first descendant in the round's last stage. In the pass
-// that starts at node 1, entry 0 is entry 0 of first[prime], and the powers of the second round are multiplied by it.
-// Inverse rounds that start at a stage START > 0 have their powers in another order: rho^j of node b is entry
+// that starts at node 1, entry 0 is entry 0 of first[prime], and the powers of the second round contain entry 0 as a
+// factor. Inverse rounds that start at a stage START > 0 have their powers in another order: rho^j of node b is entry
 //     2^START + 2 * ((b >> 1) * (2^radix - 1) + j - 1) + (b & 1).
 // A thread reads rho^j of the nodes b and b + 1, b even, at once; the next thread reads the same j or the next one.
 template <class W> constexpr bool POWERS = false;
@@ -65,8 +66,8 @@ struct FillParameters {
     char *const *tables;  // the table of each prime
     const Modulus *moduli;
     const u64 *factors, *first;
-    u64 offset;  // where the pass begins in a table, in bytes
-    u64 root;    // 1: the whole tree
+    u64 offset;  // bytes before the pass in a table
+    u64 root;    // the node below which the tables lie; 1: the whole tree
     u32 log_blocks, log_length, log_values;
     u32 bits, inverse;
     Quotient quotient;
@@ -91,7 +92,7 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
     if constexpr (POWERS<W>) {
         const bool is_first = pass.is_first(entry);
         PassTable::Entry e = is_first ? PassTable::Entry() : pass.entry_at(entry);
-        u64 power = (1ull << e.k) + e.i;  // e.k and e.i are not read again
+        u64 power = (1ull << e.k) + e.i;  // the entry stands for this power of rho, not for node i of a stage
         if (p.inverse && e.first > 0) {
             const u64 local = entry & ((1ull << p.log_length) - 1), rest = local - (1ull << e.first);
             const u64 powers = (1ull << pass.radix(e.first)) - 1, pair = rest / 2;
@@ -114,7 +115,7 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
 struct ArrangeParameters {
     char *table;
     const void *nodes;
-    u64 offset;  // where the pass begins in the table, in bytes
+    u64 offset;  // bytes before the pass in the table
     u32 log_blocks, log_length, log_values;
 };
 template <class W> __global__ void __launch_bounds__(256) arrange_twiddles(const ArrangeParameters p) {

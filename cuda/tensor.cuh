@@ -3,7 +3,7 @@
 #pragma once
 #include "modulus.cuh"
 
-// ---- from global to shared memory while the thread goes on ----
+// ---- copies from global to shared memory while the thread goes on ----
 
 PG_DEVICE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 
@@ -97,8 +97,8 @@ struct Tf32 {  // a float of which only 10 bits of the mantissa are used; needs 
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                       \
         : "r"(a[2 * J]), "r"(a[2 * J + 1]), "r"(b[J]))
 
-// A warp adds the product a * b to c. a has 16 rows and b has 8 columns, of 32 bytes each; c has 16 rows of 8 sums.
-// Lane 4 * g + t holds
+// A warp adds the product a * b to c. a has 16 rows of 32 bytes, b has 8 columns of 32 bytes, and c has 16 rows of 8
+// sums. Lane 4 * g + t holds
 //   a[0], a[1]         bytes 4 * t to 4 * t + 3 of rows g and g + 8
 //   b[0]               bytes 4 * t to 4 * t + 3 of column g
 //   a[2], a[3], b[1]   the same, 16 bytes further on

@@ -35,17 +35,17 @@ template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int
     // log_stride + LOG_COLUMNS; in the round before, they lie 2^(run + LOG_VALUES) words apart. Neighbouring threads
     // take 2^run neighbouring words, then go on in the next block of 2^(run + LOG_VALUES) words. A gap of 2^run words
     // after every block keeps the threads of a warp in different banks, in both rounds. Round ROUNDS stands for the
-    // exchange of Chunks, which has another layout; its result is -1. No exchange precedes round 0, which has the gap
-    // of round 1.
+    // exchange of Chunks, which has another layout; its result is -1. No exchange precedes round 0; for it the result
+    // is that of round 1.
     static constexpr __device__ int log_gap(int round) {
         const int run = round == ROUNDS ? -1 : log_stride(round == 0 && ROUNDS > 1 ? 1 : round) + LOG_COLUMNS;
         return run < LOG_VALUES ? run : LOG_VALUES;
     }
 };
 
-template <class S> struct Place {  // where the first of a thread's WIDTH transforms lies inside the tile
+template <class S> struct Place {  // where the first of a thread's WIDTH transforms lies in the tile
     u32 lane, column, row;
-    PG_DEVICE Place() {  // with ROWS = 1 all threads belong to one row: no remainder is needed
+    PG_DEVICE Place() {  // if ROWS = 1, all threads belong to one row, and no remainder is needed
         const u32 t = threadIdx.x;
         constexpr u32 ACROSS = S::COLUMNS / S::WIDTH;
         column = t % ACROSS * S::WIDTH;
@@ -111,7 +111,7 @@ template <class Bounds> constexpr __device__ int inverse_bound(int bound, int st
     }
     return bound;
 }
-// Which sums the next stage relaxes: bit k of the mask stands for value k.
+// Returns which sums the next stage relaxes, as a mask: bit k stands for value k.
 template <class Bounds> constexpr __device__ u32 relaxed_sums(int bound, int stages) {
     u32 mask = 0;
     for (int value = 0; value < 1 << stages; ++value)
@@ -150,7 +150,7 @@ PG_DEVICE void forward_stages(const W &word, typename W::Value *values, const Ro
     if constexpr (STAGE + 1 < RADIX)
         forward_stages<W, RADIX, WIDTH, forward_bound<typename W::Bounds>(BOUND, 1), STAGE + 1>(word, values, twiddles);
 }
-// The same stages backwards. ROOT: stage 0 is the root of the whole tree; scale: entry 0 of its table.
+// The inverse of forward_stages. ROOT: stage 0 is the root of the whole tree. scale: entry 0 of the root's table.
 template <class W, int RADIX, int WIDTH, bool ROOT, int BOUND, int STAGE = RADIX - 1, class Round>
 PG_DEVICE void inverse_stages(const W &word, typename W::Value *values, const Round &twiddles,
                               const typename W::Twiddle &scale) {
@@ -254,8 +254,8 @@ template <class S, class T> struct Chunks {
     static constexpr int WARP = 32, STEP = WARP * SIZE;  // STEP: values from one chunk of a thread to its next
     static_assert(S::THREADS % WARP == 0, "warps exchange chunks");
     using Chunk = Neighbours<T, SIZE>;
-    Chunk *const shared;  // the warp's part
-    const u32 thread;     // index in the warp
+    Chunk *const shared;  // the warp's part of shared memory
+    const u32 thread;     // index of the thread in its warp
     PG_DEVICE explicit Chunks(void *memory)
         : shared((Chunk *)((T *)memory + threadIdx.x / WARP * (WARP * (S::VALUES + 1)))), thread(threadIdx.x % WARP) {}
 
@@ -266,7 +266,7 @@ template <class S, class T> struct Chunks {
     static constexpr int ROW = COUNT > 8 ? COUNT : 8, MASK = (COUNT > 8 ? 8 : COUNT) - 1;
     PG_DEVICE u32 own(int k) const { return thread * COUNT + (k ^ (thread * COUNT / ROW & MASK)); }
     PG_DEVICE u32 moved(int k) const { return k * WARP + (thread ^ ((thread / ROW ^ k * (WARP / ROW)) & MASK)); }
-    // From this thread's own values to the chunks that it moves to memory, and back.
+    // spread turns this thread's values into the chunks that it moves to memory; gather does the opposite.
     PG_DEVICE void spread(const T *values, Chunk *chunks) const {
         __syncwarp();
 #pragma unroll

@@ -3,15 +3,15 @@
 // A ciphertext stays in shared memory as words of 32 bits, or in registers if each ciphertext has its own key. One
 // block of threads holds ITEMS ciphertexts of K components, S::LANES threads for each component. A transform takes the
 // n coefficients of a row as n/2 complex numbers (fft_product.cu). The inverse transform takes the rounds backwards,
-// but multiplies before it adds (x + w * y and x - w * y), so that both directions have six FMAs a butterfly. Such
-// butterflies leave out one factor for each coefficient, the twist. So the results are multiplied by the twist.
-// cpu/fft_torus.hpp does the same operations in the same order.
+// but multiplies before it adds (x + w * y and x - w * y), so that a butterfly has six FMAs in both directions. Inverse
+// butterflies of this form leave out one factor for each coefficient, the twist, by which the results are then
+// multiplied. cpu/fft_torus.hpp does the same operations in the same order.
 #include "complex.cuh"
 #include "ptx.cuh"
 #include "tile.cuh"
 
-constexpr int KEY_ROWS = 8;   // rows of a spectrum: leaf i is in row i % KEY_ROWS
-constexpr int KEY_PARTS = 2;  // parts of a step's matrices, fetched one by one, with KEY_ROWS / KEY_PARTS rows each
+constexpr int KEY_ROWS = 8;   // rows of a spectrum of the key: leaf i (entry i of the spectrum) is in row i % KEY_ROWS
+constexpr int KEY_PARTS = 2;  // a step's matrix is fetched in this many parts, with KEY_ROWS / KEY_PARTS rows each
 
 // Where leaf KEY_ROWS * i + v lies in row v. Threads use different banks, whether each has 8, 16 or 32 neighbouring
 // leaves.
@@ -27,20 +27,22 @@ template <class Even> struct TreeTwiddles {
     }
 };
 
-// From x and y to x + w * y and x - w * y. finish_butterfly is given s = x + w * y.
+// A butterfly replaces x and y by x + w * y and x - w * y. finish_butterfly takes s = x + w * y.
 PG_DEVICE void finish_butterfly(Complex<double> &x, Complex<double> &y, Complex<double> s) {
     y = {fma(2., x.re, -s.re), fma(2., x.im, -s.im)}, x = s;
 }
 PG_DEVICE void inverse_butterfly(Complex<double> &x, Complex<double> &y, Complex<double> w) {
     finish_butterfly(x, y, multiply_add(y, w, x));
 }
-PG_DEVICE void turned_butterfly(Complex<double> &x, Complex<double> &y, Complex<double> w) {  // with -i * w for w
+// A butterfly with the twiddle -i * w.
+PG_DEVICE void turned_butterfly(Complex<double> &x, Complex<double> &y, Complex<double> w) {
     finish_butterfly(x, y, {fma(y.im, w.re, fma(y.re, w.im, x.re)), fma(y.im, w.im, fma(-y.re, w.re, x.im))});
 }
 
 // Computes the stages of an inverse round on 2^RADIX values, beginning with the one that joins neighbours in `values`.
 // twiddle(0) is the twiddle of stage 0. twiddle(2^(STAGE - 1) + k) gives the first half of the twiddles of a later
-// stage; the others are -i times these. LAST: this is round LAST, in which the first twiddle of every stage is 1.
+// stage; the others are -i times these. LAST: this is the first inverse round, in which the first twiddle of every
+// stage is 1.
 template <int RADIX, bool LAST, int STAGE = 0, class Twiddle>
 PG_DEVICE void inverse_torus_stages(Complex<double> *values, const Twiddle &twiddle) {
     constexpr int HALF = 1 << STAGE, COUNT = STAGE ? HALF / 2 : 1;
@@ -63,13 +65,13 @@ PG_DEVICE void inverse_torus_stages(Complex<double> *values, const Twiddle &twid
     if constexpr (STAGE + 1 < RADIX) inverse_torus_stages<RADIX, LAST, STAGE + 1>(values, twiddle);
 }
 
-// Transforms of ROWS rows by a block, S::LANES threads for each. INVERSE: there are tables of the inverse, too. PAIRED:
-// a warp has half of the lanes of each of two rows, and a transform of two rounds moves a quarter of its values at a
-// time, in place.
+// A block transforms ROWS rows, with S::LANES threads for each row. INVERSE: there are tables for the inverse, too.
+// PAIRED: a warp has half of the lanes of each of two rows, and a transform of two rounds moves a quarter of its values
+// at a time, in place.
 template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
     using Value = Complex<double>;
     static constexpr int V = S::VALUES, LANES = S::LANES, M = S::LENGTH, LAST = S::ROUNDS - 1;
-    // Few threads have few twiddles each, which stay in registers.
+    // If a thread has 8 values, it needs so few twiddles that they stay in registers.
     static constexpr bool KEEPS = V == 8;
     static constexpr int ROUNDS = (1 + INVERSE) * LAST, TWIST = INVERSE ? M / 2 + 1 : 0,
                          TABLES = ROUNDS * (M / 2) + TWIST, KEPT = KEEPS ? ROUNDS * V / 2 + (INVERSE ? V : 0) : 1;
@@ -77,11 +79,11 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
     static constexpr int IN_SHARED = KEEPS ? 0 : TABLES;           // complex numbers in shared memory for tables
     static_assert(LANES >= 32, "a row has whole warps");
 
-    Value *const tables, *const rooms;       // in shared memory: IN_SHARED numbers, ROWS * ROOM numbers
+    Value *const tables, *const rooms;       // in shared memory: `tables` has IN_SHARED numbers, `rooms` ROWS * ROOM
     const double *const first, *const last;  // constant twiddles: of forward round 0, and of the first inverse round
     Place<S> place;
-    Value kept[KEPT];  // twiddles, then the twist
-    // from: twiddles of rounds in the order of twiddle(), then entries 0 ... M / 2 of the twist.
+    Value kept[KEPT];  // twiddles of all rounds, then the twist
+    // from: the twiddles of all rounds, in the order of twiddle(), then entries 0 ... M / 2 of the twist.
     PG_DEVICE TorusTransform(const Value *from, Value *t, Value *r, const double *f, const double *l, u32 row, u32 lane)
         : tables(t), rooms(r), first(f), last(l) {
         place.row = row, place.lane = lane;
@@ -102,7 +104,7 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
         else if constexpr (LANES == 32) __syncwarp();
         else synchronise_named(1 + place.row, LANES);
     }
-    // A barrier for SHARERS threads of a row with consecutive indices.
+    // A barrier for at least SHARERS threads of a row, which have consecutive indices.
     template <int SHARERS> PG_DEVICE void synchronise_some() const {
         if constexpr (SHARERS <= 32) __syncwarp();
         else synchronise_row();
@@ -148,13 +150,13 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
             for (int k = 0; k < V; ++k) values[k] = rooms[place.template shared<TO, LOG_GAP>(k)];
         }
     }
-    // Twiddle i of the V / 2 that this thread needs in a round. `round` = 0 ... LAST - 1 stands for forward rounds 1
-    // ... LAST; then come inverse rounds LAST - 1 ... 0.
+    // Returns twiddle i of the V / 2 twiddles that this thread needs in a round. `round` = 0 ... LAST - 1 stands for
+    // forward rounds 1 ... LAST; then come inverse rounds LAST - 1 ... 0.
     PG_DEVICE Value twiddle(int round, int i) const {
         const int at = round * (V / 2) + i;
         return KEEPS ? kept[at] : tables[at * LANES + place.lane];
     }
-    // Entry j of the twist is exp(-i pi j / (2 M)) times a scale. The table has only the first half: in the second
+    // Entry j of the twist is exp(-i pi j / (2 * M)) times a scale. The table has only the first half: in the second
     // half, entry j is entry M - j with its parts exchanged and negated.
     PG_DEVICE Value twist_of(const Value *half, int k) const {
         const u32 j = index(k);
@@ -194,8 +196,8 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
     }
 };
 
-// The place in a matrix (KEY_PARTS, columns, KEY_ROWS / KEY_PARTS, levels, k, n / 2 / KEY_ROWS) of a leaf: value v of a
-// lane, in the polynomial of row (component `from`, level) and the given column.
+// Returns the place of one leaf in a matrix (KEY_PARTS, columns, KEY_ROWS / KEY_PARTS, levels, k, n / 2 / KEY_ROWS).
+// The leaf is value v of a lane, in the polynomial that has the given column and the row (component `from`, level).
 template <class S>
 PG_DEVICE u32 matrix_place(u32 lane, int v, u32 levels, u32 k, u32 columns, u32 level, u32 from, u32 column) {
     constexpr u32 OF_PART = KEY_ROWS / KEY_PARTS;
@@ -204,16 +206,16 @@ PG_DEVICE u32 matrix_place(u32 lane, int v, u32 levels, u32 k, u32 columns, u32 
     return at * (S::LENGTH / KEY_ROWS) + key_place(lane * (S::VALUES / KEY_ROWS) + v / KEY_ROWS);
 }
 
-// X^e times a polynomial of N words. Argument j stands for coefficient lane + j, which is read at from + j. From j =
-// wrap on, the index has wrapped round, and the sign is the opposite.
+// X^e times a polynomial of N words. Argument j stands for coefficient lane + j, which is read at from + j. For j >=
+// wrap the index has wrapped round: N is subtracted from it, and the sign is reversed.
 template <class T, u32 N> struct Turned {
     const T *from;
-    u32 wrap, sign;  // sign: 1 or -1, before it wraps
+    u32 wrap, sign;  // sign: 1 or -1, the sign for j < wrap
     PG_DEVICE Turned(const T *own, u32 e, u32 lane) {
         const u32 k = lane - e;
         from = own + (k & (N - 1)), wrap = N - (k & (N - 1)), sign = k & N ? ~0u : 1;
     }
-    PG_DEVICE T value(u32 j) const { return (j >= wrap ? from - N : from)[j]; }  // without its sign
+    PG_DEVICE T value(u32 j) const { return (j >= wrap ? from - N : from)[j]; }  // the coefficient without its sign
     PG_DEVICE bool is_negative(u32 j) const { return (j >= wrap) != (sign != 1); }
     PG_DEVICE T plus(u32 j, T z) const { return value(j) * (j >= wrap ? 0 - sign : sign) + z; }
 };
@@ -226,33 +228,35 @@ template <class T> struct TorusParameters {
     const Complex<double> *tables;  // see TorusTransform
     double first[32], last[32];     // constant twiddles: see TorusTransform
     u32 items, count, width, bits, offset;
-    u32 begins;  // 0: e_0 counts as 0
+    u32 begins;  // whether the kernel multiplies by X^e_0; if not, it takes 0 for the exponent e_0
 };
-// OWN: each ciphertext has its own matrices, and a step multiplies the ciphertext by one. Else a step multiplies it by
-// X^e - 1 and by a matrix that all ciphertexts share, and adds the product to the ciphertext. SPLIT: the components of
-// a ciphertext are in the K blocks of a cluster.
+// OWN: each ciphertext has its own matrices, and a step multiplies the ciphertext by one of them. Else a step
+// multiplies the ciphertext by X^e - 1 and by a matrix that all ciphertexts share, and adds the product to the
+// ciphertext. SPLIT: the components of a ciphertext are in the K blocks of a cluster.
 template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN, bool SPLIT> struct Torus {
     using Value = Complex<double>;
     static constexpr int V = S::VALUES, LANES = S::LANES, M = S::LENGTH, N = 2 * M;
     static constexpr int HERE = SPLIT ? 1 : K;  // components of a ciphertext in a block
     static constexpr int OF_ITEM = LANES * HERE, THREADS = OF_ITEM * ITEMS;
-    // Components of a warp exchange digits by shuffles.
+    // PAIRED: a warp has half of the lanes of each of two components, which exchange digits by shuffles.
     static constexpr bool PAIRED = K == 2 && LANES == 32 && V == 32 && LEVELS == 1 && !SPLIT;
     using Transform = TorusTransform<S, HERE * ITEMS, true, PAIRED>;
     // Words in shared memory for a component. If PAIRED, the two components of a warp begin in different banks.
     static constexpr int HELD = OWN ? 0 : PAIRED ? N + 16 : N;
-    static constexpr int STEP = LEVELS * K * K * M;  // numbers of a step's matrix
+    static constexpr int STEP = LEVELS * K * K * M;  // complex numbers of a step's matrix
     static constexpr int PART = LEVELS * K * HERE * M / KEY_PARTS;
-    static constexpr int INBOX = SPLIT ? (K - 1) * M : 0;  // numbers of the other components
+    static constexpr int INBOX = SPLIT ? (K - 1) * M : 0;  // complex numbers that arrive from the other components
     static_assert(V >= KEY_ROWS && OF_ITEM % 32 == 0, "whole rows of a key, and whole warps");
-    // Named barriers: those of components come first, then those of ciphertexts. A component of one warp needs none.
+    // Named barriers: those of components come first, then those of ciphertexts. A component that has one warp needs no
+    // named barrier.
     static constexpr int FIRST_OF_ITEMS = LANES == 32 ? 1 : 1 + HERE * ITEMS;
     static_assert(FIRST_OF_ITEMS + ITEMS <= 16, "barriers have numbers from 1 to 15");
     static_assert(!(OWN && STAGED) || ITEMS == 1, "a block stages one matrix");
     static_assert(!SPLIT || (STAGED && ITEMS == 1), "a cluster has one ciphertext, and stages the key");
 
-    // Dynamic shared memory: a step of the key if STAGED, two inboxes if SPLIT, tables, rooms, ciphertexts, an mbarrier
-    // and a counter for each part of a step, an mbarrier for each inbox.
+    // Dynamic shared memory, in this order: if STAGED, a step's matrix; if SPLIT, two inboxes for digits from other
+    // blocks; tables; rooms, through which transforms exchange values; ciphertexts; an mbarrier and a counter for each
+    // part of a step; an mbarrier for each inbox.
     unsigned char *const memory;
     const TorusParameters<T> &p;
     u32 item, component;
@@ -317,8 +321,8 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
 #pragma unroll
             for (int part = 0; part < KEY_PARTS; ++part) fetch(step + 1, part);
     }
-    // Adds to `sums` the products of all components' digits of a level with the key's entries for this component; its
-    // own digits come first. If there is only one level, `sums` and `digits` are the same array.
+    // Adds to `sums` the products of all components' digits of a level with the key's entries for this component. The
+    // digits of this component come first. If there is only one level, `sums` and `digits` are the same array.
     PG_DEVICE void multiply(const Value *key, Value *digits, Value *sums, int level, u32 step) const {
         const u32 lane = transform.place.lane, exchange = step * LEVELS + level;
         const auto factor = [&](u32 from, int v) {
@@ -326,7 +330,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
         };
         if constexpr (SPLIT) {
 #pragma unroll
-            for (int i = 1; i < K; ++i) {  // to the component that takes this one as its i-th other
+            for (int i = 1; i < K; ++i) {  // sends to the block for which this component is number i of the others
                 const OtherBlock other(memory, component >= i ? component - i : component + K - i);
                 Value *const there = inbox(exchange) + (i - 1) * M + lane;
 #pragma unroll
@@ -369,8 +373,8 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
 
     // ---- rotation ----
 
-    // Rounds values times the twist to integers. If OWN, `current` becomes these integers; else they are added to
-    // `own`, and `current` is the sum.
+    // Multiplies values by the twist and rounds the products to integers. If OWN, `current` becomes these integers;
+    // else they are added to `own`, and `current` becomes the sum.
     PG_DEVICE void add(Value *values, u32 *own, u32 *current) const {
         u32 largest = 0;
 #pragma unroll
@@ -432,7 +436,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
             current[k] = from & N ? 0 - word : word;
             if constexpr (!OWN) own[j] = current[k];
         }
-        __syncthreads();  // mbarriers and tables are written
+        __syncthreads();  // until mbarriers and tables are written
         u32 next = !OWN && p.count ? (u32)exponents[1] : 0;
         for (u32 step = 0; step < p.count; ++step) {
             const u32 e = next;
@@ -454,7 +458,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
                     digits[k] = {digit(turned.plus(d, p.offset - low), level),
                                  digit(turned.plus(d + M, p.offset - high), level)};
                 }
-                // The first part of the key is awaited already here, so that it has arrived when the products begin.
+                // Waits here for the first part of the key, so that the part has arrived when the products begin.
                 transform.forward(digits, [&] {
                     if (STAGED) await_bulk(barriers(), step & 1);
                 });
@@ -470,14 +474,14 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
         for (int k = 0; k < 2 * V; ++k) y[transform.index(k % V) + k / V * M] = (T)current[k] << 8 * (sizeof(T) - 4);
     }
 };
-// grid: items / ITEMS in x. block: Torus::THREADS.
+// Computes the whole blind rotation of `items` ciphertexts. grid: items / ITEMS in x. block: Torus::THREADS.
 template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN>
 __global__ void __launch_bounds__((Torus<T, S, K, LEVELS, ITEMS, STAGED, OWN, false>::THREADS))
     torus_rotation(const __grid_constant__ TorusParameters<T> p) {
     extern __shared__ __align__(16) unsigned char memory[];
     Torus<T, S, K, LEVELS, ITEMS, STAGED, OWN, false>(memory, p).run();
 }
-// The same with a cluster of K blocks for each ciphertext. grid: K items in x.
+// torus_rotation with a cluster of K blocks for each ciphertext. grid: K * items in x.
 #if defined(PG_SIMULATOR) || __CUDA_ARCH__ >= 900
 template <class T, class S, int K, int LEVELS, bool OWN>
 __global__ void __cluster_dims__(K) __launch_bounds__((Torus<T, S, K, LEVELS, 1, true, OWN, true>::THREADS))
@@ -489,7 +493,7 @@ __global__ void __cluster_dims__(K) __launch_bounds__((Torus<T, S, K, LEVELS, 1,
 
 // ---- keys of groups of bits ----
 
-constexpr int COMBINED_STAGES = 4;  // polynomials of a key in shared memory
+constexpr int COMBINED_STAGES = 4;  // polynomials of a key that are in shared memory at a time
 constexpr int MOST_GROUP = 8;       // bits of a group, at most
 
 template <class T> struct CombineParameters {
@@ -501,9 +505,9 @@ template <class T> struct CombineParameters {
     u32 items, count, width, k, levels, group;
     u32 bits;  // bits of all steps together; the last group may be shorter
 };
-// For each step, the sum of X^(sum of e_i, i in S) * (the matrix of S), over all subsets S of the step's bits. The sum
-// is computed exactly modulo 2^w and then transformed. A block computes one polynomial of a step for ITEMS ciphertexts,
-// which share what it reads of the key.
+// Computes, for each step, the sum of X^(sum of e_i, i in S) * (the matrix of S) over all subsets S of the step's bits.
+// The sum is exact modulo 2^w (w: bits of T), and is then transformed. A block computes one polynomial of a step for
+// ITEMS ciphertexts, which share what it reads of the key.
 template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
     using Value = Complex<double>;
     using Transform = TorusTransform<S, ITEMS, false, false>;
@@ -511,8 +515,8 @@ template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
     static constexpr int ROOMS = ITEMS * Transform::ROOM * (int)sizeof(Value),
                          STAGES = STAGED ? COMBINED_STAGES * N * (int)sizeof(T) : 0;
 
-    // Dynamic shared memory: polynomials of the key, and later the rooms of transforms in their place; tables; an
-    // mbarrier for each polynomial.
+    // Dynamic shared memory, in this order: polynomials of the key, whose memory transforms use later to exchange
+    // values; tables; an mbarrier for each polynomial of the key.
     unsigned char *const memory;
     const CombineParameters<T> &p;
     Transform transform;
@@ -528,7 +532,7 @@ template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
         const u32 sets = (p.items + ITEMS - 1) / ITEMS, polynomials = p.k * p.levels * p.k;
         const u32 polynomial = blockIdx.x / sets % polynomials, step = blockIdx.x / sets / polynomials;
         const u32 size = min(p.group, p.bits - step * p.group),
-                  count = 1u << size;  // size: bits of this group; count: its matrices
+                  count = 1u << size;  // size: bits of this group; count: matrices of this group
         const u64 wanted = (u64)(blockIdx.x % sets) * ITEMS + transform.place.row;
         const u64 at = wanted < p.items ? wanted : p.items - 1;
         const i64 *const exponents = p.exponents + at * p.width + step * p.group;
@@ -548,7 +552,7 @@ template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
             end_barrier_starts();
             for (u32 set = 0; set < COMBINED_STAGES; ++set) fetch(set);
         }
-        __syncthreads();  // mbarriers and tables are written
+        __syncthreads();  // until mbarriers and tables are written
         T sums[2 * V] = {};
         for (u32 set = 0; set < count; ++set) {
             u32 e = 0;

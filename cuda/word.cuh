@@ -26,7 +26,7 @@
 #include "ptx.cuh"
 
 template <class T> PG_DEVICE T reduce_once(T x, T bound) { return min(x, x - bound); }
-// The same, but takes -bound. It is one instruction if the compute capability is at least 9.0.
+// reduce_once(x, bound), given -bound. It is one instruction if the compute capability is at least 9.0.
 PG_DEVICE u32 reduce_once_by(u32 x, u32 minus_bound) { return __viaddmin_u32(x, minus_bound, x); }
 
 // Bounds of words whose values are always canonical.
@@ -57,7 +57,7 @@ struct Lazy32 {
     };
     u32 q, minus_q, q2, minus_q2;
     u64 inverse64;      // floor(2^64 / q)
-    u32 bits, barrett;  // floor(2^(bits + 31) / q)
+    u32 bits, barrett;  // barrett: floor(2^(bits + 31) / q)
     PG_DEVICE explicit Lazy32(const Modulus &m)
         : q(m.q32),
           minus_q(m.minus_q32),
@@ -125,7 +125,7 @@ struct Tight32 : Lazy32 {
     }
 };
 
-// q < 2^62, with the ranges of Lazy32.
+// q < 2^62: forward values in [0, 4q), inverse values in [0, 2q), as in Lazy32.
 struct Lazy64 {
     using Storage = u64;
     using Value = u64;
@@ -161,12 +161,12 @@ struct Lazy64 {
     }
     PG_DEVICE Storage finish(Value x) const { return x; }
     PG_DEVICE Value multiply(Value x, Value y) const { return barrett_product(m, canonical(x), canonical(y)); }
-    PG_DEVICE Value add_products(Value x, Value y) const { return reduce_once(x + y, q); }  // both are canonical
+    PG_DEVICE Value add_products(Value x, Value y) const { return reduce_once(x + y, q); }  // x and y are canonical
 };
 
 // 2^40 <= q < 2^60. Values below 16q fit 64 bits, so that reductions are deferred over several stages. Products are in
-// [0, 3q): their quotient is the high half of x times shoup, but without the carry from the product of the low words,
-// so that it may be 1 too small. The unit of the bounds is q.
+// [0, 3q): the quotient is the high half of x * shoup, computed without the carry from the product of the low words, so
+// that it may be 1 too small. The unit of the bounds is q.
 struct Lazy60 : Lazy64 {
     struct Bounds {
         static constexpr int CANONICAL = 1, PRODUCT = 1, RELAXED = 2, LIMIT = 15, LAZY_INVERSE = 6;
@@ -190,7 +190,7 @@ struct Lazy60 : Lazy64 {
     }
     PG_DEVICE Storage canonical(Value x) const { return reduce_once(relax(x), q); }
     PG_DEVICE void inverse(Value &x, Value &y, Twiddle t, bool reduce) const {
-        u64 s = x + y, d = x - y + q6;  // y < 6q
+        u64 s = x + y, d = x - y + q6;  // y < 6q, so that d is not negative
         x = reduce ? relax(s) : s, y = mul(d, t);
     }
     PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
@@ -200,8 +200,8 @@ struct Lazy60 : Lazy64 {
     PG_DEVICE Value multiply(Value x, Value y) const { return barrett_product(m, canonical(x), canonical(y)); }
 };
 
-// q < 2^50: centred integers in doubles, for cards whose FP64 runs at half the rate of FP32. By FMA a product x * w is
-// exactly h + l, the sum of two doubles. The result is h + l - b * q for an integer b near h / q. The unit of the
+// q < 2^50: centred integers in doubles, for cards whose FP64 runs at half the rate of FP32. An FMA splits a product x
+// * w exactly into a sum h + l of two doubles. The result is h + l - b * q for an integer b near h / q. The unit of the
 // bounds is 2^44; RELAXED values are at most 2^49 in size. A product needs |x| <= 2^52 and |w| < q/2, so that |x * w /
 // q| < 2^51 - 1 and adding ROUND leaves an integer.
 struct Float64 {
@@ -214,7 +214,7 @@ struct Float64 {
         // The result has at most the size of q/2, which is 32 units, plus `part` since 1 / q is rounded, plus |l|. |l|
         // is at most `part`, and at most 2^47, which is 8 units.
         static constexpr __device__ int multiplied(int bound) {
-            const int part = (bound + 15) / 16;  // |x * w| / 2^53
+            const int part = (bound + 15) / 16;  // a bound of |x * w| / 2^53
             return 32 + part + (part < 8 ? part : 8);
         }
     };
@@ -281,7 +281,7 @@ template <class T> struct Strict {
     PG_DEVICE explicit Strict(const Modulus &modulus) : q((T)modulus.q), m(modulus) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) {
-        const T quotient = 0 - (T)(shoup_quotient(m, w) >> (64 - 8 * sizeof(T)));  // floor(w * B / q)
+        const T quotient = 0 - (T)(shoup_quotient(m, w) >> (64 - 8 * sizeof(T)));  // minus floor(w * B / q), modulo B
         return {quotient * (T)m.q, quotient};
     }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
@@ -290,7 +290,7 @@ template <class T> struct Strict {
         return sub(high_product(x, t.v), high_product((T)(x * t.quotient), q));
     }
     PG_DEVICE Value sub(Value x, Value y) const { return x < y ? x - y + q : x - y; }
-    PG_DEVICE Value add(Value x, Value y) const { return sub(x, q - y); }  // right for y = 0 too: x - q + q
+    PG_DEVICE Value add(Value x, Value y) const { return sub(x, q - y); }  // if y = 0, sub returns x - q + q
     PG_DEVICE void forward(Value &x, Value &y, Twiddle t, bool /*reduce*/) const {
         T u = x, p = mul(y, t);
         x = add(u, p), y = sub(u, p);
@@ -333,7 +333,7 @@ template <class W> struct Trinomial : W {
     using W::W;
     using Base = typename W::Bounds;
     static constexpr bool INTEGERS = (Value)1 / 2 == 0;
-    static constexpr bool STRICT = Base::LIMIT == Base::CANONICAL;  // values are always canonical
+    static constexpr bool STRICT = Base::LIMIT == Base::CANONICAL;  // whether values are always canonical
     static constexpr bool FITS = 2 * Base::CANONICAL + Base::multiplied(Base::CANONICAL) <= Base::LIMIT;
     // Only a forward round at the root starts with the bound CANONICAL, so the bound tells a round that it is at the
     // root. In Float64 some sums of the inverse have this bound too; they are relaxed a stage earlier than needed.

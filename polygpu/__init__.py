@@ -1,8 +1,8 @@
-"""Arithmetic in polynomial rings Z_Q[X]/(X^N ± 1) with NTTs: exact for every modulus, batched, in RNS."""
+"""Exact arithmetic in polynomial rings Z_Q[X]/(X^N ± 1) by NTTs: for every modulus, batched, and in RNS."""
 
 import importlib as _importlib
 
-import numpy as _numpy  # before the core: an import of NumPy by the core would hide a Ctrl-C
+import numpy as _numpy  # must precede the compiled core: if that imports NumPy, a Ctrl-C is lost
 
 if int(_numpy.__version__.partition(".")[0]) < 2:  # the core would fail to load, and not say why
     raise ImportError(
@@ -15,7 +15,8 @@ __version__ = "0.2.0"
 try:
     _importlib.import_module("polygpu._cpu")
 except ImportError as error:
-    # A folder of sources has no compiled core, so use the core of an installed package of this version.
+    # This is a folder of sources, which has no compiled core. Use the core of an installed polygpu of the
+    # same version.
     from importlib.metadata import distributions as _distributions
 
     _installed = (d for d in _distributions(name="polygpu") if d.version == __version__)
@@ -55,7 +56,7 @@ from .ring import Ring
 
 
 def __getattr__(name: str) -> object:
-    """Import polygpu.interop at its first use: few programs need it, and the import takes 8 ms."""
+    """Import polygpu.interop when it is first used, since few programs need it and the import takes 8 ms."""
     if name == "interop":
         return _importlib.import_module("polygpu.interop")
     moved = f". It is polygpu.errors.{name} since 0.2." if name in vars(errors) else ""
@@ -63,7 +64,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return all names, including those that are imported at their first use."""
+    """Return all names of the module, including `interop`, which is imported when it is first used."""
     return [*globals(), "interop"]
 
 

@@ -283,7 +283,7 @@ def _selftest(options: argparse.Namespace) -> int:
 
 
 def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield (name, check) for every word size, code path and kind. small: use sizes that suit "reference"."""
+    """Yield (name, check) for every word size, code path and kind. small: True on the slow "reference"."""
     degrees = (1, 8, 64) if small else (1, 8, 64, 512, 1 << 14)
     for bits in (29, 30, 31, 32, 46, 50, 51, 60, 62, 63, 64):
         for kind in KINDS:
@@ -318,7 +318,7 @@ def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def _check_rings(rings: list[Ring]) -> None:
-    """Check rings with random operands and with the largest ones.
+    """Check products and transforms in rings, with random operands and with the largest operands.
 
     Products are compared with Python ints up to degree 4096, and complete transforms at one point.
     """

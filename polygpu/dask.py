@@ -93,7 +93,7 @@ from .ring import Ring
 __all__ = ["BlockedPoly", "einsum", "equal", "from_array", "from_poly", "load", "matmul", "random"]
 
 _FORMAT = 1  # version of a .zarr's attributes: the entries for a ring (files.py), "domain" and "format"
-_WINDOW = 1 << 25  # bytes of a file that a worker maps at a time
+_WINDOW = 1 << 25  # bytes of a file that a worker maps into memory at a time
 _LOOK = 5.0  # seconds between two checks of the workers' state
 _PATIENCE = 30.0  # seconds after which an error is raised if all workers have stopped
 
@@ -117,10 +117,10 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     ring: Ring
     domain: Domain
 
-    # If each block holds whole polynomials, the residues have the shape (*batch, rows, n). If polynomials are
-    # divided, the shape is (*batch, rows, height, width): the n entries of a limb as a matrix, row by row, so
-    # that matrix entry (c, j) is entry c * width + j of the limb. A block of evaluated values then holds some
-    # rows of this matrix; a block of coefficients holds some of its columns or some of its rows.
+    # If each block holds whole polynomials, the shape of _array is (*batch, ring.rows, n). If polynomials are
+    # divided, it is (*batch, ring.rows, height, width): the n entries of each limb are a matrix of height x
+    # width, whose entry (c, j) is entry c * width + j of the limb. A block of evaluated values then holds
+    # some rows of this matrix. A block of coefficients holds some of its columns or some of its rows.
     _array: Any
     _divided: bool
 
@@ -132,7 +132,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         self.ring, self.domain = ring, domain
         self._array, self._divided = array, divided
 
-    # ---- what it is ----
+    # ---- shape and residues ----
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -157,7 +157,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
 
     @property
     def _tail(self) -> int:
-        """Number of axes of `_array` after the batch axes."""
+        """Number of axes that `_array` has after the batch axes."""
         return 3 if self._divided else 2
 
     @property
@@ -167,7 +167,11 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
 
     @property
     def data(self) -> Any:
-        """Residues (*batch, rows, n), a dask.array. Coefficients in blocks of columns need an exchange first.
+        """The residues as a dask.array of shape (*batch, rows, n).
+
+        If polynomials are divided, each block of the array holds neighbouring entries of a polynomial. If the
+        blocks of this value hold columns instead (see ntt), every block sends a piece to every other block
+        when the array is computed.
 
         >>> from polygpu import Ring
         >>> from_poly(Ring(4, 17)([1, -1])).data.compute().tolist()
@@ -223,10 +227,10 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
 
         Args:
             key: ints, slices, None, Ellipsis, or arrays of ints or bools. One dask.array with one axis, such
-                as the result of `equal`, may be combined with slices. If it is a mask of bools, the length of
-                its axis is unknown until the value is computed. Such a value can be summed, transformed,
-                multiplied by ints and by single polynomials, and combined with values that the same mask has
-                chosen. All other operations raise ParameterError.
+                as the result of `equal`, may be combined with slices. If this dask.array is a mask of bools,
+                the length of the indexed axis is unknown until the result is computed. The result can then
+                be summed, transformed, multiplied by ints and by single polynomials, and used in operators
+                with values that were indexed by the same mask. All other operations raise ParameterError.
 
         Raises:
             IndexError: an index is outside its axis.
@@ -247,7 +251,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         batch = self._lengths("an index")
         keys = key if isinstance(key, tuple) else (key,)
         places = tuple(_standing_for(k) for k in keys)
-        shape = index(np.empty((*batch, 1, 0), np.bool_), places).shape[:-2]  # raises Poly's errors
+        shape = index(np.empty((*batch, 1, 0), np.bool_), places).shape[:-2]  # raises the errors of Poly[key]
         if any(isinstance(k, da.Array) for k in keys):
             _check_lazy(keys)
         elif not _is_plain(keys):
@@ -267,7 +271,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return self._with(chosen.reshape(*shape, *tail))
 
     def _lengths(self, what: str) -> tuple[int, ...]:
-        """Return the batch shape; raise ParameterError, which names `what`, if a length is unknown."""
+        """Return the batch shape. If a length is unknown, raise a ParameterError that names `what`."""
         if any(math.isnan(size) for size in self.shape):
             raise ParameterError(
                 f"The batch shape {self.shape} has lengths that are unknown until a mask is computed, and "
@@ -285,8 +289,8 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
             ParameterError: `chunks` does not follow the rules of from_array, or a batch axis has an unknown
                 length.
 
-        Cost: blocks are cut and joined when the value is computed. Coefficients in blocks of columns need an
-        exchange.
+        Cost: blocks are cut and joined when the value is computed. If the blocks hold columns of divided
+        coefficients (see ntt), every block sends a piece to every other block.
 
         >>> from polygpu import Ring
         >>> random(Ring(16, 97), 6, seed=1).rechunk((3, -1, 4))
@@ -344,10 +348,10 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return finish(blocks, *args)  # type: ignore[no-any-return]
 
     def persist(self, **kwargs: Any) -> BlockedPoly:
-        """Compute the blocks now and return the same value, which keeps them in memory.
+        """Compute the blocks now, and return the same value with its blocks in memory.
 
-        The blocks stay in this process or on Dask's workers. With Dask's distributed client the call returns
-        at once, while the workers still compute.
+        The blocks stay in the memory of this process or of Dask's workers. With Dask's distributed client the
+        call returns at once, while the workers still compute.
 
         Args:
             **kwargs: keyword arguments of dask.persist.
@@ -373,10 +377,12 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         Raises:
             NotNTTFriendly: the ring has no evaluation domain.
 
-        Cost: a transform of each block. For divided coefficients there is also one exchange if the blocks
-        hold columns, or two exchanges if they hold rows. The blocks hold columns if the value is a product,
-        was drawn by random, or was read from an array in memory or a .npy file. They hold rows if the value
-        was made from a dask.array or a .zarr folder.
+        Cost: a transform of each block. Divided coefficients also need exchanges, in which every block sends
+        a piece to every other block. The coefficients of a polynomial form a matrix, row by row. One exchange
+        is needed if the blocks hold columns of this matrix, and two if they hold rows. The blocks hold
+        columns if the value is a product or a result of intt, was drawn by random, or was made from an array
+        in memory or a .npy file. They hold rows if it was made from a dask.array, from a .zarr folder or by
+        rechunk.
 
         >>> from polygpu import Ring
         >>> R = Ring(16, 97)
@@ -394,7 +400,8 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     def intt(self) -> BlockedPoly:
         """Transform back to coefficients, the inverse of ntt(); return the value itself if already there.
 
-        Cost: a transform of each block, and one exchange if the polynomials are divided.
+        Cost: a transform of each block. If the polynomials are divided, there is also one exchange, in which
+        every block sends a piece to every other block.
 
         >>> from polygpu import Ring
         >>> x = random(Ring(16, 97), seed=1, chunks=(-1, 4))
@@ -408,12 +415,12 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return self._second_half(_of_blocks(partial(_inverse_rows, _with_roots(self.ring)), self._array))
 
     def _first_half(self) -> Any:
-        """Transform divided coefficients along the columns, the first half of ntt()."""
+        """Transform the columns of the matrix of coefficients, which is the first half of ntt()."""
         x, call = _in_columns(self._array), partial(_forward_columns, _with_roots(self.ring))
         return da.map_blocks(call, x, dtype=x.dtype, meta=x._meta)
 
     def _second_half(self, rows: Any) -> BlockedPoly:
-        """Finish intt() from rows that are already transformed: exchange, then transform the columns."""
+        """Finish intt() after the rows are transformed: make blocks of columns, and transform the columns."""
         return self._with(_exchange(partial(_inverse_columns, _with_roots(self.ring)), -1, rows), "coef")
 
     # ---- arithmetic ----
@@ -456,7 +463,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         )
 
     def __ne__(self, other: object) -> NoReturn:
-        self == other  # noqa: B015  (which raises)
+        self == other  # noqa: B015  (__eq__ raises TypeError)
         raise AssertionError
 
     def __bool__(self) -> NoReturn:
@@ -468,7 +475,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     def scale_by(self, ints: Any = None, *, limbs: Sequence[int] | None = None) -> BlockedPoly:
         """Multiply by one integer for each polynomial of the batch, or by one integer for each limb.
 
-        The domain of the result is the same as that of this value.
+        The result has the same domain as this value.
 
         Args:
             ints: an int, or integers of any size in an array or nested list that broadcasts to the batch
@@ -493,7 +500,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
                 "integer for each modulus."
             )
         if limbs is not None:
-            factors_of_limbs(self.ring._plan.basis, limbs, host())  # raises Poly's errors
+            factors_of_limbs(self.ring._plan.basis, limbs, host())  # raises the errors of Poly.scale_by
             numbers = tuple(_Number(integer(x, "limbs")) for x in sequence(limbs))
             return self._mapped(partial(_scaled_limbs, numbers))
         factors = as_integers(ints, "ints")
@@ -521,7 +528,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         Raises:
             ParameterError: `axis` is not the index of a batch axis.
 
-        Cost: one pass over each block; then the sums of the blocks are added in a tree.
+        Cost: one pass over each block. Then the sums of the blocks are added in a tree.
 
         >>> from polygpu import Ring
         >>> x = from_poly(Ring(2, 17)([[1, 2], [3, 4], [5, 6]]), chunks=(2, -1, -1))
@@ -549,8 +556,8 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
 
         Args:
             path: a name that ends in .zarr or .npy. A .zarr is a folder, which also stores the parameters of
-                the ring. A .npy file holds only the array (*batch, rows, n). Every worker must be able to
-                write at this path.
+                the ring. A .npy file holds only the residues, an array of shape (*batch, rows, n). Every
+                worker must be able to write at this path.
 
         Raises:
             OutputError: `path` exists already.
@@ -558,8 +565,9 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
                 refuse the ring.
             OutOfHostMemory: see compute.
 
-        Cost: the work of all tasks, and each block is written once. Divided coefficients in blocks of columns
-        need an exchange for a .zarr, but not for a .npy file.
+        Cost: the work of all tasks, and each block is written once. If the blocks hold columns of divided
+        coefficients (see ntt), then for a .zarr every block first sends a piece to every other block. A .npy
+        file does not need this.
 
         >>> import tempfile
         >>> from polygpu import Ring
@@ -588,7 +596,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     # ---- blocks ----
 
     def _operand(self, other: object) -> BlockedPoly:
-        """Return the other operand in blocks; raise RingMismatch if its ring is not this ring."""
+        """Return `other` as a BlockedPoly. Raise RingMismatch if it is not a value of this ring."""
         if isinstance(other, Poly):
             other = from_poly(other) if not self._divided else _divided_poly(other, self._parts)
         if not isinstance(other, BlockedPoly):
@@ -604,7 +612,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return other
 
     def _aligned(self, other: BlockedPoly) -> tuple[BlockedPoly, BlockedPoly]:
-        """Return both values in one domain, with polynomials divided into equally many parts."""
+        """Return both values in one domain, with their polynomials divided into the same number of parts."""
         a, b = self, other
         parts = max(a._parts, b._parts)
         a, b = a._in_parts(parts), b._in_parts(parts)
@@ -625,7 +633,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     def _mapped(
         self, f: Callable[..., Poly], *others: BlockedPoly, domain: Domain | None = None
     ) -> BlockedPoly:
-        """Apply f block by block to this value and `others`, whose polynomials have equally many parts."""
+        """Apply f block by block to this value and `others`, which have the same number of parts."""
         values = [self, *others]
         if self._divided and len({_divided_axis(x._array) for x in values}) > 1:
             values = [x._with(_in_columns(x._array)) for x in values]
@@ -652,14 +660,14 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
             return a._mapped(operator.mul, b)
         if a.domain == "eval":
             return a._mapped(_multiply_points, b)
-        # One task for all steps between the two exchanges holds two blocks; a task for each step would hold
-        # four.
+        # One task, _product_rows, does all steps between the two exchanges and holds two blocks. One task for
+        # each step would hold four.
         rows = partial(_product_rows, _with_roots(self.ring), _axes_alike([a, b]))
         return a._second_half(_exchange(rows, -2, a._first_half(), b._first_half()))
 
 
 def _operator(method: Callable[[Any], BlockedPoly], other: object) -> BlockedPoly:
-    """Return method(other) if `other` is a value or an int; else raise or return as Poly's operators do."""
+    """Return method(other) if `other` is a BlockedPoly, Poly or int; else do what Poly's operators do."""
     if isinstance(other, BlockedPoly):
         return method(other)
     if isinstance(other, da.Array):
@@ -670,38 +678,40 @@ def _operator(method: Callable[[Any], BlockedPoly], other: object) -> BlockedPol
     return operator_of_poly(method, other)  # type: ignore[arg-type, return-value]
 
 
-# ---- keys of the batch axes ----
+# ---- indices of the batch axes ----
 
 
 def _standing_for(key: Any) -> Any:
-    """Return the key, or zeros of the same shape and dtype if it is a dask.array, whose entries are unknown.
+    """Return the key, or zeros of the same shape and dtype if the key is a dask.array.
 
-    NumPy can then check the whole key and tell the shape of the result.
+    The entries of a dask.array are not known yet. With the zeros in its place, NumPy can check the index and
+    compute the shape of the result.
     """
     if not isinstance(key, da.Array):
         return key
     if key.ndim != 1 or math.isnan(key.shape[0]) or key.dtype.kind not in "biu":
         raise ParameterError(
-            f"The key is an array of Dask of {key.dtype} and shape {key.shape}. Only bools or ints along one "
-            "axis of known length are possible. Use x[key.compute()]."
+            f"The key in x[key] is a Dask array of {key.dtype} and shape {key.shape}. Such a key must hold "
+            "bools or ints along one axis of known length. Use x[key.compute()]."
         )
     return np.zeros(key.shape, key.dtype)
 
 
 def _check_lazy(keys: tuple[Any, ...]) -> None:
-    """Raise ParameterError if the keys have a dask.array and another key that is not a slice or Ellipsis."""
+    """Raise ParameterError if one of the keys besides the dask.array is not a slice or Ellipsis."""
     if sum(k is not Ellipsis and not isinstance(k, slice) for k in keys) > 1:
         raise ParameterError(
-            "An array of Dask is in a key with other arrays, ints or None. Use x[key.compute()], or take two "
-            "steps."
+            "The key in x[key] combines a Dask array with other arrays, ints or None. Use "
+            "x[key.compute()], or index in two steps."
         )
 
 
 def _is_plain(keys: tuple[Any, ...]) -> bool:
-    """Return whether Dask reads the keys as NumPy does.
+    """Return whether the keys are of kinds that Dask reads as NumPy does.
 
-    That is so for slices and ints, and for slices and one array with one axis. In contrast, Dask gives the
-    axes of x[0, :, [1, 2]] another order than NumPy, and reads True and 1.5 as 1.
+    Besides slices, None and Ellipsis, these are any number of ints, or one array or list with one axis. An
+    example of a difference: the axes of x[0, :, [1, 2]] have another order in Dask than in NumPy. Dask also
+    reads True and 1.5 as 1.
     """
     others = [k for k in keys if not (k is None or k is Ellipsis or isinstance(k, slice))]
     if all(isinstance(k, (int, np.integer)) and not isinstance(k, bool) for k in others):
@@ -709,11 +719,11 @@ def _is_plain(keys: tuple[Any, ...]) -> bool:
     return len(others) == 1 and isinstance(others[0], (list, np.ndarray)) and np.ndim(others[0]) == 1
 
 
-# ---- makers ----
+# ---- functions that make values ----
 
 
 def from_array(x: Any, ring: Ring, *, domain: Domain = "coef", chunks: Chunks = "auto") -> BlockedPoly:
-    """Return the elements with these residues, in blocks that are cut from the array when they are needed.
+    """Return the ring elements whose residues are x, in blocks that are cut from x when they are computed.
 
     Args:
         x: canonical residues (*batch, rows, n): a dask.array, nested lists, or anything that da.from_array
@@ -724,12 +734,12 @@ def from_array(x: Any, ring: Ring, *, domain: Domain = "coef", chunks: Chunks = 
         chunks: sizes of the blocks, in any form that Dask accepts. The axis of rows must be one chunk. The
             axis of coefficients must be one chunk, or k equal chunks if the ring has a complete transform,
             k is a power of two and k^2 <= n. A size in bytes, such as "64MiB", divides a polynomial only if
-            the polynomial is larger than this size. "auto" means the size array.chunk-size in Dask's
-            configuration.
+            the polynomial is larger than this size. "auto" means the size that Dask's configuration has
+            under array.chunk-size.
 
     Raises:
         ParameterError: the shape of x does not end in (rows, n), an axis of x has an unknown length, or
-            `chunks` breaks a rule above.
+            `chunks` does not follow the rules above.
         CoefficientError: x does not hold integers, or x is a masked array. Masked blocks of a dask.array are
             found when they are computed.
         NotCanonical: a residue is outside [0, q). If the dtype of x is not ring.dtype, this is checked when
@@ -738,8 +748,8 @@ def from_array(x: Any, ring: Ring, *, domain: Domain = "coef", chunks: Chunks = 
         NotNTTFriendly: `domain` is "eval" and the ring has no transform.
 
     Cost: none before the value is computed. An array in memory becomes part of the task graph, which passes
-    through the scheduler. If the array is larger than a few hundred MiB, it is better to write it by
-    numpy.save, and to read it by load() on the workers.
+    through the scheduler. If the array is larger than a few hundred MiB, it is better to write it to a file
+    with numpy.save, and to use load(), by which the workers read the file.
 
     >>> import numpy as np
     >>> from polygpu import Ring
@@ -767,7 +777,7 @@ def from_array(x: Any, ring: Ring, *, domain: Domain = "coef", chunks: Chunks = 
             f"The shape of x is {shape}, which has unknown lengths. Call x.compute_chunk_sizes() first to "
             "compute them."
         )
-    if isinstance(x, da.Array):  # its meta does not always tell what its blocks are
+    if isinstance(x, da.Array):  # its blocks may be masked arrays although x._meta is not
         x = da.map_blocks(_unmasked, x, dtype=x.dtype, meta=x._meta)
     return _in_blocks(x, ring, domain, _checked_chunks(ring, shape[:-2], chunks))
 
@@ -779,10 +789,10 @@ def _checked_ring(ring: object) -> Ring:
 
 
 def _in_blocks(x: Any, ring: Ring, domain: Domain, sizes: tuple[tuple[int, ...], ...]) -> BlockedPoly:
-    """Return the elements with the residues of an array, cut into blocks of these sizes."""
+    """Return the ring elements whose residues are x, cut into blocks of these sizes."""
     parts = len(sizes[-1])
     height, width = _sides(ring.n)
-    # name=False: otherwise Dask hashes the contents to make a name, which takes as long as a transform.
+    # Without name=False, Dask would hash the contents to make a name, which takes as long as a transform.
     if parts == 1:
         array = x.rechunk(sizes) if isinstance(x, da.Array) else da.from_array(x, sizes, name=False)
     elif domain == "coef" and isinstance(x, (np.ndarray, _NpyFile)):  # columns are cut out directly
@@ -805,7 +815,7 @@ def _in_blocks(x: Any, ring: Ring, domain: Domain, sizes: tuple[tuple[int, ...],
 
 
 def from_poly(a: Poly, *, chunks: Chunks = "auto") -> BlockedPoly:
-    """Return the value of a Poly, cut into blocks.
+    """Return a BlockedPoly with the value of a Poly.
 
     Args:
         a: the Poly. If it is on a GPU, it is copied to the host.
@@ -830,7 +840,7 @@ def from_poly(a: Poly, *, chunks: Chunks = "auto") -> BlockedPoly:
 def random(
     ring: Ring, batch: Batch = (), *, seed: Seed = None, chunks: Chunks = "auto", start: int = 0
 ) -> BlockedPoly:
-    """Return the uniform elements ring.random(batch, seed=seed, start=start), drawn where they are needed.
+    """Return the elements of ring.random(batch, seed=seed, start=start) in blocks, drawn by the workers.
 
     Args:
         ring: the ring.
@@ -841,7 +851,8 @@ def random(
         start: index of the first polynomial in the stream of `seed`.
 
     Raises:
-        ParameterError: see Ring.random; also if `chunks` does not follow the rules of from_array.
+        ParameterError: an argument breaks a rule of Ring.random, or `chunks` does not follow the rules of
+            from_array.
         NotAnInteger: see Ring.random.
 
     Cost: none before the value is computed; then the same as for Ring.random, on the workers.
@@ -854,7 +865,7 @@ def random(
     shape = checked_batch(batch)
     _checked_ring(ring)
     check_stream(ring.n, 8 * (ring._plan.basis.words + 1), start, math.prod(shape))
-    key_of(seed)  # checks it
+    key_of(seed)  # checks the seed
     seed = secrets.token_bytes(32) if seed is None else seed
     named = seed if isinstance(seed, (bytes, str)) else _Number(integer(seed, "seed"))
     sizes = _checked_chunks(ring, shape, chunks)
@@ -873,19 +884,20 @@ def random(
 
 
 def einsum(subscripts: str, *operands: BlockedPoly | Poly) -> BlockedPoly:
-    """Sum products over labelled batch axes, by the rules of polygpu.einsum; a @ b is such a sum.
+    """Sum products over labelled batch axes, by the rules of polygpu.einsum. a @ b is such a sum.
 
     Args:
         subscripts: see polygpu.einsum.
-        operands: values of one ring, in blocks or not.
+        operands: values of one ring, each a BlockedPoly or a Poly.
 
     Raises:
-        ParameterError: see polygpu.einsum; also if a batch axis has an unknown length.
+        ParameterError: an argument breaks a rule of polygpu.einsum, or a batch axis has an unknown length.
         RingMismatch: the operands belong to different rings.
 
-    Cost: one call of polygpu.einsum for each combination of blocks that have the same index for each summed
-    label; then the sums of the blocks are added in a tree. If the products use the ring's transform, each
-    operand in coefficients is transformed once, and the result is transformed back once.
+    Cost: the blocks along the axis of a label are numbered. For each choice of one number for every label,
+    polygpu.einsum is called once, on one block of each operand. Then the results are added in a tree. If the
+    products use the ring's transform and all operands are coefficients, each operand is transformed once, and
+    the result is transformed back once.
 
     >>> from polygpu import Ring
     >>> R = Ring(4, 17)
@@ -908,9 +920,9 @@ def _sum_of_products(
     subscripts: str, labels: list[list[Label]], output: list[Label], values: list[BlockedPoly]
 ) -> BlockedPoly:
     """Sum the products over all labels that do not occur in `output`."""
-    label_sizes([x._lengths("a sum of products") for x in values], labels)  # raises Poly's errors
-    # An operand with a repeated label, as in "ii", stands for a diagonal. da.blockwise needs distinct labels.
-    # So take the diagonals first, and remove the repetitions from the subscripts.
+    label_sizes([x._lengths("a sum of products") for x in values], labels)  # raises polygpu.einsum's errors
+    # If an operand has a repeated label, as in "ii", its diagonal is meant. da.blockwise needs distinct
+    # labels. So take the diagonals first, and remove the repetitions from the subscripts.
     if any(len(set(of)) < len(of) for of in labels):
         values = [_diagonal(x, of) for x, of in zip(values, labels, strict=True)]
         labels = [list(dict.fromkeys(of)) for of in labels]
@@ -923,8 +935,8 @@ def _sum_of_products(
     ring = values[0].ring
     parts = max(x._parts for x in values)
     values = [x._in_parts(parts) for x in values]
-    # Transform the operands, and transform the sum back at the end, if all operands are coefficients and
-    # either their polynomials are divided or the ring's transform is the faster way to multiply.
+    # If all operands are coefficients, and polynomials are divided or products are faster by the ring's
+    # complete transform, then the operands are transformed now and the sum is transformed back at the end.
     back = all(x.domain == "coef" for x in values) and (
         parts > 1 or (way_of_sums(ring._plan) == "transform" and ring.leaf_size == 1)
     )
@@ -942,8 +954,8 @@ def _sum_of_products(
         len(output),
         len(summed),
     )
-    # Summed labels stay as axes of the blockwise result. Each has one entry for each block, the sum over this
-    # block. products.sum below adds these partial sums.
+    # In the result of da.blockwise each summed label still has an axis, with one entry for each block: the
+    # sum over this block. products.sum below adds these partial sums.
     pairs = [y for x, of in zip(values, labels, strict=True) for y in (x._array, [*map(str, of), *tail])]
     names = [*map(str, output), *map(str, summed), *tail]
     array = da.blockwise(
@@ -969,7 +981,7 @@ def _matmul(a: BlockedPoly, b: BlockedPoly) -> BlockedPoly:
 
 
 def _diagonal(x: BlockedPoly, labels: list[Label]) -> BlockedPoly:
-    """Return the value with one axis for each label: if axes share a label, take their diagonal."""
+    """Return x with one batch axis for each distinct label. If axes share a label, take their diagonal."""
     array, names = x._array, list(labels)
     for label in dict.fromkeys(labels):
         while names.count(label) > 1:
@@ -981,10 +993,10 @@ def _diagonal(x: BlockedPoly, labels: list[Label]) -> BlockedPoly:
 
 
 def matmul(A: Any, B: Any, *, q: int) -> Any:
-    """Multiply a matrix of integers in blocks by a matrix modulo q, as polygpu.linalg.matmul does.
+    """Multiply A, a matrix of integers in blocks, by B modulo q, as polygpu.linalg.matmul does.
 
-    Each block of A is multiplied on the worker that makes it, for example from a file that the worker maps.
-    Only B is sent to the workers.
+    Each block of A is multiplied on the worker that computes it or reads it from a file. Only B is sent to
+    the workers.
 
     Args:
         A: dask.array of integers, of shape (m, k).
@@ -992,15 +1004,15 @@ def matmul(A: Any, B: Any, *, q: int) -> Any:
         q: any modulus from 2 to 2**64.
 
     Returns:
-        A dask.array of residues, (m,) or (m, n). Its blocks are cut between the same rows as those of A.
+        A dask.array of residues, of shape (m,) or (m, n). Its first axis has the same chunks as that of A.
 
     Raises:
         ParameterError: A is not a dask.array with two axes, the shapes of A and B do not fit, a length is
             unknown, or q is outside its range.
         CoefficientError: A or B holds something other than integers.
 
-    Cost: none before the result is computed; then one product for each block of A, and for each row of blocks
-    of A the sum of its products.
+    Cost: none before the result is computed. Then there is one product for each block of A, and the products
+    of blocks that hold the same rows of A are added.
 
     >>> import dask.array
     >>> A = dask.array.ones((4, 6), dtype="uint8", chunks=(2, 3))
@@ -1064,9 +1076,9 @@ def equal(a: BlockedPoly | Poly | int, b: BlockedPoly | Poly | int) -> Any:
     Raises:
         RingMismatch: `a` and `b` belong to different rings, or neither is a BlockedPoly.
         ParameterError: the batch axes do not broadcast.
-        NotAnInteger: the other operand is neither a value nor an int.
+        NotAnInteger: one of `a` and `b` is not a BlockedPoly, a Poly or an int.
 
-    Cost: none before the result is computed; then a subtraction and one more pass over each block, and a
+    Cost: none before the result is computed. Then each block takes a subtraction and one more pass, and a
     transform if the domains differ.
 
     >>> from polygpu import Ring
@@ -1095,7 +1107,7 @@ def load(
     domain: Domain | None = None,
     chunks: Chunks = None,
 ) -> BlockedPoly:
-    """Return the elements with the residues of a file, in blocks that are read where they are needed.
+    """Return the ring elements whose residues are in a file, in blocks that the workers read when needed.
 
     Args:
         path: a file that save() wrote, or another .npy or .zarr array of residues (*batch, rows, n). Every
@@ -1109,10 +1121,11 @@ def load(
         ParameterError: `path` has another ending, or neither the file nor the call gives the ring.
         RingMismatch: `ring` differs from the ring that the file stores.
         DomainError: `domain` differs from the domain that the file stores.
-        FileError: the file is damaged or incomplete, or its contents are not of the kind that its ending
-            says. Damage within a chunk, and residues outside [0, q) in a .zarr that save() wrote, are found
-            when a block is read.
-        CoefficientError, NotCanonical: see from_array.
+        FileError: the file is damaged or incomplete, or is not an array in the format that its ending says.
+            Damage within a chunk, and residues outside [0, q) in a .zarr that save() wrote, are found when a
+            block is read.
+        CoefficientError: the array in the file does not hold integers.
+        NotCanonical: a residue in another file is outside [0, q). See from_array.
         FileNotFoundError: `path` does not exist.
 
     Cost: before the value is computed, only the metadata of the file and the names of a .zarr's chunks are
@@ -1150,7 +1163,7 @@ def load(
     if domain is not None and own._checked_domain(domain) != own_domain:
         raise DomainError(
             f"domain={domain!r} does not fit the file {str(path)!r}, which holds values in {own_domain!r}. "
-            f"Do not give domain, and call {'intt' if own_domain == 'eval' else 'ntt'}() of the result."
+            f"Do not give domain, and call {'intt' if own_domain == 'eval' else 'ntt'}() on the result."
         )
     if x.dtype != own.dtype or len(x.shape) < 2 or x.shape[-2:] != (own.rows, own.n):
         raise _damaged(source, f"its array of {x.dtype} and shape {x.shape} does not fit its ring.")
@@ -1210,7 +1223,7 @@ def _check_kind(path: Path, kind: Callable[[Path], bool]) -> None:
 
 
 class _ZarrFile:
-    """A .zarr folder as an array, which raises FileError if the folder is damaged."""
+    """The array in a .zarr folder. Reading it raises FileError if the folder is damaged."""
 
     def __init__(self, path: Path) -> None:
         _check_kind(path, Path.is_dir)
@@ -1227,16 +1240,16 @@ class _ZarrFile:
             return np.asarray(self._array[key])
 
     def misses_chunks(self) -> bool:
-        """Return whether a chunk is missing, which zarr would read as zeros."""
+        """Return whether a chunk is missing. zarr would read a missing chunk as zeros."""
         with _reading(self.path):
-            # Files without the attribute "format" are older: save() then left out chunks of zeros.
+            # An older save() left out chunks of zeros. Its files do not have the attribute "format".
             return "format" in self.told and self._array.nchunks_initialized < self._array.nchunks
 
 
 class _NpyFile:
-    """A .npy file as an array, optionally reshaped.
+    """The array in a .npy file, optionally reshaped.
 
-    The file is opened again for each block, so that only its name is sent to the workers.
+    The file is opened again for each block, so that only the file's name is sent to the workers.
     """
 
     def __init__(self, path: Path, shape: tuple[int, ...] | None = None) -> None:
@@ -1247,7 +1260,7 @@ class _NpyFile:
             self.ndim = len(self.shape)
 
     def reshape(self, *shape: int) -> _NpyFile:
-        """Return the same file in another shape."""
+        """Return the array of the same file in another shape."""
         return _NpyFile(self.path, shape)
 
     def _opened(self, mode: Literal["r", "r+"]) -> Array:
@@ -1274,10 +1287,10 @@ class _NpyFile:
 
 
 def _windows(x: Array) -> Iterator[tuple[int | slice, ...]]:
-    """Yield indices that cut x into parts, each of which spans at most _WINDOW bytes of the file.
+    """Yield indices that cut x, an array mapped from a file, into parts of at most _WINDOW bytes of the file.
 
-    Callers map one part at a time. Dask counts all pages that a process has mapped as its memory, and a block
-    of columns touches pages of the whole file.
+    Callers map one part at a time, because Dask counts all mapped pages that a process has touched as its
+    memory, and a block of columns touches pages of the whole file.
     """
     if not x.ndim:
         yield ()
@@ -1346,21 +1359,22 @@ def _told(x: Any, path: Path) -> tuple[Ring, Domain]:
 
 
 def _in_hexadecimal(number: Any) -> Any:
-    """Return a modulus or root in the form of the current format.
+    """Return a modulus or root in the form of the current file format.
 
-    Files without the attribute "format" hold numbers above 2^64 as decimal strings; these are converted.
+    Older files, which do not have the attribute "format", hold numbers above 2^64 as decimal strings. This
+    function converts such a string.
     """
     is_long = type(number) is str and re.fullmatch("[1-9][0-9]{19,4299}", number)
     return int_text(int(number)) if is_long else number
 
 
-# ---- memory of workers ----
+# ---- errors if workers lack memory ----
 
 
 def _checked(graph: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments for Dask, changed so that a worker's lack of memory raises OutOfHostMemory.
+    """Return keyword arguments for Dask with which OutOfHostMemory is raised if workers lack memory.
 
-    Only Dask's distributed scheduler is affected. For all others the result is `kwargs` itself.
+    This needs Dask's distributed scheduler. For every other scheduler the result is `kwargs` itself.
     """
     scheduler = get_scheduler(scheduler=kwargs.get("scheduler"), cls=da.Array)
     client: Any = getattr(scheduler, "__self__", None)
@@ -1372,7 +1386,7 @@ def _checked(graph: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         get_worker()
     except ValueError:
         pass
-    else:  # within a task, where only Dask's own get() lets other tasks run while this one waits
+    else:  # this code runs in a task: only Dask's own get() lets other tasks run while this task waits
         return kwargs
     most = _largest_block(graph)
     limits = [worker["memory_limit"] for worker in client.sync(_workers, client)]
@@ -1385,7 +1399,10 @@ def _checked(graph: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _largest_block(graph: Any) -> int:
-    """Return the bytes of the largest block in a graph; ignore arrays of which tasks only read slices."""
+    """Return the size in bytes of the largest block in a graph.
+
+    Blocks of which tasks only read slices do not count.
+    """
     largest, dependents = 0, graph.dependents
     for name, layer in graph.layers.items():
         about, users = layer.collection_annotations or {}, dependents[name]
@@ -1395,9 +1412,10 @@ def _largest_block(graph: Any) -> int:
 
 
 def _way_out(most: int, limit: int) -> str:
-    """Return the advice in an error message: chunks so small that a worker has room for ten blocks.
+    """Return the advice for an error message: make chunks so small that a worker has room for ten blocks.
 
-    A worker holds several blocks at a time, for operands, results and tables.
+    A worker holds several blocks at a time, because it needs operands, results and tables. `most` is the size
+    of the largest block now, and `limit` the memory of a worker, both in bytes.
     """
     size = min(limit // 10, most // 2)
     chunks = f"{size >> 20}MiB" if size >> 20 else f"{size}B"
@@ -1405,12 +1423,15 @@ def _way_out(most: int, limit: int) -> str:
 
 
 async def _workers(client: Any) -> list[dict[str, Any]]:
-    """Return what the scheduler knows of each worker."""
+    """Return the scheduler's information on each worker, such as its status, memory limit and metrics."""
     return list((await client.scheduler.identity())["workers"].values())
 
 
 def _get(client: Any, most: int, graph: Any, keys: Any, **kwargs: Any) -> Any:
-    """Compute a graph by Dask's distributed scheduler. Errors name `most`, the bytes of the largest block."""
+    """Compute a graph by Dask's distributed scheduler.
+
+    Error messages tell `most`, the size in bytes of the largest block.
+    """
     from distributed import KilledWorker
 
     futures = client.get(graph, keys, sync=False, **kwargs)
@@ -1437,7 +1458,7 @@ def _release(futures: Any) -> None:
 def _took_too_much(client: Any, worker: Any) -> bool:
     """Return whether Dask's nanny ended a worker because it used too much memory.
 
-    The nanny may report this only after the worker has ended, so this function waits up to a second for it.
+    The nanny's report may come after the worker has ended, so this function waits up to a second for it.
     """
     for _ in range(10):
         if any(event["worker"] == worker.address for _, event in client.get_events("worker-restart-memory")):
@@ -1473,13 +1494,13 @@ async def _gathered(client: Any, most: int, futures: Any, direct: bool | None) -
         return gathering.result()
     finally:
         _release(futures)
-        await asyncio.wait([gathering], timeout=_LOOK)  # ends soon, because its futures are released
+        await asyncio.wait([gathering], timeout=_LOOK)  # ends soon, because the futures are released
         if gathering.done() and not gathering.cancelled():
-            gathering.exception()  # asyncio logs an exception that nobody asks for
+            gathering.exception()  # asyncio would log an exception that nobody reads
 
 
 def _waiting(worker: dict[str, Any]) -> Any:
-    """Return the managed and spilled bytes of a worker that is paused and idle, or None if it works."""
+    """Return the managed and spilled bytes of a paused, idle worker, or None if the worker is at work."""
     metrics = worker["metrics"]
     at_work = ("executing", "long-running", "flight", "cancelled", "resumed")
     if worker["status"] != "paused" or any(metrics["task_counts"].get(state) for state in at_work):
@@ -1487,17 +1508,20 @@ def _waiting(worker: dict[str, Any]) -> Any:
     return metrics["managed_bytes"], metrics["spilled_bytes"]
 
 
-# ---- how values are cut ----
+# ---- how values are cut into blocks ----
 
 
 def _sides(n: int) -> tuple[int, int]:
-    """Return height and width of the matrix of n coefficients, or (1, n) if n is not a power of two."""
+    """Return height and width of the matrix that n coefficients form.
+
+    This is (1, n) if n is not a power of two.
+    """
     height = 1 << (n.bit_length() - 1) // 2 if n & (n - 1) == 0 else 1
     return height, n // height
 
 
 def _checked_chunks(ring: Ring, batch: tuple[int, ...], chunks: Chunks) -> tuple[tuple[int, ...], ...]:
-    """Return the chunks of (*batch, rows, n), as one tuple of sizes for each axis.
+    """Return the chunks of an array (*batch, rows, n), as one tuple of sizes for each axis.
 
     Raises:
         ParameterError: Dask does not accept `chunks` for this shape, the rows are divided, or the
@@ -1531,15 +1555,15 @@ def _checked_chunks(ring: Ring, batch: tuple[int, ...], chunks: Chunks) -> tuple
         ) from None
     if len(sizes[-2]) > 1:
         raise ParameterError(
-            f"chunks divides the rows into {shown(sizes[-2])}, but they must stay together. Give "
+            f"chunks divides the rows into {shown(sizes[-2])}, but all rows must be in one chunk. Give "
             f"{ring.rows} or -1 for this axis."
         )
     parts = len(sizes[-1])
     if parts > 1 and (parts > largest or parts & (parts - 1) or len(set(sizes[-1])) > 1):
         rule = (
-            f"It must divide them into equal parts, whose number is a power of two and at most {largest}."
+            f"The parts must be equal, and their number must be a power of two and at most {largest}."
             if complete and largest > 1
-            else "They cannot be divided, as they need a complete transform of X^n ± 1, n > 2."
+            else "Only rings with n > 2 and a complete transform modulo X^n ± 1 allow more than one chunk."
         )
         raise ParameterError(
             f"chunks divides the n={ring.n} coefficients into {shown(sizes[-1])}. {rule} Give -1 for one "
@@ -1558,9 +1582,10 @@ def _meta(x: Any, more: int = 0, dtype: Any = None) -> Array:
 
 
 def _axes_alike(values: Sequence[BlockedPoly]) -> tuple[int, ...]:
-    """Return the batch axes in which blocks must turn out to have equal lengths, as negative indices.
+    """Return the batch axes along which blocks must have equal lengths, as negative indices.
 
     These are the axes that several values have and whose lengths are unknown until the blocks are computed.
+    So the condition can be checked only then.
 
     Raises:
         ParameterError: the batch shapes do not broadcast, or unknown lengths decide whether they do.
@@ -1586,7 +1611,7 @@ def _axes_alike(values: Sequence[BlockedPoly]) -> tuple[int, ...]:
 
 
 def _check_alike(axes: tuple[int, ...], tail: int, blocks: Sequence[Array]) -> None:
-    """Raise ParameterError if the blocks of a task differ in the length of one of the axes.
+    """Raise ParameterError if the blocks of a task have different lengths along one of the axes.
 
     This must be checked, because NumPy would broadcast a block of length 1 without an error.
     """
@@ -1610,11 +1635,11 @@ def _of_blocks(f: Callable[..., Array], *arrays: Any) -> Any:
     return da.blockwise(f, range(axes), *pairs, dtype=first.dtype, meta=meta)
 
 
-# ---- the exchange ----
+# ---- the exchange: every block sends a piece to every other block ----
 
 
 def _divided_axis(x: Any) -> int:
-    """Return the axis along which matrices are divided: -1 for blocks of columns, -2 for blocks of rows."""
+    """Return the axis along which x is cut into blocks: -1 for blocks of columns, -2 for blocks of rows."""
     return -2 if x.numblocks[-2] > 1 else -1
 
 
@@ -1629,8 +1654,9 @@ def _in_rows(x: Any) -> Any:
 def _exchange(step: Callable[..., Array], axis: int, *matrices: Any) -> Any:
     """Divide matrices along `axis` instead of along the other axis, and apply `step` to each new block.
 
-    Each old block is cut into pieces. `step` is called with the pieces of a new block, as one list for each
-    matrix, and with the indices of the rows or columns of the matrix that the new block holds.
+    `axis` is -2 to make blocks of rows from blocks of columns, and -1 for the opposite. Each old block is cut
+    into pieces. `step` is called with the pieces of a new block, as one list for each matrix, and with the
+    indices of the rows or columns that the new block holds.
 
     Dask's own rechunk is worse. Its method "p2p" is slower: on 2 processes of one host, a product of 2^26
     coefficients of 60 bits in 8 parts took 6.5 s with "p2p" on disk, 4.0 s with "p2p" in memory, and 2.2 to
@@ -1642,8 +1668,8 @@ def _exchange(step: Callable[..., Array], axis: int, *matrices: Any) -> Any:
     first = max(pieces, key=lambda x: x.ndim)
     axes = list(range(first.ndim))
     pairs = [y for x in pieces for y in (x, axes[-x.ndim :])]
-    # The axis that was divided gets a new index in the result. Its old index then occurs only in the inputs,
-    # so blockwise passes all pieces along it to `step`, as a list.
+    # The axis that was divided gets a new label in the result. Its old label then occurs only in the inputs,
+    # so da.blockwise passes all pieces along this axis to `step`, as a list.
     given = list(axes)
     given[-3 - axis] = first.ndim
     numbers = da.arange(first.shape[axis], chunks=first.chunks[axis])
@@ -1660,7 +1686,7 @@ def _exchange(step: Callable[..., Array], axis: int, *matrices: Any) -> Any:
 
 
 def _cut(x: Any, axis: int) -> Any:
-    """Divide a matrix along `axis` too; along its other axis it is already divided."""
+    """Divide the matrix x along `axis`. It is already divided along its other axis, and stays so."""
     parts = x.numblocks[-3 - axis]
     size = x.shape[axis] // parts
     name = f"piece-{tokenize(x.name, axis)}"
@@ -1702,14 +1728,14 @@ def _relaid(axis: int, pieces: list[Array], numbers: Array) -> Array:
     return _joined_pieces(pieces, axis)
 
 
-# ---- functions that tasks call: they take and return NumPy arrays, and compute on the worker's device ----
+# ---- functions for tasks: they take and return NumPy arrays, and compute on the worker's device ----
 
 
 @lru_cache(maxsize=128)
 def _kept(ring: Ring) -> Ring:
-    """Return the first ring object of this process that is equal to `ring`: it keeps the tables.
+    """Return the first ring object of this process that is equal to `ring`.
 
-    The ring object that arrives with a task has no tables yet.
+    The first object already has its tables. The ring object that arrives with a task does not have any yet.
     """
     return ring
 
@@ -1718,7 +1744,7 @@ def _kept(ring: Ring) -> Ring:
 def _with_roots(ring: Ring) -> Ring:
     """Return the same ring with its roots given explicitly.
 
-    Otherwise each worker would search the roots again, which takes as long as a transform.
+    Otherwise each worker would search for the roots again, which takes as long as a transform.
     """
     if ring.roots is None:
         return ring
@@ -1745,14 +1771,17 @@ class _Number:
 
 
 def _value(ring: Ring, x: Array, domain: Domain, tail: int) -> Poly:
-    """Return a block, a NumPy array, as a Poly on the current device."""
+    """Return x, a block, as a Poly on the current device.
+
+    The last `tail` axes of the block hold the residues of one polynomial.
+    """
     return (
         _kept(ring).from_residues(x.reshape(*x.shape[: x.ndim - tail], ring.rows, ring.n), domain=domain).to()
     )
 
 
 def _block(a: Poly, like: Array, tail: int) -> Array:
-    """Return a Poly as a block, a NumPy array, with the last `tail` axes of the block `like`."""
+    """Return a Poly as a block, a NumPy array whose last `tail` axes are as long as those of `like`."""
     data = a.cpu().data
     return data.reshape(*data.shape[:-2], *like.shape[like.ndim - tail :])
 
@@ -1824,7 +1853,7 @@ def _added(ring: Ring, tail: int, x: Array, axis: tuple[int, ...], keepdims: boo
 
 
 def _part_of(ring: Ring, x: Array, tail: int) -> Ring:
-    """Return the ring whose degree is the length of the parts in this block."""
+    """Return the ring whose degree is the number of coefficients of one polynomial that the block x holds."""
     return _ring_of_parts(ring, ring.n // math.prod(x.shape[x.ndim - tail + 1 :]))
 
 
@@ -1837,9 +1866,10 @@ def _einsum_of_blocks(
     summed: int,
     *blocks: Array,
 ) -> Array:
-    """Return the sums over the terms in these blocks.
+    """Call einsum on one block of each operand.
 
-    The summed axes stay, with length 1, because other blocks have further terms to add along them.
+    The summed axes stay in the result, with length 1. Along these axes the results for other blocks are added
+    later.
     """
     values = [_value(ring, x, domain, tail) for x, domain in zip(blocks, domains, strict=True)]
     found = _block(functions.einsum(subscripts, *values), blocks[0], tail)
@@ -1847,7 +1877,7 @@ def _einsum_of_blocks(
 
 
 def _product_of_blocks(q: int, a: Array, b: Array) -> Array:
-    """Multiply a block of A by the matching rows of B.
+    """Multiply `a`, a block of the matrix A, by `b`, the rows of B that belong to the columns of `a`.
 
     The result has the shape (rows of a, 1, columns of b). The products of other blocks are later joined along
     the axis of length 1 and summed.
@@ -1858,7 +1888,7 @@ def _product_of_blocks(q: int, a: Array, b: Array) -> Array:
 
 
 def _sum_of_blocks(q: int, parts: Array) -> Array:
-    """Sum residues of shape (m, parts, n) over the parts, modulo q."""
+    """Sum residues `parts` of shape (m, count, n) over the middle axis, modulo q."""
     m, count, n = parts.shape
     rows = parts.swapaxes(1, 2).reshape(m * n, count)
     return np.asarray(linalg.matmul(rows, np.ones(count, parts.dtype), q=q).reshape(m, n))
@@ -1878,13 +1908,13 @@ def _drawn(
 ) -> Array:
     """Draw one block of the polynomials that ring.random draws from the same seed.
 
-    Each range of neighbouring coefficients in the block is drawn as one polynomial of a ring of smaller
-    degree.
+    If polynomials are divided, a block holds several ranges of neighbouring coefficients of each polynomial.
+    Each range is drawn as one polynomial of a ring of smaller degree.
     """
     where = block_info[None]["array-location"]
     shape = tuple(stop - first for first, stop in where)
     out = np.empty(shape, ring.dtype)
-    count = shape[-1]  # neighbouring coefficients that are drawn at once
+    count = shape[-1]  # number of neighbouring coefficients that are drawn at once
     part = _kept(ring) if count == ring.n else _ring_of_parts(ring, ring.n // count)
     height, steps = (shape[-2], ring.n // count) if divided else (1, 1)
     key, compute = key_of(seed.value if isinstance(seed, _Number) else seed), backend()
@@ -1895,15 +1925,18 @@ def _drawn(
         for row in range(height):
             place = number * steps + row * stride + first
             entry = (*at, slice(None), row) if divided else at
-            # part.random would refuse this: a part's index in the stream reaches the limit of 2^48 earlier
-            # than the index of its polynomial does.
+            # part.random is not used, because it limits the index of a polynomial in the stream. The index of
+            # a part, `place`, reaches this limit earlier than the index of the whole polynomial does.
             backend_for(part._plan.basis, drawn).uniform(part._plan.basis, key, place, drawn)
             out[entry] = compute.to_host(drawn)
     return out
 
 
 def _number(batch: tuple[int, ...], at: tuple[int, ...], where: Any) -> int:
-    """Return the flat index in the batch of the polynomial at the batch index `at` of a block."""
+    """Return the flat batch index of the polynomial that has the batch index `at` within its block.
+
+    `where` has a pair for each axis: where the block begins in the batch, and where it ends.
+    """
     number = 0
     for size, i, (first, _) in zip(batch, at, where, strict=False):
         number = number * size + first + i
@@ -1929,9 +1962,9 @@ def _inverse_columns(ring: Ring, pieces: list[Array], numbers: Array) -> Array:
 def _product_rows(
     ring: Ring, alike: tuple[int, ...], a: list[Array], b: list[Array], numbers: Array
 ) -> Array:
-    """Transform rows of two operands, multiply them and transform the product back.
+    """Transform the rows of two operands, multiply them and transform the rows of the product back.
 
-    If one operand has the shape of the product, its memory is used for the product.
+    If an operand has the shape of the product, the product is written over it.
     """
     _check_alike(alike, 3, (a[0], b[0]))
     ring, compute = _kept(ring), backend()
@@ -1950,9 +1983,10 @@ def _product_rows(
 
 
 def _step(step: Callable[..., None], ring: Ring, x: Array, *first: int) -> Array:
-    """Do one of the four steps on a block, in place.
+    """Apply one of the steps of the four-step algorithm to the block x, and return the result.
 
-    The block holds rows of the matrix, or columns if `first`, the index of the first column, is given.
+    The block holds rows of the matrix, or columns if `first`, the index of the first column, is given. On the
+    host the result overwrites x.
     """
     ring, compute = _kept(ring), backend()
     plan = _plan(ring, x.shape[-2] if first else ring.n // x.shape[-1])
@@ -1967,7 +2001,7 @@ def _plan(ring: Ring, height: int) -> FourStepPlan:
     return plan_four_step(ring._plan.basis, ring._plan.quotient, ring.roots, height)
 
 
-# ---- what Dask makes of computed blocks (__dask_postcompute__, __dask_postpersist__) ----
+# ---- functions that make a value of computed blocks (__dask_postcompute__, __dask_postpersist__) ----
 
 
 def _joined(
@@ -1990,5 +2024,5 @@ def _persisted(
     *,
     rename: Any = None,
 ) -> BlockedPoly:
-    """Return the BlockedPoly of blocks that are already computed or being computed."""
+    """Return a BlockedPoly made of blocks that are already computed or are being computed."""
     return BlockedPoly(ring, rebuild(graph, *args, rename=rename), domain, divided)

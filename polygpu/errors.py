@@ -1,7 +1,7 @@
-"""The errors that polygpu defines. A message names the wrong value, the rule that it breaks, and a way out.
+"""The errors that polygpu defines. A message names the wrong value, the rule that it breaks, and a remedy.
 
 Each error is a PolyGPUError and also one of Python's errors, so `except ValueError` catches a ParameterError
-too. If an index in brackets, as in ring[[i]] or poly[i], is out of range, IndexError is raised, as in NumPy.
+too. If an index in brackets is out of range, as in ring[[i]] or poly[i], IndexError is raised, as in NumPy.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class BadRoot(ParameterError):
 
 
 class PrecisionError(ParameterError):
-    """The argument is product="fft", and no transform in doubles is proven to give exact products.
+    """A product was requested with product="fft", but no FFT in doubles is proven to give the exact result.
 
-    With product="auto", products are exact in every ring.
+    product="auto" works in every ring, and its results are exact.
 
     >>> import polygpu as pg
     >>> pg.Ring(2**50, 2**64, product="fft").zeros(0) ** 2  # doctest: +ELLIPSIS
@@ -91,7 +91,7 @@ class NotCanonical(ParameterError):
 
 
 class FileError(PolyGPUError, ValueError):
-    """polygpu.load cannot read a file: the file is cut, damaged, or was not written by polygpu.save.
+    """polygpu.load cannot read a file: it is truncated or damaged, or polygpu.save did not write it.
 
     >>> import tempfile
     >>> import polygpu as pg
@@ -115,7 +115,7 @@ class CoefficientError(PolyGPUError, TypeError):
 
 
 class NotAnInteger(ParameterError, CoefficientError):
-    """A single value must be an int, but it has another type. This error is a ValueError and a TypeError.
+    """An argument must be an int, but it has another type. This error is a ValueError and a TypeError.
 
     >>> import polygpu as pg
     >>> pg.Ring(4, 17).monomial(1.0)
@@ -126,7 +126,7 @@ class NotAnInteger(ParameterError, CoefficientError):
 
 
 class NotComplex(PolyGPUError, TypeError):
-    """An argument of polygpu.fft is not an array of floating-point numbers of the dtype that is needed.
+    """An argument of a function of polygpu.fft is not an array of a floating-point dtype that it accepts.
 
     >>> import polygpu as pg
     >>> pg.fft.fft([1, 2])  # doctest: +ELLIPSIS
@@ -137,7 +137,7 @@ class NotComplex(PolyGPUError, TypeError):
 
 
 class RingMismatch(PolyGPUError, TypeError):
-    """Operands are in different rings, or an operand is not a Poly. The message names a method that helps.
+    """Operands are in different rings, or one is not a Poly. The message says how to convert an operand.
 
     >>> import polygpu as pg
     >>> pg.Ring(4, 17)([1]) + pg.Ring(4, [17, 97])([1])  # doctest: +ELLIPSIS
@@ -148,7 +148,10 @@ class RingMismatch(PolyGPUError, TypeError):
 
 
 class OutputError(PolyGPUError, ValueError):
-    """`out` cannot hold the result: its ring, shape or device differs, it is read-only, or it overlaps.
+    """The argument `out` cannot hold the result of a call.
+
+    Its ring, batch shape or device is not that of the result, or it is read-only, or its memory overlaps an
+    operand in part.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4, 17)
@@ -160,7 +163,7 @@ class OutputError(PolyGPUError, ValueError):
 
 
 class NotInvertible(PolyGPUError, ZeroDivisionError, ValueError):
-    """A polynomial has no inverse in its ring, or polygpu has no method to find it.
+    """A polynomial has no inverse in its ring, or polygpu has no method to find the inverse.
 
     >>> import polygpu as pg
     >>> a = pg.Ring(2, 17)([4, 1])  # X^2 + 1 = (X + 4)(X - 4) modulo 17
@@ -172,15 +175,15 @@ class NotInvertible(PolyGPUError, ZeroDivisionError, ValueError):
 
 
 class VerificationError(PolyGPUError, RuntimeError):
-    """A product is wrong, as a check inside `with polygpu.verify()` found.
+    """A check inside `with polygpu.verify()` found that a product is wrong.
 
-    The cause is an error of the machine or of the library. The same call inside
-    `with polygpu.device("reference")` multiplies by the definition and gives the right result.
+    The cause is an error of the machine or of the library. Repeat the call inside
+    `with polygpu.device("reference")`, which computes products by their definition, to get the right result.
     """
 
 
 class DeviceError(PolyGPUError, RuntimeError):
-    """A device does not exist, operands are on different devices, or a device cannot do a call.
+    """A device does not exist, operands are on different devices, or a device does not support a call.
 
     >>> import polygpu as pg
     >>> pg.Ring(4, 17)([1]).to("tpu")  # doctest: +ELLIPSIS
@@ -191,7 +194,7 @@ class DeviceError(PolyGPUError, RuntimeError):
 
 
 class BackendUnavailable(DeviceError, ImportError):
-    """A GPU that was named cannot be used. The message says why.
+    """The GPU that a call names cannot be used. The message says why.
 
     >>> import polygpu as pg
     >>> pg.Ring(4, 17)([1]).to("cuda:99")  # doctest: +ELLIPSIS
@@ -202,7 +205,7 @@ class BackendUnavailable(DeviceError, ImportError):
 
 
 class TablesTooLarge(PolyGPUError, MemoryError):
-    """The tables of a ring do not fit in this machine's memory. Raised before any table is made.
+    """The tables of a ring would not fit in this machine's memory. None of them has been made.
 
     >>> import polygpu as pg
     >>> pg.Ring(2**50, pg.ntt_primes(2**50, bits=62)).roots  # doctest: +ELLIPSIS
@@ -213,7 +216,7 @@ class TablesTooLarge(PolyGPUError, MemoryError):
 
 
 class OutOfHostMemory(PolyGPUError, MemoryError):
-    """A result or a temporary array does not fit in this machine's memory. Smaller batches need less.
+    """A result or a temporary array does not fit in this machine's memory. Smaller batches need less memory.
 
     >>> import polygpu as pg
     >>> pg.Ring(2**50, 17).zeros()  # doctest: +ELLIPSIS
@@ -226,5 +229,5 @@ class OutOfHostMemory(PolyGPUError, MemoryError):
 class OutOfDeviceMemory(PolyGPUError, MemoryError):
     """A result or a temporary array does not fit in a GPU's memory. The operands are unchanged.
 
-    Smaller batches need less. With `out=`, the result needs no new memory.
+    Smaller batches need less memory. With `out=`, the result needs no new memory.
     """

@@ -16,8 +16,8 @@ from ._ops.arrays import NotAnArray, array_from, check_unmasked, contiguous, sha
 from ._ops.results import result
 from .errors import DeviceError, NotComplex, ParameterError
 
-MAX_LENGTH = 4096  # largest number of points of a row
-MAX_DEGREE = 1 << 17  # largest N of polynomials with slots
+MAX_LENGTH = 4096  # largest number of points of a row for `fft`
+MAX_DEGREE = 1 << 17  # largest degree of the ring for to_slots and from_slots
 
 __all__ = ["MAX_DEGREE", "MAX_LENGTH", "convolve64", "fft", "fft64", "from_slots", "to_slots"]
 
@@ -25,8 +25,8 @@ __all__ = ["MAX_DEGREE", "MAX_LENGTH", "convolve64", "fft", "fft64", "from_slots
 def fft64(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
     """Compute discrete Fourier transforms of 64 points over the last axis.
 
-    X[k] is the sum over j of x[j] exp(-2 pi i j k / 64), in natural order. The inverse transform has the sign
-    + in the exponent and the factor 1/64.
+    X[k] is the sum over j of x[j] * exp(-2 * pi * i * j * k / 64), where i is the imaginary unit. The results
+    are in natural order. The inverse transform has the sign + in the exponent and the factor 1/64.
 
     Args:
         x: a complex64 or complex128 array (*batch, 64). If it is not C-contiguous, it is copied first.
@@ -34,7 +34,7 @@ def fft64(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
         out: a C-contiguous array of x's shape, dtype and device to write the result into. It may be x.
 
     Returns:
-        `out` if it is given, else a new array of x's shape and dtype on its device.
+        `out` if it is given, else a new array of x's shape and dtype on x's device.
 
     Raises:
         NotComplex: x is not an array of complex numbers.
@@ -42,8 +42,8 @@ def fft64(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
         OutputError: `out` cannot hold the result. DeviceError: `out` is on another device.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Relative error in the 2-norm: at most 4 * 2^-24 (complex64) or 4 * 2^-53 (complex128), if no sum of values
-    of a row overflows or underflows.
+    Relative error in the 2-norm: at most 4 * 2^-24 (complex64) or 4 * 2^-53 (complex128), unless a sum of
+    values of a row overflows or underflows.
     Cost: two rounds of eight 8-point transforms per row. Memory is read once and written once.
     Source: Cooley & Tukey 1965; 64 = 8 x 8.
 
@@ -64,8 +64,8 @@ def fft64(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
 def fft(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
     """Compute discrete Fourier transforms over the last axis, whose length is a power of two up to 4096.
 
-    X[k] is the sum over j of x[j] exp(-2 pi i j k / n), in natural order. The inverse transform has the sign
-    + in the exponent and the factor 1/n.
+    X[k] is the sum over j of x[j] * exp(-2 * pi * i * j * k / n), where i is the imaginary unit. The results
+    are in natural order. The inverse transform has the sign + in the exponent and the factor 1/n.
 
     Args:
         x: a complex64 or complex128 array (*batch, n). If it is not C-contiguous, it is copied first.
@@ -73,7 +73,7 @@ def fft(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
         out: see fft64.
 
     Returns:
-        `out` if it is given, else a new array of x's shape and dtype on its device.
+        `out` if it is given, else a new array of x's shape and dtype on x's device.
 
     Raises:
         ParameterError: n is not a power of two, n is above 4096, or inverse is not a bool. For other errors
@@ -115,12 +115,12 @@ def convolve64(a: Any, b: Any, *, out: Any = None) -> Any:
 
     Args:
         a: a complex64 or complex128 array (*batch, 64).
-        b: an array of a's dtype and device. Batch axes broadcast. If one operand has a single row, that row
-            is a filter for all rows of the other operand, and it is transformed only once.
+        b: an array of a's dtype, on a's device. The batch axes of a and b broadcast. If one of them has a
+            single row, this row is a filter for all rows of the other, and it is transformed only once.
         out: a C-contiguous array of the result's shape and of a's dtype to write into. It may be a or b.
 
     Returns:
-        `out` if it is given, else a new array of the broadcast shape and of a's dtype on its device.
+        `out` if it is given, else a new array of the broadcast shape and of a's dtype, on a's device.
 
     Raises:
         NotComplex: a or b is not an array of complex numbers, or their dtypes differ.
@@ -128,8 +128,9 @@ def convolve64(a: Any, b: Any, *, out: Any = None) -> Any:
         DeviceError: a, b and `out` are not all on one device. OutputError: `out` cannot hold the result.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Error in the 2-norm, with u = 2^-21 (complex64) or 2^-50 (complex128): below 8 * u * |a| * |b|. Here 8 *
-    |a| * |b| is the largest norm that a result can have. For random rows the error is below u * |a| * |b|.
+    Error of a row in the 2-norm: below 8 * u * |a| * |b|, where |a| and |b| are the 2-norms of the rows, and
+    u is 2^-21 (complex64) or 2^-50 (complex128). No result has a norm above 8 * |a| * |b|. For random rows
+    the error is below u * |a| * |b|.
     Cost: three transforms per row. The operands are read once and the result is written once, and no
     intermediate result goes through memory.
     Source: the convolution theorem, with the transform of fft64.
@@ -144,7 +145,10 @@ def convolve64(a: Any, b: Any, *, out: Any = None) -> Any:
         if x.shape[-1] != 64:
             raise ParameterError(f"The last axis of {name} has {x.shape[-1]} points, but it must have 64.")
     if a.dtype != b.dtype:
-        raise NotComplex(f"a is {a.dtype} and b is {b.dtype}. Use astype to convert one of them.")
+        raise NotComplex(
+            f"a is {a.dtype} and b is {b.dtype}. Both must have the same dtype. Use astype to convert one "
+            "of them."
+        )
     if backend_of(a).name != backend_of(b).name:
         raise DeviceError(
             f"a is on {backend_of(a).name} and b is on {backend_of(b).name}. Copy one of them to the other's "
@@ -154,12 +158,12 @@ def convolve64(a: Any, b: Any, *, out: Any = None) -> Any:
         shape = np.broadcast_shapes(a.shape, b.shape)
     except ValueError:
         raise ParameterError(
-            f"The batch shapes {a.shape[:-1]} and {b.shape[:-1]} do not broadcast. Axes that meet must be of "
-            "the same length, or of length 1."
+            f"The batch shapes {a.shape[:-1]} and {b.shape[:-1]} do not broadcast. Counted from the last "
+            "axis, two lengths must be equal, or one of them must be 1."
         ) from None
     compute = backend_of(a)
     if a.size == 64 != b.size:
-        a, b = b, a  # backends expect a filter as the second operand
+        a, b = b, a  # backends expect a filter (a single row) as the second operand
     left = contiguous(spread(a, shape))
     right = contiguous(b if b.size == 64 else spread(b, shape))
     data = result(compute, shape, a.dtype, out, a, b)
@@ -174,9 +178,10 @@ def convolve64(a: Any, b: Any, *, out: Any = None) -> Any:
 def to_slots(x: Any) -> Any:
     """Return the slots of CKKS: values of real polynomials at half of the primitive 2N-th roots of unity.
 
-    Slot j is z[j], the sum over k of x[k] exp(i pi 5^j k / N), for j < N/2. The values at the other half of
-    the roots are the conjugates. The slots of a product of two polynomials modulo X^N + 1 are the products of
-    their slots, and the slots of x(X^5) are those of x rotated left by one.
+    Slot j, for j < N/2, is the sum over k of x[k] * exp(i * pi * 5^j * k / N), where i is the imaginary unit.
+    The values at the other half of the roots are the conjugates of the slots. The slots of a product of two
+    polynomials modulo X^N + 1 are the products of their slots, and the slots of x(X^5) are those of x rotated
+    left by one.
 
     Args:
         x: real coefficients, a float64 array (*batch, N) of NumPy or CuPy, for example from Poly.to_float64.
@@ -255,13 +260,13 @@ def from_slots(z: Any) -> Any:
 
 @lru_cache(maxsize=32)
 def _slot_tables(n: int, inverse: bool) -> tuple[Array, Array]:
-    """Return the tables with which a transform of n/2 points computes the slots: factors, and an order.
+    """Return two tables with which a Fourier transform of n/2 points computes the slots.
 
-    The transform gives the values at the roots exp(i pi (4 t + 1) / n), in the order of t, if coefficient k
-    was multiplied by the factor exp(i pi k / n), k < n/2. The second table, the order, holds for each slot j
-    the index t with 5^j = 4 t + 1 mod 2n.
+    The first table holds the factors exp(i * pi * k / n) for k < n/2. If coefficient k is multiplied by
+    factor k before the transform, then output t is the value at the root exp(i * pi * (4 * t + 1) / n). The
+    second table holds for each slot j the index t with 5^j = 4 * t + 1 modulo 2 * n.
 
-    inverse: If True, the first table holds the inverses of the factors, and the second table holds for each t
+    inverse: if True, the first table holds the inverses of the factors, and the second table holds for each t
         the slot j.
     """
     half, power = n // 2, 1
@@ -296,7 +301,10 @@ def _transform(x: Array, inverse: bool) -> Array:
 
 @lru_cache(maxsize=16)
 def _step_twiddles(first: int, second: int, inverse: bool) -> Array:
-    """Return the table of w^(j k) for j < second and k < first, where w has order first * second."""
+    """Return the table of w^(j * k) for j < second and k < first.
+
+    w is exp(-2 * pi * i / (first * second)), or its inverse if `inverse` is True.
+    """
     products = np.outer(np.arange(second), np.arange(first)) / (first * second)
     table: Array = np.exp((2j if inverse else -2j) * np.pi * products)
     table.setflags(write=False)
@@ -304,7 +312,10 @@ def _step_twiddles(first: int, second: int, inverse: bool) -> Array:
 
 
 def _checked(x: Any, name: str, *dtypes: str) -> Array:
-    """Return x as an array of NumPy or CuPy; raise unless its dtype is in dtypes (default: both complex)."""
+    """Return x as an array of NumPy or CuPy. Raise NotComplex unless its dtype is in `dtypes`.
+
+    By default these are complex64 and complex128.
+    """
     dtypes = dtypes or ("complex64", "complex128")
     given, x = x, shared(x, name, NotComplex)
     kinds = " or ".join(dtypes)

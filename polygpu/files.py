@@ -1,30 +1,34 @@
-"""Files of values: safetensors with the rings in the metadata. Written whole or not at all, never trusted.
+"""Save values to safetensors files, with their rings in the metadata, and load them.
 
-This text describes the format, for programs in other languages too. A file has three parts: the length of the
-header, as 8 little-endian bytes; the header, in JSON; and the residues of all values, as little-endian words
-without gaps. For each value that has residues in the file, the header has an entry
+A file is written whole or not at all. When it is read, its content is checked and not trusted. This text
+describes the format, so that programs in other languages can read it. A file has three parts: the length of
+the header, as 8 little-endian bytes; the header, in JSON; and the residues of all values, as little-endian
+words without gaps. For each value that has residues in the file, the header has an entry
 
   NAME: {"dtype": "U32" or "U64", "shape": [*batch, rows, n], "data_offsets": [first byte, last byte + 1]}
 
-The header also has an entry "__metadata__": {"polygpu": TEXT}. TEXT is JSON again:
+The header also has an entry "__metadata__": {"polygpu": TEXT}. TEXT is a string that holds JSON again. If
+a field is shown without a value, it holds the argument or attribute of this name, or is explained below:
 
   {"format": 1, "rings": [RING, ...], "values": {NAME: VALUE, ...}}
-  RING    {"n", "moduli", "kind", "root", "product"}, the arguments of Ring. Moduli and roots are texts:
-          decimal up to 2^64, hexadecimal ("0x...") above, since Python limits the digits of decimal numbers
+  RING    {"n", "moduli", "kind", "root", "product"}, the arguments of Ring. Moduli and roots are strings:
+          decimal up to 2^64, hexadecimal ("0x...") above, since Python limits the length of decimal numbers
   VALUE   {"ring": index in "rings", "domain": "coef" or "eval", "sha256"} for an ordinary value
           {"ring", "batch", "seed", "start", "sha256"} for a Seeded, which has no residues in the file
-          {"ring", "domain": "eval", "key", "sha256"} for a SwitchKey, whose ring is that of the whole key
+          {"ring", "domain": "eval", "key", "sha256"} for a SwitchKey; "ring" is the ring of the whole key
   key     {"ring", "special": indices in "rings", "limbs_per_digit", "galois_element": -1 for None, "turned":
-          0 or 1, "masks"}. "masks" is a list of 32-byte seeds in hexadecimal. If "masks" is empty, the
-          residues are the whole key. Otherwise they are only the bodies b_j of the key, and mask a_j is
-          Ring.random of seed j, read as evaluated
-  seed    {"int": "0x2a"}, {"str": "text"} or {"bytes": "00ff"}
-  sha256  SHA-256 of a JSON text, a newline and the residues. The JSON is ASCII, with sorted keys and no
-          spaces. It is VALUE without "sha256", where "ring" is the whole RING instead of its index. It also
-          has "name" and, unless the value is a Seeded, "dtype" and "shape" as in the header
+          0 or 1, "masks"}, the attributes of the SwitchKey. "masks" is a list of 32-byte seeds in
+          hexadecimal. If "masks" is empty, the residues in the file are the whole key. Otherwise they are
+          only the bodies b_j of the key, and the mask a_j is drawn by Ring.random from seed j, with
+          domain="eval"
+  seed    for example {"int": "0x2a"}, {"str": "text"} or {"bytes": "00ff"}, by the type of the seed
+  sha256  SHA-256 of a JSON text, a newline and the residues. The JSON text is ASCII, with sorted keys and no
+          spaces. It is VALUE without "sha256", but "ring" is the whole RING instead of its index, and "name"
+          is added. Unless the value is a Seeded, "dtype" and "shape" of the header are added too
 
-Rows are the limbs, or the words of one modulus above 2^64, the lowest first. "eval" is in the bit-reversed
-order of Ring. Source of the container: https://github.com/huggingface/safetensors, "Format".
+Each row of residues is a limb. For one modulus above 2^64, each row holds one word of the residues, lowest
+word first. Evaluated values are in bit-reversed order, see Poly.ntt. Source of safetensors:
+https://github.com/huggingface/safetensors, "Format".
 """
 
 from __future__ import annotations
@@ -56,12 +60,12 @@ from .poly import Poly
 from .ring import Ring
 
 _FORMAT = 1
-_LONGEST_HEADER = 1 << 22  # bytes, for about ten thousand values; parsed JSON takes up to 25 times as much
+_LONGEST_HEADER = 1 << 22  # bytes, enough for about 10000 values; parsed JSON takes up to 25 times this
 _MOST_LIMBS = 1 << 12  # the check that moduli are coprime takes time quadratic in their number
 _LONGEST_PRIME = 1 << 12  # bits; a primality test of such a number takes 2 s
-_MOST_AXES = 64  # the limit of NumPy
-_PIECE = 1 << 20  # bytes that are hashed at a time: they stay in cache, and Ctrl-C acts between pieces
-_ALIGNMENT = 64  # bytes; the residues begin at a multiple
+_MOST_AXES = 64  # NumPy allows at most 64 axes
+_PIECE = 1 << 20  # bytes that are hashed at a time; they fit a cache, and Ctrl-C acts between pieces
+_ALIGNMENT = 64  # in the file, the residues begin at a multiple of 64 bytes
 _DTYPES: dict[str, np.dtype[Any]] = {"U64": np.dtype(np.uint64), "U32": np.dtype(np.uint32)}
 _NUMBER = r"0|[1-9][0-9]{0,19}|0x[1-9a-f][0-9a-f]*"
 _SEED = r"-?0x[0-9a-f]+"
@@ -70,23 +74,22 @@ DAMAGED = "Fetch the file again, or write it anew with pg.save(path, values)."
 
 @dataclass(frozen=True, repr=False)
 class Seeded:
-    """A uniform value stored as its seed: it stands for ring.random(batch, seed=seed, start=start).
+    """A uniform random value stored as its seed. It stands for ring.random(batch, seed=seed, start=start).
 
-    It takes about a hundred bytes. Do not use it for secrets, nor with a seed from which secrets are drawn
-    too: whoever reads the seed can compute the value.
+    A Seeded takes about a hundred bytes in a file. Whoever reads the file can compute the value. So do not
+    use a Seeded for a secret value, and do not draw secrets from its seed.
 
     Args:
         ring: the ring of the value.
         batch: the batch shape.
         seed: an int, bytes or str.
-        start: the index of the first polynomial in the stream, see Ring.random.
+        start: the index of the first polynomial in the stream of the seed, see Ring.random.
 
     Raises:
-        ParameterError: seed is None, ring is not a Ring, or batch or start is outside the rules of
-            Ring.random.
+        ParameterError: seed is None, ring is not a Ring, or Ring.random does not allow this batch or start.
         NotAnInteger: seed is not an int, bytes or str, or start is not an int.
 
-    Cost: none; expand() draws the residues.
+    Cost: constant time. Only expand() draws the residues.
 
     >>> from polygpu import Ring
     >>> mask = Seeded(Ring(4, 97), batch=2, seed=1)
@@ -120,7 +123,7 @@ class Seeded:
         Raises:
             OutOfHostMemory, OutOfDeviceMemory: the value does not fit.
 
-        Cost: that of Ring.random.
+        Cost: see Ring.random.
 
         >>> import polygpu as pg
         >>> R = pg.Ring(4, 17)
@@ -149,29 +152,30 @@ def seed_shown(seed: Seed) -> str:
 
 
 def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded | SwitchKey]) -> None:
-    """Write values, keys and their rings to a safetensors file, which load(path) reads.
+    """Write values, keys and their rings to a safetensors file. polygpu.load reads it.
 
-    The file is written under a temporary name in the same folder, flushed to the disk and renamed. So at any
-    time `path` is the whole old file or the whole new one. After an error or Ctrl-C the old file is unchanged
-    and the temporary file is gone. If `path` is a symbolic link, the file that it points to is replaced.
+    The new file is written under a temporary name in the same folder, flushed to the disk and renamed. So at
+    any time `path` is either the whole old file or the whole new file. After an error or Ctrl-C, the old file
+    is unchanged and the temporary file is removed. If `path` is a symbolic link, the file to which it points
+    is replaced.
 
     Args:
-        path: the path of the file; by convention it ends in .safetensors.
-        values: a dict from names to values, on any device and in either domain. A Seeded is written as its
-            seed. A SwitchKey made by lattice.switch_key or rotation_keys is written as its bodies and the
-            public seeds of its masks, which takes half its bytes. A ring that several values share is written
-            once.
+        path: the path of the file. By convention it ends in .safetensors.
+        values: a dict from names to values. A value is a Poly on any device and in either domain, a Seeded or
+            a SwitchKey. A Seeded is written as its seed. A SwitchKey made by lattice.switch_key or
+            lattice.rotation_keys is written as its bodies and the public seeds of its masks, which takes half
+            as many bytes as the whole key. A ring that several values share is written once.
 
     Raises:
-        ParameterError: `values` is not such a dict; `path` is not a regular file or cannot be written; a name
-            cannot be encoded as UTF-8; or the header exceeds 4 MiB, which is enough for about ten thousand
-            values.
+        ParameterError: `values` is not a dict from names to values; `path` is not a regular file or cannot be
+            written; a name cannot be encoded as UTF-8; or the header is longer than 4 MiB (about ten thousand
+            values).
         NotCanonical: a residue of a value is outside [0, q).
         OSError: the system reports an error, such as a full disk.
 
-    Cost: one pass over the residues, and their SHA-256, about 1 ns a byte. Values on a GPU are copied to the
-    host one at a time. Nothing is compressed, because residues look random.
-    Source: the format is described in the docstring of the module polygpu.files.
+    Cost: one pass over the residues, and their SHA-256, which takes about 1 ns per byte. Values on a GPU are
+    copied to the host one at a time. Nothing is compressed, because residues look random.
+    Source: the docstring of the module polygpu.files describes the format.
 
     >>> import tempfile
     >>> import polygpu as pg
@@ -188,7 +192,8 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded | Swit
             f"values must be a dict of values by name, not {type(values).__name__}. Use "
             "pg.save(path, {'a': a})."
         )
-    # From a ring's parameters to its index. Rings themselves are not keys, as == might search for roots.
+    # A dict from a ring's arguments to its index in the file. The rings themselves are not the keys, because
+    # comparing two rings might search for their roots.
     rings: dict[Any, int] = {}
 
     def index_of(ring: Ring) -> int:
@@ -226,7 +231,7 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded | Swit
             batch = list(cast(tuple[int, ...], value.batch))
             told[name] = {"ring": index, "batch": batch, "seed": _seed_told(value.seed), "start": value.start}
     tensors, size = {}, 0
-    # Values of 8-byte words come first, so that all values are aligned.
+    # Values with words of 8 bytes come before those with words of 4 bytes, so that all words are aligned.
     for name in sorted(stored, key=lambda name: -stored[name].data.itemsize):
         data = stored[name].data
         kind = next(kind for kind, dtype in _DTYPES.items() if dtype == data.dtype)
@@ -242,7 +247,7 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded | Swit
         with_digests = {name: {**value, "sha256": digests[name].hexdigest()} for name, value in told.items()}
         return _header_of(tensors, {"format": _FORMAT, "rings": described, "values": with_digests})
 
-    try:  # do not write a file that load() would refuse
+    try:  # check the header as load() does, so that load() can read the file
         contents = _Contents(header(), size)
         for index in range(len(described)):
             contents.ring(index)
@@ -262,11 +267,15 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded | Swit
                 digests[name].update(piece)
                 file.write(piece)
         file.seek(8)
-        file.write(header())  # again, now with the final digests; its length is the same
+        file.write(header())  # write the header again, now with the final digests; its length is the same
 
 
 def _header_of(tensors: dict[str, Any], told: dict[str, Any]) -> bytes:
-    """Return the header, padded with spaces so that the residues begin at a multiple of 64 bytes."""
+    """Return the bytes of the header, padded with spaces so that residues begin at a multiple of 64 bytes.
+
+    tensors: the entries of the values that have residues. told: the object that is stored as JSON in the
+    entry "__metadata__".
+    """
     text = _compact({"__metadata__": {"polygpu": _compact(told)}, **tensors})
     return text.encode() + b" " * (-(8 + len(text)) % _ALIGNMENT)
 
@@ -278,7 +287,7 @@ def _compact(x: Any, *, sort_keys: bool = False) -> str:
 
 
 def _digest(name: str, ring: dict[str, Any], value: dict[str, Any], tensor: dict[str, Any] | None) -> Any:
-    """Return the SHA-256 object after everything but the residues of a value, which the caller adds."""
+    """Return a SHA-256 object that has hashed the description of a value. The caller adds the residues."""
     import hashlib  # here, so that importing polygpu stays fast
 
     described = {**value, "name": name, "ring": ring}
@@ -289,7 +298,7 @@ def _digest(name: str, ring: dict[str, Any], value: dict[str, Any], tensor: dict
 
 
 def ring_entry(parameters: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a ring's parameters as a dict for JSON."""
+    """Return the arguments of a Ring as a dict that JSON can hold."""
     n, moduli, kind, root, product = parameters
     return {
         "n": n,
@@ -301,7 +310,7 @@ def ring_entry(parameters: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def int_text(x: int) -> str:
-    """Return an int as text: decimal up to 2^64, hexadecimal above, since Python limits long decimals."""
+    """Return an int as a string: decimal up to 2^64, else hexadecimal, since Python limits long decimals."""
     return str(x) if x <= 1 << 64 else hex(x)
 
 
@@ -329,25 +338,25 @@ def _is_utf8(text: str) -> bool:
 
 
 def _named(name: object) -> str:
-    """Return a name for a message: a long name is cut, and anything but a str is described by its type."""
+    """Return a name as an error message shows it: cut if it is long, or its type if it is not a str."""
     text = ascii(name) if isinstance(name, str) else type(name).__name__
     return text if len(text) <= 60 else f"{text[:56]}...'"
 
 
 def _pieces(data: Array) -> Iterator[memoryview]:
-    """Iterate over the bytes of a C-contiguous array, in parts that fit a cache."""
+    """Iterate over the bytes of a C-contiguous array, in pieces that fit a cache."""
     whole: memoryview = data.reshape(-1).view(np.uint8).data
     return (whole[i : i + _PIECE] for i in range(0, len(whole), _PIECE))
 
 
-# ---- residues in their range ----
+# ---- checks that residues are in [0, q) ----
 
 
 def first_wrong(basis: Basis, data: Array) -> tuple[int, ...] | None:
     """Return the index (*batch, row, coefficient) of the first residue outside [0, q), or None.
 
-    Unlike the check of debug(), it allocates no array of the size of `data`, and no Python ints for moduli
-    above 2^64.
+    The result is None if all residues are in [0, q). Unlike the check inside `with polygpu.debug()`, this
+    function allocates no array of the size of `data`, and no Python ints for moduli above 2^64.
     """
     if not data.size:
         return None
@@ -360,7 +369,7 @@ def first_wrong(basis: Basis, data: Array) -> tuple[int, ...] | None:
         return (*row, int(np.argmax(data[row] > limits[row[-1]])))
     q = basis.residues(-1)[:, 0]  # the words of q - 1
     shape = (*data.shape[:-2], data.shape[-1])
-    # Compare with q - 1, word by word from the highest.
+    # Compare the residues with q - 1, word by word, highest word first.
     above, equal = np.zeros(shape, bool), np.ones(shape, bool)
     for word in reversed(range(basis.rows)):
         above |= equal & (data[..., word, :] > q[word])
@@ -372,7 +381,10 @@ def first_wrong(basis: Basis, data: Array) -> tuple[int, ...] | None:
 
 
 def wrong_residue(basis: Basis, data: Array, at: tuple[int, ...]) -> str:
-    """Return the end of a sentence that names the residue at an index of first_wrong, and its modulus."""
+    """Return the clause of an error message that names the wrong residue at index `at`, and its modulus.
+
+    at: an index that first_wrong returned.
+    """
     modulus, value = basis.moduli[at[-2]], int(data[at])
     if basis.wide:
         words = data[at[:-2]][:, at[-1]].tolist()
@@ -391,38 +403,43 @@ def load(
     verify: bool = True,
     mmap: bool = False,
 ) -> dict[str, Any]:
-    """Read values and keys from a file of save(), by name. Nothing in the file is executed.
+    """Read values and keys by name from a file that polygpu.save wrote. Nothing in the file is executed.
 
-    The file is not trusted: rings are checked as Ring checks them, and every residue is checked to be in
-    [0, q). Values that shared a ring when they were saved share one Ring object. Seeded values are expanded.
+    The file is not trusted: the arguments of each ring are checked as in a call of Ring, and each residue is
+    checked to be in [0, q). Values that shared a ring when they were saved share one Ring object. Each Seeded
+    in the file is expanded to a Poly.
 
     Args:
-        path: a file that save() wrote.
+        path: the path of the file.
         names: the names of the values to read, by default all. Residues of other values are not read.
-        device: the device for the values, by default the current one.
-        verify: whether to compare the SHA-256 of each value, its name and its ring with the one in the file.
-            Then a changed byte anywhere in the file raises FileError or changes no value. This finds damage,
-            not forgery: whoever writes the file can write another SHA-256.
+        device: the device for the values, by default the current device (see polygpu.device).
+        verify: True, the default, compares the SHA-256 of each value with the one in the file. SHA-256 covers
+            the residues, the name and the ring of the value. If a byte of the file was changed, the call then
+            raises FileError, or the values are not affected. This finds damage but not forgery: whoever
+            writes the file can write another SHA-256.
         mmap: True leaves the residues in the file and maps the file into memory, read-only. Use it for values
             that exceed the memory, and for files that several processes read. A file is mapped once for all
-            its values, and no file descriptor stays open. `out=` and `a[i] = x` raise OutputError for such
-            values; a.copy() is writable. The file must not change while the values are in use. save() never
-            changes a file, since it writes a new one. But if a process shortens the file, this process ends
-            with a bus error. False reads values into memory of their own.
+            its values, and no file descriptor stays open. Writing to such a value a by `out=a` or `a[i] = x`
+            raises OutputError; a.copy() is writable. The file must not change while the values are in use.
+            polygpu.save never changes a file, since it writes a new one. But if a process shortens the file,
+            reading the values ends this process with a bus error. False, the default, copies the residues
+            from the file into memory.
 
     Returns:
-        A dict from names to values, in the order of `names`, or of the file.
+        A dict from names to values, in the order of `names`, or by default in the order of the file.
 
     Raises:
-        FileError: the file is cut, damaged or not written by save(); the message says what is wrong with it.
+        FileError: the file is truncated or damaged, or polygpu.save did not write it. The message says what
+            is wrong.
         ParameterError: a name is not in the file.
-        OutOfHostMemory, OutOfDeviceMemory: a value does not fit. Seeded values take more memory than they
-            take in the file; `polygpu info FILE` says how much.
+        OutOfHostMemory, OutOfDeviceMemory: a value does not fit. A Seeded takes more bytes in memory than in
+            the file. The command `polygpu info FILE` says how many.
         BackendUnavailable: `device` is a GPU that cannot be used.
         OSError: the system reports an error, such as FileNotFoundError.
 
-    Cost: about 0.5 ns a byte to read residues and check their range, or 0.2 ns if they are mapped, and 1 ns a
-    byte for SHA-256. Moduli of evaluated values and of rings with explicit roots are tested for primality.
+    Cost: about 0.5 ns per byte to read residues and check their range, or 0.2 ns with mmap=True. SHA-256
+    takes 1 ns per byte. If a ring has evaluated values or explicit roots, its moduli are tested for
+    primality.
 
     >>> import tempfile
     >>> import polygpu as pg
@@ -447,7 +464,7 @@ def load(
 
 
 class Flaw(Exception):
-    """What is wrong with a file, and what to do about it: sentences that end with a period."""
+    """An error in a file: `reason` says what is wrong, and `way` says what to do. Both end with a period."""
 
     def __init__(self, reason: str, way: str = DAMAGED) -> None:
         self.reason, self.way = reason, way
@@ -455,20 +472,20 @@ class Flaw(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """The header's description of one value."""
+    """The description of one value in the header of a file."""
 
     ring: int
     batch: tuple[int, ...]
     domain: Domain
     told: dict[str, Any]
-    tensor: dict[str, Any] | None  # None for a seeded value
+    tensor: dict[str, Any] | None  # None for a Seeded, which has no residues in the file
     seed: Seed = None
     start: int = 0
     key: dict[str, Any] | None = None  # for a SwitchKey, its "key" in the header
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """Number of bytes of the value's residues in the file; 0 if only a seed is stored."""
         if self.tensor is None:
             return 0
         begin, end = self.tensor["data_offsets"]
@@ -477,10 +494,10 @@ class Entry:
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[File]:
-    """Open a file of save() for reading, as a context manager.
+    """Open a file that polygpu.save wrote. Use it in a `with` statement, which gets a File and closes it.
 
     Raises:
-        FileError: the header is wrong.
+        FileError: `path` is not a valid name or not a regular file, or the header is wrong.
     """
     name = _name_of(path, FileError)
     with open(name, "rb", buffering=0, opener=_regular) as file:
@@ -488,19 +505,19 @@ def opened(path: str | os.PathLike[str]) -> Iterator[File]:
 
 
 def _name_of(path: str | os.PathLike[str], wrong: type[PolyGPUError]) -> str:
-    """Return the path as a str; raise `wrong` if no file can have such a name."""
+    """Return the path as a str. Raise the error `wrong` if no file can have this name."""
     name = os.fsdecode(path)
     try:
         os.lstat(name)
     except OSError:
-        pass  # there may be no such file yet; opening it reports that
-    except ValueError as error:  # a null byte, or a character that the encoding of names does not have
+        pass  # the file may not exist yet; if it must, open() raises an error later
+    except ValueError as error:  # a null byte, or a character that file names cannot encode
         raise wrong(f"{name!r} is not a name that a file can have ({error}). Give another name.") from None
     return name
 
 
 def _regular(name: str, flags: int) -> int:
-    handle = os.open(name, flags | os.O_NONBLOCK)  # without it, opening a pipe would wait for a writer
+    handle = os.open(name, flags | os.O_NONBLOCK)  # without O_NONBLOCK, a pipe would wait for a writer
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise FileError(f"{name} is a folder, pipe or device. Give the name of a file of pg.save.")
@@ -508,7 +525,7 @@ def _regular(name: str, flags: int) -> int:
 
 
 class File:
-    """An open file: its header, checked, and its values, which are read one by one."""
+    """An open file. The header is checked when it is opened, and read() reads one value at a time."""
 
     def __init__(self, path: str, file: io.FileIO) -> None:
         self.path, self._file = path, file
@@ -518,8 +535,8 @@ class File:
             length = int.from_bytes(self._bytes(8), "little")
             if length > self.size - 8:
                 raise Flaw(
-                    f"it is cut, or it is not a safetensors file. It has {self.size} bytes, and its first 8 "
-                    f"say that its header has {length}."
+                    f"it is cut, or it is not a safetensors file. It has {self.size} bytes, but its first 8 "
+                    f"bytes announce a header of {length} bytes."
                 )
             if length > _LONGEST_HEADER:
                 raise Flaw(f"its header has {length} bytes, and at most {_LONGEST_HEADER} are allowed.")
@@ -537,12 +554,12 @@ class File:
             raise FileError(f"{self.path}: {where}{error} {DAMAGED}") from None
 
     def ring(self, index: int) -> Ring:
-        """Return the ring with this index, the same object at each call."""
+        """Return the ring with this index in the file. Calls with the same index return the same object."""
         with self._told():
             return self._contents.ring(index)
 
     def read(self, name: str, *, verify: bool = True, mmap: bool = False) -> Poly | SwitchKey:
-        """Return a value or key in host memory, or a Seeded expanded on the current device; see load."""
+        """Return a Poly or key in host memory. Expand a Seeded on the current device. See polygpu.load."""
         entry, told = self.entries[name], self._contents.rings
         with self._told(f"value {_named(name)}: "):
             ring = self._contents.ring(entry.ring)
@@ -579,7 +596,11 @@ class File:
     def _residues(
         self, ring: Ring, tensor: dict[str, Any], mmap: bool, seen: Callable[[memoryview], None]
     ) -> Array:
-        """Return the residues of a tensor. seen: a function that is called with each piece of their bytes."""
+        """Return the residues of the value of `ring` that `tensor` describes.
+
+        `tensor` is the value's entry in the header. `seen` is called with each piece of the residues' bytes.
+        mmap: see polygpu.load.
+        """
         shape, dtype, (begin, end) = tuple(tensor["shape"]), _DTYPES[tensor["dtype"]], tensor["data_offsets"]
         if dtype != ring.dtype or shape[-2:] != (ring.rows, ring.n):
             expected = f"{ring.dtype} and a shape that ends in ({ring.rows}, {ring.n})"
@@ -620,10 +641,12 @@ class File:
 
 
 def _mapping(handle: int, size: int) -> memoryview:
-    """Map a file read-only, until the view and all arrays on it are gone.
+    """Map the first `size` bytes of a file into memory, read-only, and return a view of them.
 
-    The C function is called because `mmap.mmap` keeps a file descriptor for each mapping, so that programs
-    that load many files would run out of descriptors. (Python 3.13 adds trackfd=False, which avoids that.)
+    handle: the file descriptor. It may be closed afterwards. The mapping ends when the view and all arrays
+    that use it are gone. The C function mmap is called because Python's mmap.mmap keeps a file descriptor
+    open for each mapping. Programs that load many files would then run out of descriptors. (Python 3.13 has
+    an argument trackfd=False that avoids this.)
     """
     import ctypes  # here, so that importing polygpu stays fast
     import mmap
@@ -638,13 +661,13 @@ def _mapping(handle: int, size: int) -> memoryview:
         number = ctypes.get_errno()
         raise no_memory(size) if number == errno.ENOMEM else OSError(number, os.strerror(number))
     block = (ctypes.c_ubyte * size).from_address(address)
-    # Do not unmap when Python exits: arrays may be read until the process ends.
+    # Unmap when `block` is garbage, but not when Python exits: arrays may be read until the process ends.
     weakref.finalize(block, libc.munmap, address, size).atexit = False
     return memoryview(block).toreadonly().cast("B")
 
 
 class _Contents:
-    """A checked header: a dict from names to entries, and the rings, which are made at first use."""
+    """The checked header of a file: entries by name, and the rings. ring() makes each ring only once."""
 
     def __init__(self, header: bytes, size: int) -> None:
         if len(header) > _LONGEST_HEADER:
@@ -659,8 +682,9 @@ class _Contents:
         text = metadata.get("polygpu") if type(metadata) is dict else None
         if type(text) is not str:
             raise Flaw(
-                "it names no rings of polygpu.",
-                "Use pg.save to write files that do, and ring.from_residues(array) for residues of others.",
+                "it does not name the rings of its values.",
+                "Use pg.save to write files for pg.load, and ring.from_residues(array) for arrays from "
+                "other files.",
             )
         told = _parsed(text.encode(errors="surrogatepass"), "its metadata")
         version = told.get("format") if type(told) is dict else None
@@ -673,11 +697,11 @@ class _Contents:
         _check_fields(told, {"format", "rings", "values"}, "its metadata")
         self.rings, values = told["rings"], told["values"]
         if type(self.rings) is not list or type(values) is not dict:
-            raise Flaw("its metadata must have a list of rings, and values by name.")
+            raise Flaw("its metadata must have a list of rings, and a dict of values by name.")
         _check_tensors(tensors, size)
         self.entries = {name: self._entry(name, value, tensors.get(name)) for name, value in values.items()}
         if extra := tensors.keys() - values.keys():
-            raise Flaw(f"value {_named(min(extra))}: no ring is named for it.")
+            raise Flaw(f"value {_named(min(extra))}: the metadata names no ring for it.")
         self._made: dict[int, Ring] = {}
 
     def _entry(self, name: str, value: Any, tensor: dict[str, Any] | None) -> Entry:
@@ -705,7 +729,7 @@ class _Contents:
             batch = tuple(tensor["shape"][:-2])
             return Entry(value["ring"], batch, value["domain"], value, tensor, key=key)
         if tensor is not None:
-            raise Flaw(f"{what}: it has residues and a seed, but it must have only one of both.")
+            raise Flaw(f"{what}: it has residues and a seed, but it must have only one of the two.")
         if not _are_lengths(value["batch"]) or len(value["batch"]) > _MOST_AXES - 2:
             raise Flaw(f"{what}: its batch shape must have at most {_MOST_AXES - 2} lengths.")
         if not _is_index(value["start"]):
@@ -731,7 +755,10 @@ class _Contents:
 
 
 def _parsed(text: bytes, what: str) -> Any:
-    """Parse JSON; raise Flaw if an object has a name twice or a number is not an int of at most 20 digits."""
+    """Parse JSON. Raise Flaw if an object has a name twice or a number is not an int of at most 20 digits.
+
+    what: the name of the text in messages.
+    """
     import json  # here, so that importing polygpu stays fast
 
     def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -772,7 +799,7 @@ def _are_lengths(x: Any) -> bool:
 
 
 def _check_tensors(tensors: dict[str, Any], size: int) -> None:
-    """Raise Flaw unless the tensors are arrays of residues that fill the data exactly, without gaps."""
+    """Raise Flaw unless the tensors are valid and fill the `size` bytes of residues exactly, without gaps."""
     for name, x in tensors.items():
         what = f"value {_named(name)}"
         _check_fields(x, {"dtype", "shape", "data_offsets"}, what)
@@ -785,7 +812,7 @@ def _check_tensors(tensors: dict[str, Any], size: int) -> None:
         begin, end = x["data_offsets"]
         if end - begin != prod(x["shape"]) * _DTYPES[x["dtype"]].itemsize:
             raise Flaw(
-                f"{what}: it lies from byte {begin} to {end}, but this is not the size of an array of shape "
+                f"{what}: its bytes {begin} to {end} do not have the size of an array of shape "
                 f"{shown(x['shape'])}."
             )
     at = 0
@@ -801,9 +828,9 @@ def _check_tensors(tensors: dict[str, Any], size: int) -> None:
 
 
 def ring_of_entry(x: Any, what: str, evaluated: bool) -> Ring:
-    """Return the ring that an object of JSON describes; raise Flaw if it does not describe one.
+    """Return the ring that the parsed JSON object x describes. Raise Flaw if it does not describe a ring.
 
-    what: the name of the ring for messages. evaluated: whether the file has evaluated values of this ring.
+    what: the name of the ring in messages. evaluated: True if the file has evaluated values of this ring.
     """
     _check_fields(x, {"n", "moduli", "kind", "root", "product"}, what)
     moduli, root = x["moduli"], x["root"]
@@ -827,8 +854,8 @@ def ring_of_entry(x: Any, what: str, evaluated: bool) -> Ring:
     bits = max(moduli).bit_length()
     if bits > _LONGEST_PRIME and (evaluated or type(root) is list):
         raise Flaw(
-            f"{what}: it has a modulus of {bits} bits. At most {_LONGEST_PRIME} are allowed with evaluated "
-            "values and explicit roots, which need a test of primality.",
+            f"{what}: it has a modulus of {bits} bits. With evaluated values or explicit roots, at most "
+            f"{_LONGEST_PRIME} bits are allowed, because each modulus must be tested for primality.",
             "Save coefficients, a.intt(), in a ring with root='minimal'.",
         )
     try:
@@ -863,16 +890,16 @@ def _seed_of(x: Any, what: str) -> int | bytes | str:
     raise Flaw(f"{what}: its seed must be an int in hexadecimal, bytes in hexadecimal or a str.")
 
 
-# ---- files that are written whole or not at all ----
+# ---- atomic replacing and renaming of files ----
 
 
 @contextmanager
 def replacing(path: str) -> Iterator[io.BufferedWriter]:
-    """Yield a new file in the same folder, which is renamed to `path` at the end of a `with`.
+    """Yield a new file to write to. At the end of the `with` block, the new file is renamed to `path`.
 
-    Until then a reader of `path` sees the old file. After an error the new file is removed. If `path` is a
-    symbolic link, it stays one, and the file that it points to is replaced. The new file gets no permission
-    that the old one does not have.
+    Until then it has a temporary name in the same folder, and a reader of `path` sees the old file. If the
+    block raises an error, the new file is removed. If `path` is a symbolic link, the link is kept, and the
+    file to which it points is replaced. The new file gets no permission that the old file does not have.
 
     Raises:
         ParameterError: the file cannot be written.
@@ -902,21 +929,21 @@ def replacing(path: str) -> Iterator[io.BufferedWriter]:
 
 
 def give_name(temporary: str | os.PathLike[str], name: str | os.PathLike[str]) -> None:
-    """Rename a complete file or folder to a name in the same folder that is not in use.
+    """Rename the file or folder `temporary` to `name` in the same folder, if `name` does not exist yet.
 
     Raises:
-        OutputError: the name is in use, even if another process took it a moment ago.
+        OutputError: `name` exists, even if another process created it a moment ago.
     """
     try:
         if os.path.isdir(temporary):
-            os.rename(temporary, name)  # fails unless the name is free or that of an empty folder
+            os.rename(temporary, name)  # fails if `name` exists, unless it is an empty folder
             return
         try:
-            os.link(temporary, name)  # fails unless the name is free; a rename would replace a file
+            os.link(temporary, name)  # fails if `name` exists, while a rename would replace a file
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
                 raise
-            os.rename(temporary, name)  # this file system has no hard links
+            os.rename(temporary, name)  # no hard links on this file system; this may replace a file
         else:
             os.unlink(temporary)
     except OSError as error:

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 def fma(a: Poly, b: Poly | int, c: Poly | int, *, ring: Ring | None = None, out: Poly | None = None) -> Poly:
-    """Compute a * b + c, in one pass for evaluated operands.
+    """Return a * b + c. For evaluated operands this takes one pass.
 
     Args:
-        a: values of any ring.
-        b: values of a's ring and device, or an int. Batch axes broadcast.
-        c: values of a's ring and device, or an int. Batch axes broadcast.
-        ring: the ring of the result. It must be given if an operand has more limbs than the result, see
-            Poly.mul.
-        out: see Poly.mul.
+        a: a Poly of any ring.
+        b: a Poly of a's ring and device, or an int. Batch axes broadcast.
+        c: a Poly of a's ring and device, or an int. Batch axes broadcast.
+        ring: the ring of the result, by default that of the operands. Give it if an operand has more limbs
+            than the result, see Poly.mul.
+        out: a Poly of the result's ring and batch shape to write into (see Poly.mul).
 
     Returns:
         A value in coefficients if all operands are in coefficients, else in "eval".
@@ -44,8 +44,8 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, *, ring: Ring | None = None, out:
         NotAnInteger: b or c is neither a Poly nor an int.
         OutputError: `out` cannot hold the result (see Poly).
 
-    Cost: one pass for evaluated operands of a complete transform. A product and then a sum in all other
-    cases: for operands in coefficients, after an incomplete transform, and inside `with polygpu.verify()`.
+    Cost: one pass for evaluated operands, if the transform is complete. The call computes a product and then
+    a sum if operands are in coefficients, if the transform is incomplete, or inside `with polygpu.verify()`.
     If the domains differ, the operands in coefficients are transformed first.
 
     >>> from polygpu import Ring
@@ -66,20 +66,21 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, *, ring: Ring | None = None, out:
 
 
 def _evaluated(x: Poly | Array) -> Poly | Array:
-    """Return x evaluated if it is a Poly, else x itself, which holds the residues of an int."""
+    """Return a Poly x evaluated. Return an array x, which holds the residues of an int, unchanged."""
     return ntt(x) if isinstance(x, Poly) else x
 
 
 def matmul(a: Poly, b: Poly, *, out: Poly | None = None) -> Poly:
-    """Multiply matrices of polynomials, a @ b, by NumPy's rules.
+    """Multiply matrices of polynomials: a @ b by NumPy's rules.
 
-    The last two batch axes are those of the matrices, and the others broadcast. A value with a single batch
-    axis is a row if it is the left operand, and a column if it is the right one.
+    The last two batch axes are the rows and columns of the matrices. The other batch axes broadcast. A value
+    with a single batch axis is a row vector if it is the left operand, and a column vector if it is the right
+    operand.
 
     Args:
-        a: values with at least one batch axis.
-        b: values of a's ring and device, with at least one batch axis.
-        out: see Poly.mul.
+        a: a Poly with at least one batch axis.
+        b: a Poly of a's ring and device, with at least one batch axis.
+        out: a Poly of the result's ring and batch shape to write into (see Poly.mul).
 
     Returns:
         A value in coefficients if both operands are in coefficients, else in "eval".
@@ -91,10 +92,10 @@ def matmul(a: Poly, b: Poly, *, out: Poly | None = None) -> Poly:
         OutputError: `out` cannot hold the result (see Poly).
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Cost: for an m x k and a k x p matrix, m * k * p products of residues per limb and point. Entries of
-    operands in coefficients are transformed first, and entries of the result are transformed back. If the
-    ring does not multiply by a complete transform (ML-KEM, product="fft", moduli without one), the call takes
-    m * k * p products of polynomials.
+    Cost: for an m x k and a k x p matrix, m * k * p products of residues per limb and point. Operands in
+    coefficients are transformed first. If both operands are in coefficients, the result is transformed back.
+    If the ring has no complete transform (for example the ring of ML-KEM), or if it multiplies by FFT
+    (product="fft"), the call takes m * k * p products of polynomials instead.
 
     >>> from polygpu import Ring
     >>> x = Ring(4, 17)([[[0, 1], [2, 0]], [[3, 0], [1, 1]]])
@@ -105,24 +106,27 @@ def matmul(a: Poly, b: Poly, *, out: Poly | None = None) -> Poly:
 
 
 def dot(a: Poly, b: Poly | int, axis: int = -1, *, ring: Ring | None = None, out: Poly | None = None) -> Poly:
-    """Return the inner product over a batch axis: the sum of a[i] * b[i], with one inverse transform.
+    """Return the inner product over a batch axis: the sum over i of a[i] * b[i], if i indexes this axis.
+
+    Only the sum is transformed back to coefficients, not each product.
 
     Args:
-        a: values with at least one batch axis.
-        b: values of a's ring and device, or an int. Batch axes broadcast, as in a * b.
-        axis: index of an axis of the broadcast batch shape, by default the last axis.
-        ring: see fma.
-        out: see Poly.mul.
+        a: a Poly with at least one batch axis.
+        b: a Poly of a's ring and device, or an int. Batch axes broadcast, as in a * b.
+        axis: index of the axis over which to sum, in the broadcast batch shape. By default the last axis.
+        ring: the ring of the result, if it has fewer limbs than the operands (see Poly.mul).
+        out: a Poly of the result's ring and batch shape to write into (see Poly.mul).
 
     Returns:
-        A value without that axis, in coefficients if both operands are in coefficients, else in "eval".
+        A value without the summed axis, in coefficients if both operands are in coefficients, else in "eval".
 
     Raises:
         ParameterError: there is no such axis, or the batch axes do not broadcast.
         RingMismatch, DeviceError, OutputError, OutOfHostMemory, OutOfDeviceMemory: see matmul.
         BadRoot: see fma.
 
-    Cost: one product of residues per pair of polynomials, limb and point, and the transforms as in matmul.
+    Cost: one product of residues per pair of polynomials, limb and point. Transforms are the same as in
+    matmul.
 
     >>> from polygpu import Ring
     >>> R = Ring(4, 17)
@@ -139,29 +143,31 @@ def dot(a: Poly, b: Poly | int, axis: int = -1, *, ring: Ring | None = None, out
 
 
 def einsum(subscripts: str, *operands: Poly, ring: Ring | None = None, out: Poly | None = None) -> Poly:
-    """Return sums of products over labelled batch axes, by NumPy's rules: "ij,jk->ik" multiplies matrices.
+    """Return sums of products over labelled batch axes, by the rules of numpy.einsum.
+
+    For example, "ij,jk->ik" multiplies matrices of polynomials.
 
     Args:
-        subscripts: for each operand a letter for each of its batch axes, with "..." for axes that broadcast;
-            then "->" and the axes of the result. Without "->" the result has the axes of "...", then those of
-            the letters that occur once, in alphabetical order. A letter that occurs twice in one operand
-            takes the diagonal. Coefficients and limbs are not axes.
-        operands: values of one ring and device. More than two operands are multiplied from the left, two at a
-            time.
-        ring: see fma.
-        out: see Poly.mul.
+        subscripts: one letter for each batch axis of each operand, with a comma between operands, and "..."
+            for axes that broadcast. After "->" come the axes of the result. Without "->" the result has the
+            axes of "...", then the letters that occur once, in alphabetical order. A letter that occurs twice
+            in one operand selects the diagonal. The axes of limbs and coefficients have no letters.
+        operands: one or more Polys of the same ring and device. More than two are multiplied two at a time,
+            from left to right.
+        ring: the ring of the result, if it has fewer limbs than the operands (see Poly.mul).
+        out: a Poly of the result's ring and batch shape to write into (see Poly.mul).
 
     Returns:
         A value in coefficients if all operands are in coefficients, else in "eval".
 
     Raises:
-        ParameterError: subscripts cannot be read or do not fit the shapes of the operands, or there are no
-            operands.
+        ParameterError: subscripts breaks these rules or does not fit the shapes of the operands, or there are
+            no operands.
         RingMismatch, DeviceError, OutputError, OutOfHostMemory, OutOfDeviceMemory: see matmul.
         BadRoot: see fma.
 
-    Cost: for two operands one batch of matrix products (see matmul). Axes that occur in one
-    operand and not in the result are summed first, before any transform.
+    Cost: for two operands, one batch of matrix products (see matmul). Axes that occur in only one operand and
+    not in the result are summed first, before any transform.
 
     >>> from polygpu import Ring
     >>> x = Ring(4, 17)([[[0, 1], [2, 0]], [[3, 0], [1, 1]]])
@@ -188,20 +194,22 @@ def combine(
     ring: Ring | None = None,
     out: Poly | None = None,
 ) -> Poly:
-    """Return the sum over i of ints[..., i] * polys[i]: linear combinations, one for each row of ints.
+    """Return linear combinations of polys: the sum over i of ints[..., i] * polys[i].
+
+    There is one linear combination for each row of ints.
 
     Args:
-        ints: integers of any size and sign, of shape (..., len(polys)), in an array or nested list.
-        polys: a list or tuple of values of one ring and device. Their batch shapes broadcast to a shape B.
+        ints: an array or nested list of integers of any size and sign, of shape (..., len(polys)).
+        polys: a list or tuple of Polys of the same ring and device. Their batch shapes broadcast to B.
         constant: constant polynomials to add: an int, or integers that broadcast to the result's batch shape.
-            They are added in either domain. For example, if the last batch axis of ciphertexts holds their
-            two components, [c, 0] adds c to the first component.
-        ring: see fma.
-        out: see Poly.mul.
+            For example, if the last batch axis of ciphertexts holds their two components, [c, 0] adds c to
+            the first component.
+        ring: the ring of the result, if it has fewer limbs than the operands (see Poly.mul).
+        out: a Poly of the result's ring and batch shape to write into (see Poly.mul).
 
     Returns:
-        A value of batch shape ints.shape[:-1] + B, in the domain of polys, or in "eval" if their domains
-        differ.
+        A value of batch shape ints.shape[:-1] + B, in the domain of polys. If their domains differ, it is in
+        "eval".
 
     Raises:
         CoefficientError: ints or constant holds something other than integers. Floats are not rounded.
@@ -211,9 +219,9 @@ def combine(
         OutputError: `out` cannot hold the result (see Poly).
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Cost: one product of residues per value, combination, limb and coefficient. The CPU makes one pass, a GPU
-    one for every eight values. If the domains differ, the values in coefficients are transformed first. If
-    `out` is one of polys, the result is copied once more.
+    Cost: one product of residues per value, combination, limb and coefficient. The CPU makes one pass over
+    all values. A GPU makes one pass for every eight values. If the domains differ, the values in coefficients
+    are transformed first. If `out` is one of polys, the result is copied once more.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4, 17)
@@ -228,12 +236,12 @@ def combine(
 
 
 def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return whether two values are equal, polynomial by polynomial.
+    """Compare two values polynomial by polynomial, and return one bool for each.
 
     Args:
         a: a Poly, or an int, which is a constant polynomial.
-        b: a Poly or an int. At least one of a and b must be a Poly. Batch axes broadcast, and the domains may
-            differ.
+        b: a Poly or an int, as for a. At least one of a and b must be a Poly. Batch axes broadcast, and the
+            domains may differ.
 
     Returns:
         An array of bools of the broadcast batch shape, in host memory.
@@ -256,26 +264,27 @@ def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def capture(f: Callable[..., Any], *args: Any) -> Recording:
-    """Record the call f(*args), so that it can be repeated without its host work: on a GPU as a CUDA graph.
+    """Record the call f(*args), so that it can be repeated without its work on the host.
 
-    Returns a function g. On a GPU, g() launches all recorded kernels at once. They read what the arguments
-    hold at that time and overwrite the results of the previous call, so g() always returns the same objects.
-    g(*values) first copies the values into the arguments. Shapes and domains are fixed. `g.nbytes` is the
-    number of bytes of GPU memory that the recording holds, and `g.launches` the number of kernels that it
-    launches. On the CPU, g() simply calls f(*args), and both numbers are 0.
+    Returns a function g that repeats the call; on a GPU it launches a CUDA graph. There, g() launches all
+    recorded kernels at once. The kernels read what the Polys in args hold at that time. They overwrite the
+    results of the previous call, so g() always returns the same objects. g(*values) first copies the values
+    into the Polys in args. Shapes and domains are fixed. `g.nbytes` is the number of bytes of GPU memory that
+    the recording holds, and `g.launches` is the number of kernels that g() launches. On the CPU, g() simply
+    calls f(*args), and both numbers are 0.
 
     Args:
-        f: the function to record. On a GPU it is called twice, the second time for the recording, and must do
-            the same work both times. Afterwards the arguments hold what they held before, but other values
-            that f writes stay changed. g() does not run the Python code of f again. So f must not read values
-            back (norm, ==, verify(), a modulus above 2^64), draw random values without a seed, or copy from
-            the host. It must leave each argument in the domain in which it was given. So an argument that f
-            uses as out= must be given in the domain of the result.
-        args: the arguments of f, all on one device. At least one must be a Poly. When g is called, each Poly
-            must be in the domain that was recorded. In g(*values), a value for a Poly must have its ring,
-            shape, domain and device; a number, string or tuple of these must be equal to the recorded one;
-            and anything else must be the same object. Only one thread and stream may use a recording at a
-            time.
+        f: the function to record. On a GPU it is called twice, and the second call is recorded. It must do
+            the same work both times. After the recording, the Polys in args hold what they held before, but
+            other values that f writes stay changed. g() does not run the Python code of f again. So f must
+            not copy values between GPU and host (as norm, ==, verify() and rings with a modulus above 2^64
+            do), and must not draw random values without a seed. f must leave each Poly in args in the domain
+            in which it was given. So if f uses an argument as out=, give it in the domain of the result.
+        args: the arguments of f. At least one must be a Poly, and all Polys must be on one device. When g is
+            called, each of these Polys must be in its recorded domain. In g(*values), a value for a Poly must
+            have the ring, shape, domain and device of that Poly. A number, a string, or a tuple of these must
+            be equal to the recorded argument. Anything else must be the same object. Only one thread and
+            stream may use g at a time.
 
     Raises:
         ParameterError: no argument is a Poly; f draws random values without a seed; the values given to g do
@@ -283,12 +292,11 @@ def capture(f: Callable[..., Any], *args: Any) -> Recording:
         DomainError: f changes the domain of an argument (on the CPU this is found when g is called), or an
             argument or value is not in the recorded domain.
         RingMismatch, DeviceError: a value is in another ring or on another device.
-        DeviceError: f reads values back, f does work in its second run that it did not do in its first, or
-            the driver refuses the recording.
-        OutOfDeviceMemory: the results of f, the graph, or the copies of the arguments that recording makes do
-            not fit.
+        DeviceError: f copies values between GPU and host, the second call of f does work that the first call
+            did not do, or the driver refuses the recording.
+        OutOfDeviceMemory: the results of f, the graph, or the temporary copies of the arguments do not fit.
 
-    Cost: recording takes two calls of f and a copy of each argument. g() is one launch of a graph.
+    Cost: recording takes two calls of f and a copy of each Poly in args. g() is one launch of a graph.
     g(*values) also copies each Poly.
 
     >>> from polygpu import Ring
@@ -300,7 +308,9 @@ def capture(f: Callable[..., Any], *args: Any) -> Recording:
     [0, 0, 1, 0]
     """
     if not any(isinstance(x, Poly) for x in args):
-        raise ParameterError("capture has no Poly among its arguments. Pass the values that f works on.")
+        raise ParameterError(
+            "capture has no Poly among the arguments after f. Pass the values on which f works."
+        )
     return Recording(f, args)
 
 
@@ -308,11 +318,11 @@ def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:
     """Join values of the same batch shape along a new batch axis.
 
     Args:
-        polys: a list or tuple of values of one ring and device.
+        polys: a list or tuple of Polys of the same ring and device.
         axis: index of the new axis in the result.
 
     Returns:
-        A copy, in the domain of the values, or in "eval" if their domains differ.
+        A copy, in the domain of the values. If their domains differ, it is in "eval".
 
     Raises:
         ParameterError: the batch shapes differ, there is no such axis, polys is empty, or it holds something
@@ -332,19 +342,19 @@ def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:
 
 
 def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
-    """Join values along one of their batch axes.
+    """Join values along an existing batch axis.
 
     Args:
-        polys: a list or tuple of values of one ring and device, whose batch shapes differ at most in this
-            axis.
-        axis: index of the axis.
+        polys: a list or tuple of Polys of the same ring and device. Their batch shapes may differ only in the
+            length of the axis along which they are joined.
+        axis: index of the axis along which the values are joined.
 
     Returns:
-        A copy, in the domain of the values, or in "eval" if their domains differ.
+        A copy, in the domain of the values. If their domains differ, it is in "eval".
 
     Raises:
-        ParameterError: the batch shapes do not fit, there is no such axis, polys is empty, or it holds
-            something other than Polys.
+        ParameterError: the batch shapes differ in another axis, there is no such axis, polys is empty, or it
+            holds something other than Polys.
         RingMismatch, DeviceError: the values are in different rings or on different devices.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
@@ -360,12 +370,14 @@ def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
 
 
 def _in_one_domain(polys: Sequence[Poly], ring: Ring | None = None) -> Sequence[Poly]:
-    """Return the values in one domain, which is "eval" if their domains differ. ring: see fma."""
+    """Return polys, in "eval" if their domains differ. If `ring` is given, drop the limbs not in `ring`."""
     if not isinstance(polys, Iterable):
         raise ParameterError(f"polys must be a list or tuple of Poly, not {type(polys).__name__}.")
     values = list(polys)
     if not values or not all(isinstance(p, Poly) for p in values):
-        raise ParameterError(f"polys has {len(values)} values. Give at least one Poly, and nothing else.")
+        raise ParameterError(
+            f"polys has {len(values)} values. Give at least one Poly. Every value must be a Poly."
+        )
     if ring is not None:
         values = limbs_in_one_domain(ring, *values)
     return aligned(*(values[0]._operand(p) for p in values))

@@ -5,7 +5,7 @@ implementation of yours against one of them.
 
 SEAL, OpenFHE and Lattigo hold a polynomial modulo X^n + 1 as residues: for each modulus a row of n words of
 64 bits. Their evaluated values have the bit-reversed order of polygpu: entry k is the value at
-psi^(2 br(k) + 1), where br reverses the bits of k. They differ in psi, the root of unity of order 2n:
+psi^(2 br(k) + 1), where br reverses the bits of k. The libraries differ in psi, a root of unity of order 2n:
 
   SEAL      the smallest root, as in Ring(n, moduli). Source: seal/util/ntt.cpp
   OpenFHE   the smallest root, as in Ring(n, moduli); its files state the root. Source: math/nbtheory-impl.h,
@@ -73,13 +73,13 @@ Bytes = bytes | bytearray | memoryview
 
 
 def _residues(ring: Ring, words: Any, domain: Domain) -> Poly:
-    """Return a copy of words from another library as a value. Raise NotCanonical unless all are residues."""
+    """Return a copy of another library's words as a value. Raise NotCanonical unless all are residues."""
     with debug():
         return ring.from_residues(words, domain=domain, copy=True)
 
 
 def _complete(ring: Ring, library: str) -> Ring:
-    """Return the ring; raise NotNTTFriendly unless its transform is complete and its moduli are words."""
+    """Return the ring; raise NotNTTFriendly unless its transform is complete and its moduli fit words."""
     if ring.leaf_size != 1 or ring._plan.basis.wide:
         raise NotNTTFriendly(
             f"{ring!r} does not fit {library}, whose moduli are primes below 2**64 that are 1 modulo 2n, "
@@ -97,7 +97,7 @@ def _in_ring(poly: Poly, ring: Ring, name: str) -> Poly:
     if (own.n, own.kind, own.moduli) != (ring.n, ring.kind, ring.moduli):
         raise RingMismatch(
             f"{name} is of {own!r}, but it must be of {ring!r}. Use Poly.restrict(ring) to drop limbs, or "
-            "Poly.convert(ring) to take the integers to other moduli."
+            "Poly.convert(ring) to convert the values to other moduli."
         )
     if own == ring or poly.domain == "coef" or own.roots == ring.roots:
         return ring.from_residues(poly.data, domain=poly.domain)
@@ -112,12 +112,12 @@ _SCHEMES: tuple[Scheme, ...] = get_args(Scheme)  # SEAL numbers them 1, 2, 3 in 
 _MAGIC, _HEADER_SIZE = 0xA15E, 16
 _HEADER = Struct("<HBBBBHQ")  # magic, header's size, version (2 bytes), compression, reserved, whole size
 _PARAMETERS = Struct("<BQQ")  # scheme, n, number of moduli
-_PLAINTEXT = Struct("<32sQd")  # id of the parameters, number of words, scale
+_PLAINTEXT = Struct("<32sQd")  # the fields: id of the parameters, number of words, scale
 _CIPHERTEXT = Struct("<32sBQQQdQ")  # id, 1 if evaluated, polynomials, n, limbs, scale, correction factor
 _KEYS = Struct("<32sQ")  # id, number of lists of keys
 _COUNT = Struct("<Q")
-_COEFFICIENTS = bytes(32)  # a plaintext modulo t, in coefficients, has this in place of an id
-_MOST_POLYNOMIALS = 16  # in a ciphertext
+_COEFFICIENTS = bytes(32)  # SEAL writes this in place of an id for a plaintext modulo t in coefficients
+_MOST_POLYNOMIALS = 16  # the most polynomials in a ciphertext
 _MOST_MODULI = 64
 _LARGEST_DEGREE = 1 << 17
 _DAMAGED = "The data is damaged. Save it again in SEAL."
@@ -138,8 +138,8 @@ class SealParameters:
             from the data.
 
     `ring` is the ring of keys. If there are several moduli, a fresh ciphertext is in ring[:-1], and each
-    modulus switch drops one more limb; ring[-1:] is the `special` of keys for polygpu.lattice.key_switch. If
-    there is one modulus, all values are in `ring`.
+    modulus switch drops one more limb. To make keys for these values by polygpu.lattice, give ring[-1:] as
+    `special`. If there is one modulus, all values are in `ring`.
 
     Raises:
         ParameterError: an argument is outside the rules of SEAL.
@@ -189,7 +189,7 @@ class SealParameters:
     def from_bytes(cls, data: Bytes) -> SealParameters:
         """Return the parameters that EncryptionParameters::save wrote.
 
-        TenSEAL: context.seal_context().data.key_context_data().parms().save(path).
+        In TenSEAL, context.seal_context().data.key_context_data().parms().save(path) writes them.
 
         Args:
             data: the bytes, compressed or not.
@@ -240,7 +240,7 @@ class SealParameters:
 
     @cached_property
     def _ids(self) -> dict[bytes, int]:
-        """Return a dict from SEAL's hash of a value's parameters (parms_id) to its number of limbs."""
+        """Return a dict from SEAL's hash of a value's parameters (parms_id) to the number of limbs."""
         return {self._id(k): k for k in range(1, len(self.moduli) + 1)}
 
     def _id(self, limbs: int) -> bytes:
@@ -270,8 +270,8 @@ class SealValue:
     """A ciphertext, plaintext or key of SEAL.
 
     If `poly` has batch shape (size,), it is a ciphertext or public key, and its phase is the sum of
-    poly[i] * s^i. If the batch shape is (), it is a plaintext or secret key. `scale` is the scale of CKKS,
-    and 1 in other schemes. `correction_factor` is that of BGV, and 1 in other schemes.
+    poly[i] * s^i for the secret key s. If the batch shape is (), it is a plaintext or secret key. `scale` is
+    the scale of CKKS, and 1 in other schemes. `correction_factor` is that of BGV, and 1 in other schemes.
 
     SEAL and polygpu number slots differently. With psi the root of unity of order 2n, SEAL's slot j is the
     value at psi^(3^j), and in the second row of BFV and BGV at psi^(-3^j). polygpu.fft.to_slots and
@@ -292,8 +292,8 @@ def from_seal(data: Bytes, parameters: SealParameters) -> SealValue:
     """Read a Ciphertext, Plaintext, SecretKey or PublicKey that SEAL 4 saved.
 
     Args:
-        data: the whole object, as `save` wrote it with any compression. TenSEAL: what
-            vector.ciphertext()[0].save(path) or context.secret_key().data.save(path) wrote.
+        data: the whole object, as `save` wrote it with any compression. In TenSEAL, call
+            vector.ciphertext()[0].save(path) or context.secret_key().data.save(path).
         parameters: the parameters that the object was made with. The data contain SEAL's hash of their
             parameters, which must be the hash of `parameters`.
 
@@ -332,7 +332,7 @@ def to_seal(
             Ciphertext or PublicKey in the value's domain: CKKS and BGV compute on evaluated ones, BFV on
             coefficients. If its batch shape is (), it becomes an evaluated Plaintext or SecretKey. A value of
             batch shape () in Ring(n, plain_modulus) becomes a Plaintext of BFV or BGV in coefficients.
-        parameters: the parameters of the context that will load it.
+        parameters: the parameters of the context that will load the bytes.
         scale: the scale in CKKS; 1 in other schemes.
         correction_factor: the correction factor in BGV; 1 in other schemes.
 
@@ -361,7 +361,7 @@ def from_seal_keys(
     Args:
         data: see from_seal.
         parameters: the parameters that the keys were made with.
-        rotations: True if the keys are GaloisKeys, False if they are RelinKeys. SEAL's files do not tell.
+        rotations: True if the keys are GaloisKeys, False if they are RelinKeys. SEAL's files do not say.
 
     Returns:
         A dict of keys for values of parameters.ring[:-1], with digits of one limb. For RelinKeys, entry k
@@ -385,7 +385,7 @@ def from_seal_keys(
     identity, count = stream.unpack(_KEYS)
     if parameters._ring_of(identity) != parameters.ring or count > parameters.n:
         raise FileError(
-            f"data does not hold RelinKeys or GaloisKeys (it would have {count} lists of keys). Use "
+            f"data does not hold RelinKeys or GaloisKeys (read as keys, data would have {count} lists). Use "
             "from_seal for other objects."
         )
     keys: dict[int, SwitchKey] = {}
@@ -399,7 +399,8 @@ def from_seal_keys(
         parts = [stream.inner(lambda: _read_value(stream, parameters).poly) for _ in range(digits)]
         if any(part.ring != parameters.ring or part.shape != (2,) for part in parts):
             raise FileError(
-                f"The key {index} in data has another level or size than its parameters. {_DAMAGED}"
+                f"The key {index} in data does not have the level and size that the parameters require. "
+                f"{_DAMAGED}"
             )
         if parts:
             words = np.stack([part.ntt().data for part in parts])
@@ -475,8 +476,8 @@ def _check_parameters(parameters: object) -> None:
 
 def _read_value(stream: _Stream, parameters: SealParameters) -> SealValue:
     """Read a Plaintext or a Ciphertext."""
-    # Both end with an array of words, which has a header of its own. If this header begins right after the
-    # fields of a Plaintext, the object is one.
+    # Each of the two ends with an array of words, which has a header of its own. If this header begins right
+    # after the fields of a Plaintext, the object is a Plaintext.
     start = stream.take(_PLAINTEXT.size + 3)
     if start[-3:] == _HEADER.pack(_MAGIC, _HEADER_SIZE, 0, 0, 0, 0, 0)[:3]:
         identity, count, scale = _PLAINTEXT.unpack(start[:-3])
@@ -550,7 +551,7 @@ _T = TypeVar("_T")
 
 
 class _Stream:
-    """The bytes after the header of an object of SEAL, read in order and decompressed only as far as read."""
+    """The bytes after the header of an object of SEAL, read in order and decompressed as they are read."""
 
     def __init__(self, data: Bytes) -> None:
         try:
@@ -571,7 +572,7 @@ class _Stream:
             self._read = _Expanded(compression, given[_HEADER_SIZE:]).read
 
     def take(self, count: int) -> bytes:
-        """Return the next `count` bytes; raise FileError if the data end before."""
+        """Return the next `count` bytes; raise FileError if fewer bytes are left."""
         parts, missing = [], count
         while missing:
             try:
@@ -610,7 +611,7 @@ class _Stream:
         return np.frombuffer(self.take(8 * count), "<u8")
 
     def inner(self, read: Callable[[], _T], begun: int = 0) -> _T:
-        """Return what `read` reads from an inner object. begun: bytes of its header already read."""
+        """Return what `read` reads from an inner object. begun: bytes already read of the object's header."""
         first = self._at - begun
         magic = _HEADER.pack(_MAGIC, _HEADER_SIZE, 0, 0, 0, 0, 0)[:begun]
         compression, size = self._header(magic)
@@ -672,11 +673,11 @@ class _Expanded:
         return bytes(part)
 
 
-_PIECE = 1 << 16  # bytes of input, and of output, of one call of a decompressor
+_PIECE = 1 << 16  # the most bytes of input, and of output, in one call of a decompressor
 
 
 def _expander(compression: int, data: memoryview) -> Callable[[], bytes]:
-    """Return a function that returns the next piece. compression: SEAL's number of the method."""
+    """Return a function that returns the next decompressed piece. compression: SEAL's compr_mode_type."""
     if compression == 1:
         import zlib
 
@@ -726,13 +727,13 @@ def from_openfhe(text: str | bytes) -> Poly:
 
     Args:
         text: what Serial::SerializeToFile or Serialize wrote with SerType::JSON: a Ciphertext, PrivateKey,
-            PublicKey or key-switching keys. from_openfhe_keys reads the latter as SwitchKeys.
+            PublicKey or key-switching keys. from_openfhe_keys reads key-switching keys as SwitchKeys.
 
     Returns:
         A value in the ring and domain that the text states. Its batch axes are the nested lists of the text.
-        The batch shape of a ciphertext or public key is (size,), and its phase is the sum of poly[i] * s^i.
-        For a secret key it is (). For key-switching keys it is (tags, keys, 2, digits), where index 0 of the
-        axis of length 2 has the masks a_j, and index 1 the bodies b_j.
+        The batch shape of a ciphertext or public key is (size,), and its phase is the sum of poly[i] * s^i
+        for the secret key s. The batch shape of a secret key is (), and that of key-switching keys is (tags,
+        keys, 2, digits), where index 0 of the axis of length 2 has the masks a_j, and index 1 the bodies b_j.
 
     Raises:
         FileError: the text is not JSON, has no polynomials, or has polynomials of several rings or domains or
@@ -767,8 +768,8 @@ def from_openfhe_keys(text: str | bytes, *, special: int) -> dict[int, SwitchKey
 
     Returns:
         A dict of keys for values of the moduli before the special primes. For an EvalMultKey, entry k
-        switches from s^(k + 2) to s. For an EvalAutomorphismKey, entry g is the key for X -> X^g. Its
-        `turned` is True, because OpenFHE applies the automorphism after the switch.
+        switches from s^(k + 2) to s. For an EvalAutomorphismKey, entry g is the key for X -> X^g. The
+        attribute `turned` of this key is True, because OpenFHE applies the automorphism after the switch.
 
     Raises:
         FileError: the text has no keys or keys of several tags. For other errors, see from_openfhe.
@@ -788,9 +789,9 @@ def from_openfhe_keys(text: str | bytes, *, special: int) -> dict[int, SwitchKey
     tags = source.tree.get("value0") if isinstance(source.tree, dict) else None
     if len(source.shape) != 4 or not isinstance(tags, list) or len(tags) != 1:
         raise FileError(
-            f"text holds polynomials of shape {source.shape}, which are not the keys of one tag. Serialise "
-            "keys by SerializeEvalMultKey or SerializeEvalAutomorphismKey with a key tag, and use "
-            "from_openfhe for other objects."
+            f"text holds polynomials of shape {source.shape}, but it must hold the keys of one key tag. "
+            "Serialise keys by SerializeEvalMultKey or SerializeEvalAutomorphismKey with a key tag, and "
+            "use from_openfhe for other objects."
         )
     _, count, _, digits = source.shape
     limbs = ring.rows - integer(special, "special")
@@ -802,7 +803,7 @@ def from_openfhe_keys(text: str | bytes, *, special: int) -> dict[int, SwitchKey
     words = np.stack(rows).reshape(count, 2, digits, ring.rows, ring.n)
     keys = {}
     for (g, index), halves in zip(_galois_elements(tags[0], count), words, strict=True):
-        # From (2, digits) with the masks first to (digits, 2) with the bodies first.
+        # Change the shape (2, digits), masks first, to (digits, 2), bodies first.
         value = _residues(ring, np.ascontiguousarray(halves[::-1].swapaxes(0, 1)), domain)
         keys[index] = SwitchKey(
             value,
@@ -816,7 +817,7 @@ def from_openfhe_keys(text: str | bytes, *, special: int) -> dict[int, SwitchKey
 
 
 def _galois_elements(tag: Any, count: int) -> list[tuple[int | None, int]]:
-    """Return, for each key, its Galois element (None in an EvalMultKey) and its index in the result."""
+    """Return each key's Galois element, which is None in an EvalMultKey, and index in the dict of keys."""
     keys = tag.get("value") if isinstance(tag, dict) else None
     if isinstance(keys, list):
         return [(None, index) for index in range(count)]
@@ -824,12 +825,12 @@ def _galois_elements(tag: Any, count: int) -> list[tuple[int | None, int]]:
         elements = [key["key"] for key in keys["ptr_wrapper"]["data"]]  # type: ignore[index]
     except (KeyError, TypeError) as error:
         raise FileError(
-            f"text has keys without Galois elements ({error}). It is damaged, or OpenFHE 1 did not write it. "
-            "Serialise the keys again with OpenFHE 1."
+            f"text has keys without Galois elements ({error}). text is damaged, or OpenFHE 1 did not write "
+            "it. Serialise the keys again with OpenFHE 1."
         ) from None
     if len(elements) != count or any(type(g) is not int for g in elements):
         raise FileError(
-            f"text has {count} keys, but their Galois elements are {shown(elements)}. It is damaged. "
+            f"text has {count} keys, but their Galois elements are {shown(elements)}. text is damaged. "
             "Serialise the keys again."
         )
     return [(g, g) for g in elements]
@@ -841,7 +842,8 @@ def to_openfhe(poly: Poly, like: str | bytes) -> str:
     Args:
         poly: the value. Moduli, domain and batch shape are those of from_openfhe(like).
         like: an object that OpenFHE serialised to JSON. Everything but its polynomials is kept: context,
-            level, scale and tag. To write a ciphertext, give one of the same level and number of polynomials.
+            level, scale and tag. To write a ciphertext, give a ciphertext with the same level and number of
+            polynomials.
 
     Raises:
         FileError: `like` is wrong, see from_openfhe. RingMismatch: the moduli differ.
@@ -977,12 +979,13 @@ def _openfhe_ring(source: _Serialised, name: str) -> tuple[Ring, Domain, list[An
             found.add(tuple(limbs))
     except (KeyError, TypeError) as error:
         raise FileError(
-            f"{name} has a polynomial without a field that it needs ({error}). It is damaged, or OpenFHE 1 "
-            "did not write it. Serialise the object again with OpenFHE 1."
+            f"{name} has a polynomial without a field that it needs ({error}). {name} is damaged, or "
+            "OpenFHE 1 did not write it. Serialise the object again with OpenFHE 1."
         ) from None
     if len(found) != 1:
         raise FileError(
-            f"{name} holds polynomials of {len(found)} rings or formats. Serialise one object alone."
+            f"{name} holds polynomials of {len(found)} different different rings or formats. Serialise one "
+            "object alone."
         )
     orders, degrees, moduli, roots, formats = zip(*found.pop(), strict=True)
     n = degrees[0]
@@ -1006,8 +1009,8 @@ def _openfhe_ring(source: _Serialised, name: str) -> tuple[Ring, Domain, list[An
 
 # ---- Lattigo ----
 
-# The least n of Lattigo. Lattigo searches for primitive roots from 3 upwards, and polygpu from 2. Both find
-# the same one for such n, because 2 is not a primitive root modulo q if q is 1 mod 8.
+# The least n of Lattigo. Lattigo searches for primitive roots from 3 upwards, and polygpu from 2. If n is at
+# least 8, q is 1 mod 16, so 2 is not a primitive root modulo q, and both searches find the same root.
 _LEAST_DEGREE = 8
 
 
@@ -1018,11 +1021,11 @@ def from_lattigo(
 
     Args:
         words: unsigned integers of shape (*batch, limbs, n) in [0, q), in an array of NumPy or CuPy.
-        moduli: the moduli, one for each limb; or a Ring with these moduli, in which the result is to be.
+        moduli: the moduli, one for each limb; or the Ring of the result, which has these moduli.
         domain: "eval" if IsNTT is true in Lattigo, as for keys and for ciphertexts of CKKS and BGV, else
             "coef".
-        montgomery: whether the words are in Montgomery form, x * 2^64 mod q for a residue x. Lattigo calls it
-            IsMontgomery: it is true for keys, and false for ciphertexts.
+        montgomery: whether the words are in Montgomery form, x * 2^64 mod q for a residue x. In Lattigo this
+            is IsMontgomery, which is true for keys and false for ciphertexts.
 
     Returns a value of Ring(n, moduli, root="generator"), or of the Ring given, in the domain of the words and
     in memory of its own.
@@ -1033,7 +1036,7 @@ def from_lattigo(
         RingMismatch: the Ring given differs in degree or kind.
 
     Cost: two passes over the words. Words in Montgomery form also take one product each. If the Ring given
-    has another root than "generator", also an inverse and a forward transform of evaluated words.
+    has another root than "generator", evaluated words also take an inverse and a forward transform.
     Source: ring/subring.go, ring/ntt.go, ring/modular_reduction.go and core/rlwe/keys.go of Lattigo 6.
 
     >>> import numpy as np

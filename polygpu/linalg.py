@@ -1,6 +1,7 @@
 """Exact products of integer matrices modulo q.
 
-Products of NumPy arrays are computed on the CPU, and of CuPy arrays on their GPU, in its current stream.
+Products of NumPy arrays are computed on the CPU. Products of CuPy arrays are computed on the GPU that holds
+them, in its current stream.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ from .errors import CoefficientError, DeviceError, ParameterError
 
 MAX_MODULUS = 1 << 64
 
-_SMALL = 1 << 12  # entries; if a matrix of bytes has fewer, a copy of it as words is as fast
-_LONG = 1 << 29  # products of words (13 to 56 ms on a core) from which on host calls report progress
+# Matrices of 1- or 2-byte integers with fewer entries are copied to words, which is as fast as reading them
+# in place.
+_SMALL = 1 << 12
+_LONG = 1 << 29  # a host call with at least this many products of words (13 to 56 ms) reports progress
 
 __all__ = ["MAX_MODULUS", "matmul"]
 
@@ -87,10 +90,10 @@ def matmul(A: Any, B: Any, *, q: int, out: Any = None) -> Any:
 
 
 def _product(basis: Basis, A: Any, B: Any, out: Any) -> Any:
-    """Return the product for a call that has no record (see _ops/calls.py)."""
+    """Return A @ B modulo q for a call that cannot be replayed from a record (see polygpu/_ops/calls.py)."""
     left = _bytes(A) if _are_bytes(A) else _words(A, "A", basis)
     right = _words(B, "B", basis)
-    if left.dtype.itemsize <= 2 and right.ndim > 2:  # the kernels for bytes have only a single matrix B
+    if left.dtype.itemsize <= 2 and right.ndim > 2:  # the kernels for bytes take no batch of matrices B
         left = _words(left, "A", basis)
     compute = backend_of(left)
     if backend_of(right).name != compute.name:
@@ -122,7 +125,7 @@ def _product(basis: Basis, A: Any, B: Any, out: Any) -> Any:
     target = empty(compute, shape, basis.dtype) if taken else data
     a, b = _batched(a, batch), _batched(b, batch)
     if len(b) == 1:
-        a = a.reshape(1, -1, k) if k else a.reshape(1, len(a) * m, 0)  # all rows at once
+        a = a.reshape(1, -1, k) if k else a.reshape(1, len(a) * m, 0)  # join all rows of the batch
     c = target.reshape(max(len(a), len(b)), a.shape[1], n)
     if data.size * k >= _LONG and compute.xp is np:
         with Work(1, "product of matrices, {} x {} x {}", data.size // n, k, n):
@@ -164,9 +167,9 @@ def _bytes(A: Array) -> Array:
 
 
 def _words(x: Any, name: str, basis: Basis) -> Array:
-    """Return the integers in the basis' dtype.
+    """Return the integers x as an array of the basis' dtype.
 
-    Unsigned integers that fit this dtype are not reduced. Others are reduced to [0, q).
+    Arrays of unsigned integers that fit this dtype are not reduced. Other integers are reduced to [0, q).
     """
     if holds_poly(x):
         raise CoefficientError(
@@ -190,7 +193,7 @@ def _words(x: Any, name: str, basis: Basis) -> Array:
 
 
 def _batched(x: Array, batch: tuple[int, ...]) -> Array:
-    """Return x as (1, m, k) if it is one matrix for the whole batch, else as (prod(batch), m, k).
+    """Return x in shape (1, m, k) if it is one matrix for the whole batch, else in (prod(batch), m, k).
 
     If x has some of the batch axes but not all, it is copied to the full batch.
     """

@@ -1,11 +1,11 @@
 """Host memory that polygpu keeps for the next results.
 
 The memory of a result that is no longer used is kept for later results of the same size. Otherwise the system
-would have to map its pages anew in each call, which takes longer than most of the arithmetic. polygpu keeps
-at most a quarter of the memory that is free or kept (or 64 MiB, if that is more), and never more bytes than
-the environment variable `POLYGPU_POOL_BYTES` says. Kept memory that was not used for ten seconds is given
-back to the system in the next call of polygpu, or earlier by an idle thread of polygpu, if it has several
-threads. If the system refuses memory, all kept memory is given back before an error is raised.
+would have to map new pages in each call, which takes longer than most of the arithmetic. polygpu keeps at
+most a quarter of the memory that is free or kept (or 64 MiB, if that is more), and never more bytes than the
+environment variable `POLYGPU_POOL_BYTES` says. Kept memory that was not used for ten seconds is given back to
+the system in the next call of polygpu. If polygpu has several threads, an idle thread may give it back
+earlier. If the system refuses memory, all kept memory is given back before an error is raised.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def held() -> int:
 
 
 def release() -> None:
-    """Give all host memory that is kept for later results back to the system.
+    """Give back to the system all host memory that is kept for later results.
 
     The memory of values and of their views is not touched. Call this function after a computation with large
     results, if the process goes on and other processes need the memory. Memory that CuPy keeps on a GPU is
     not given back; use `cupy.get_default_memory_pool().free_all_blocks()` for that.
 
-    Cost: 0.3 ms per MiB in pages of 4 KiB, 3 us per MiB in huge pages.
+    Cost: for each MiB, 0.3 ms if it is in pages of 4 KiB, and 3 us if it is in huge pages.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4096, 12289)

@@ -1,6 +1,6 @@
-"""Poly: a batch of elements of a ring, in coefficients or in the evaluation domain.
+"""The class Poly: a batch of elements of a ring, in coefficients or in the evaluation domain.
 
-The file is long because every operation is a method of the class, with its docstring. The functions in _ops/
+Every operation is a method of the class. The methods check their arguments and call functions of _ops/, which
 compute the results.
 """
 
@@ -48,26 +48,29 @@ _new = object.__new__
 
 
 class Poly(Value, NotAnArray):
-    """A batch of elements of a ring: `ring`, `data` and `domain`.
+    """A batch of elements of a ring, with the attributes `ring`, `data` and `domain`.
 
-    `data` is a C-contiguous array (*batch, rows, n) of canonical residues, with one row for each modulus
-    (limb); `shape` is the batch shape. Make values with ring(integers), ring.from_residues(array) and
-    ring.random(...).
+    `data` is a C-contiguous array (*batch, rows, n) of canonical residues. Each row holds the residues of one
+    modulus (limb); for one modulus above 2**64, each row holds one word of the residues. `shape` is the batch
+    shape. Make values with ring(integers), ring.from_residues(array) and ring.random(...).
 
-    The operators are a + b, a - b, -a, a * b, a @ b (matrices over the batch axes), a ** k, a == b, and a[i]
-    over the batch axes. An operand may be a Python int, which is a constant polynomial. Batch axes broadcast
-    as in NumPy. The result is in the domain of the operands, or in "eval" if their domains differ.
-    Operators return new values. Only `out=` and a[i] = b write in place.
+    The operators are a + b, a - b, -a, a * b, a @ b, a ** k, a == b and a[i]. a @ b multiplies matrices whose
+    rows and columns are batch axes, and i indexes the batch axes. Except in a @ b, one operand may be a
+    Python int, which is a constant polynomial. Batch axes broadcast as in NumPy. The result is in the domain
+    of the operands, or in "eval" if their domains differ. Operators return new values. Only calls
+    with `out=` and assignments a[i] = b write in place.
 
     Args:
         ring: the ring.
-        data: residues (*batch, rows, n), in a C-contiguous array of the ring's dtype. The value shares it.
+        data: residues (*batch, rows, n), in a C-contiguous array of the ring's dtype. The value uses this
+            array and does not copy it.
         domain: "coef" or "eval".
 
     Raises:
-        ParameterError: the shape of data does not end in (rows, n), or data would have to be copied.
-            ring.from_residues copies it.
-        NotNTTFriendly: domain is "eval", and the ring has no transform. DomainError: domain is another word.
+        ParameterError: the shape of data does not end in (rows, n), or data is not a C-contiguous array of
+            the ring's dtype. Use ring.from_residues, which copies such data.
+        NotNTTFriendly: domain is "eval", and the ring has no transform.
+        DomainError: domain is neither "coef" nor "eval".
         NotCanonical: a residue is outside [0, q). This is checked only inside `with polygpu.debug()`.
 
     Every method that makes a value raises OutOfHostMemory or OutOfDeviceMemory if the value does not fit. A
@@ -96,24 +99,24 @@ class Poly(Value, NotAnArray):
 
     @staticmethod
     def _make(ring: Ring, data: Array, domain: Domain) -> Poly:
-        """Return a value of the ring without checks, for results of operations, which are always valid."""
+        """Return Poly(ring, data, domain) without its checks, for results of operations, which are valid."""
         poly = _new(Poly)
         poly._ring, poly._plan, poly._data, poly._domain = ring, ring._plan, data, domain
         return poly
 
     def _with(self, data: Array, domain: Domain | None = None) -> Poly:
-        """Return other elements of the same ring, by default in the same domain, without checks."""
+        """Return Poly(self.ring, data, domain) without its checks. By default the domain is self.domain."""
         poly = _new(Poly)
         poly._ring, poly._plan, poly._data = self._ring, self._plan, data
         poly._domain = domain or self._domain
         return poly
 
     def _holding(self, data: Array, domain: Domain) -> Poly:
-        """Return this value, into whose array an operation has written its result in the given domain."""
+        """Replace this value's array and domain by those of a result. Return this value."""
         self._data, self._domain = data, domain
         return self
 
-    # ---- what it is ----
+    # ---- attributes ----
 
     @property
     def ring(self) -> Ring:
@@ -127,9 +130,9 @@ class Poly(Value, NotAnArray):
 
     @property
     def data(self) -> Array:
-        """Residues (*batch, rows, n) of the ring's dtype: the array itself, not a copy.
+        """The residues, an array (*batch, rows, n) of the ring's dtype: the array itself, not a copy.
 
-        Write only residues in [0, q) to it.
+        If you write to this array, write only residues in [0, q), where q is the modulus of the row.
 
         >>> from polygpu import Ring
         >>> Ring(4, [17, 97])([20, -1]).data.tolist()
@@ -169,9 +172,10 @@ class Poly(Value, NotAnArray):
 
     @property
     def device(self) -> str:
-        """The device that holds the value and computes with it: "cpu", "cuda:0", "reference".
+        """The device that holds the value and computes with it, such as "cpu" or "cuda:0".
 
-        A value in host memory is on "cpu", or on "reference" inside `with polygpu.device("reference")`.
+        For a value in host memory it is "cpu", but inside `with polygpu.device("reference")` it is
+        "reference".
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([1]).cpu().device
@@ -193,7 +197,7 @@ class Poly(Value, NotAnArray):
     # ---- the batch ----
 
     def __len__(self) -> int:
-        """Length of the first batch axis. For a single polynomial, len() raises TypeError.
+        """Return the length of the first batch axis. For a single polynomial, len() raises TypeError.
 
         >>> from polygpu import Ring
         >>> len(Ring(4, 17).zeros((2, 3)))
@@ -220,10 +224,10 @@ class Poly(Value, NotAnArray):
         return map(self._with, self._data)
 
     def __getitem__(self, key: Any) -> Poly:
-        """Return the polynomials at a key of the batch axes, by NumPy's rules, in this value's domain.
+        """Index the batch axes by NumPy's rules. Return the chosen polynomials, in this value's domain.
 
-        Limbs and coefficients are not batch axes. Use a.data[..., limb, i] for residues, a.tolist() for
-        coefficients, and a.restrict(ring[:k]) for some of the limbs.
+        Limbs and coefficients are not batch axes. For a value a of `ring`, use a.data[..., limb, i] for
+        residues, a.tolist() for coefficients, and a.restrict(ring[:k]) for the first k limbs.
 
         Args:
             key: ints, slices, None, Ellipsis, or arrays of ints or bools.
@@ -231,8 +235,8 @@ class Poly(Value, NotAnArray):
         Raises:
             IndexError: an index is out of range, or key has more entries than there are batch axes.
 
-        Cost: nothing if the chosen polynomials lie one after the other in memory, which the result then
-        shares. Otherwise a copy.
+        Cost: nothing is copied if the chosen polynomials are contiguous in memory and `key` has no arrays.
+        Then the result shares memory with this value. Otherwise the result is a copy.
 
         >>> from polygpu import Ring
         >>> a = Ring(2, 17)([[1, 2], [3, 4], [5, 6]])
@@ -242,17 +246,17 @@ class Poly(Value, NotAnArray):
         return self._with(index(self._data, key))
 
     def __setitem__(self, key: Any, value: Poly | int) -> None:
-        """Write polynomials in place at a key of the batch axes, by NumPy's rules, in this value's domain.
+        """Assign a[key] = value in place, where `key` indexes the batch axes by NumPy's rules.
 
         Args:
-            key: see a[key].
-            value: a Poly of the same ring and device, or an int, which is a constant polynomial. A Poly in
-                the other domain is transformed first. Its batch axes broadcast to those of a[key], and it may
-                share memory with a.
+            key: ints, slices, None, Ellipsis, or arrays of ints or bools.
+            value: a Poly of the same ring and device, or an int, which is a constant polynomial. The batch
+                axes of a Poly broadcast to those of a[key]. A Poly in the other domain is transformed first.
+                A Poly may share memory with a.
 
         Raises:
             ParameterError: the batch axes of value do not broadcast to those of a[key].
-            IndexError: see a[key].
+            IndexError: an index is out of range, or key has more entries than there are batch axes.
             RingMismatch: value is in another ring. NotAnInteger: value is neither a Poly nor an int.
             DeviceError: value is on another device. OutputError: the memory of a is read-only.
 
@@ -268,10 +272,11 @@ class Poly(Value, NotAnArray):
         assign(place._data, key, to_domain(self._operand(value), place._domain)._data)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> Poly:
-        """Return the same polynomials in another batch shape, in the same memory.
+        """Return the same polynomials with another batch shape. The result shares memory with this value.
 
         Args:
-            shape: sizes, or one tuple of them; one size may be -1.
+            shape: the sizes of the batch axes, as ints or as one tuple of ints. One size may be -1, and is
+                then computed from the others.
 
         Raises:
             ParameterError: the product of the sizes is not the number of polynomials.
@@ -309,10 +314,11 @@ class Poly(Value, NotAnArray):
         return self.copy()
 
     def to(self, device: str | None = None) -> Poly:
-        """Return the value on a device, or the value itself if it is there already.
+        """Return the value on a device, or the value itself if it is already on that device.
 
         Args:
-            device: "cpu", "cuda", "cuda:1". By default the current device (see polygpu.device).
+            device: a name such as "cpu", "cuda" or "cuda:1". By default the current device (see
+                polygpu.device).
 
         Raises:
             DeviceError: there is no such device. BackendUnavailable: the GPU cannot be used.
@@ -332,7 +338,7 @@ class Poly(Value, NotAnArray):
         return self._with(target.from_host(backend_of(data).to_host(data)))
 
     def cpu(self) -> Poly:
-        """Return the value in host memory, or the value itself if it is there already. See `to`.
+        """Return the value in host memory, or the value itself if it is already in host memory. See Poly.to.
 
         Raises:
             OutOfHostMemory: the result does not fit.
@@ -365,15 +371,16 @@ class Poly(Value, NotAnArray):
         data = sum_over(self._plan.basis, self._data, axis, out=memory_of(self._plan, out))
         return held(self._with(data), out)
 
-    # ---- domains ----
+    # ---- transforms between the domains ----
 
     def ntt(self, *, out: Poly | None = None) -> Poly:
-        """Transform to the evaluation domain (bit-reversed order). A value that is already there is returned.
+        """Transform to the evaluation domain, in bit-reversed order. An evaluated value is returned as it is.
 
-        Entry k of a limb is a(psi^(2 br(k) + 1)) (negacyclic) or a(omega^br(k)) (cyclic). Here br(k) is k
-        with its log2 n bits in reverse order, and psi or omega is the limb's root in ring.roots.
-        ring.eval_points() has the points of any ring. An incomplete transform gives the residues modulo the
-        leaves (see Ring.leaf_size), with leaf_size coefficients for each leaf.
+        Let this value be a. A complete transform gives a(psi^(2 br(k) + 1)) (negacyclic) or a(omega^br(k))
+        (cyclic) as entry k of a limb. Here br(k) is k with its log2 n bits in reverse order, and psi or omega
+        is the limb's root in ring.roots. For every kind of ring, ring.eval_points() returns these points. An
+        incomplete transform gives the residues of a modulo polynomials called leaves (see Ring.leaf_size),
+        with leaf_size coefficients for each leaf.
 
         Args:
             out: a Poly of this ring and batch shape to write the result into. It may be this value.
@@ -416,17 +423,19 @@ class Poly(Value, NotAnArray):
         return held(to_domain(self, "coef", memory_of(self._plan, out)), out)
 
     def natural_order(self) -> Array:
-        """Return the evaluated residues in natural order: entry k of a limb is a(psi^(2k + 1)) or a(omega^k).
+        """Return the residues of the evaluated value, in natural instead of bit-reversed order.
 
-        The root psi or omega is the limb's root in ring.roots. After an incomplete transform, the leaves are
-        put in order, and the coefficients within each leaf keep theirs.
+        Let this value be a. Entry k of a limb is a(psi^(2k + 1)) (negacyclic) or a(omega^k) (cyclic), where
+        psi or omega is the limb's root in ring.roots. See Ring.natural_order for trinomial rings. After an
+        incomplete transform, whole leaves (see Ring.leaf_size) are reordered. The coefficients of each leaf
+        keep their order.
 
         Returns an array (*batch, rows, n) of the ring's dtype, a copy, on the value's device.
 
         Raises:
             NotNTTFriendly: the ring has no evaluation domain.
 
-        Cost: a copy in another order, and a transform if the value is in coefficients.
+        Cost: a copy, and a transform if the value is in coefficients.
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([0, 1]).natural_order().tolist()  # 2, 2^3, 2^5, 2^7 modulo 17
@@ -437,13 +446,13 @@ class Poly(Value, NotAnArray):
     # ---- arithmetic ----
 
     def add(self, other: Poly | int, *, ring: Ring | None = None, out: Poly | None = None) -> Poly:
-        """Return the sum, Poly.add(a, b) or a + b.
+        """Return the sum of this value and `other`: a.add(b) is a + b.
 
         Args:
             other: a Poly of the same ring and device, or an int, which is a constant polynomial. Batch axes
                 broadcast.
-            ring: see mul.
-            out: see mul.
+            ring: the ring of the result, if it has fewer limbs than the operands (see Poly.mul).
+            out: a Poly of the result's ring and batch shape to write into (see Poly.mul).
 
         Returns a value in the operands' domain, or in "eval" if their domains differ.
 
@@ -463,19 +472,19 @@ class Poly(Value, NotAnArray):
         return checked_poly(self, "a")._pointwise("add", other, ring, out)
 
     def sub(self, other: Poly | int, *, ring: Ring | None = None, out: Poly | None = None) -> Poly:
-        """Return the difference, Poly.sub(a, b) or a - b.
+        """Return the difference of this value and `other`: a.sub(b) is a - b.
 
         Args:
-            other: see add.
-            ring: see mul.
-            out: see mul.
+            other: see Poly.add.
+            ring: the ring of the result, if it has fewer limbs than the operands (see Poly.mul).
+            out: a Poly of the result's ring and batch shape to write into (see Poly.mul).
 
         Returns a value in the operands' domain, or in "eval" if their domains differ.
 
         Raises:
-            RingMismatch, DeviceError, ParameterError, NotAnInteger, OutputError: see add.
+            RingMismatch, DeviceError, ParameterError, NotAnInteger, OutputError: see Poly.add.
 
-        Cost: see add.
+        Cost: see Poly.add.
 
         >>> from polygpu import Ring
         >>> (Ring(4, 17)([1, 2]) - 3).to_bigints(centered=True).tolist()
@@ -484,7 +493,7 @@ class Poly(Value, NotAnArray):
         return checked_poly(self, "a")._pointwise("sub", other, ring, out)
 
     def neg(self, *, out: Poly | None = None) -> Poly:
-        """Return the negative, a.neg() or -a, in this value's domain.
+        """Return the negative of this value, in its domain: a.neg() is -a.
 
         Args:
             out: a Poly of this ring and batch shape to write the result into. It may be this value.
@@ -510,41 +519,43 @@ class Poly(Value, NotAnArray):
         ring: Ring | None = None,
         out: Poly | None = None,
     ) -> Poly:
-        """Return the product in the ring, Poly.mul(a, b) or a * b. It is exact for every degree and modulus.
+        """Return the product of this value and `other` in the ring: a.mul(b) is a * b.
 
-        If both operands are in coefficients, so is the product. Evaluated operands multiply point by point.
-        If only one operand is evaluated, the other is transformed first.
+        The product is exact for every degree and modulus. If both operands are in coefficients, so is the
+        product. Otherwise the product is evaluated: it is computed point by point, and if only one operand is
+        evaluated, the other one is transformed first.
 
         Args:
             other: a Poly of the same ring and device, or an int. Batch axes broadcast.
-            ring: the ring of the result. It must be given if an operand has more limbs than the result. Every
-                operand must have all moduli of `ring`, in any order, with the same roots. Other limbs of an
-                operand are not read.
+            ring: the ring of the result, by default that of the operands. Give it if an operand has more
+                limbs than the result. Every operand must have all moduli of `ring`, in any order, with the
+                same roots. Other limbs of an operand are not read.
             out: a Poly of the result's ring and batch shape to write into. It may be an operand. Its domain
-                becomes that of the result. Views of its memory (out[0], out.reshape) keep the domain that
-                they had, and are not valid afterwards if `out` changed its domain. If the call is
-                interrupted, the contents of `out` are undefined.
-            product: how operands in coefficients are multiplied: "ntt", "fft", or "auto" for the choice of
-                the ring (see Ring). An int as `other` multiplies each residue, whatever `product` is.
+                becomes that of the result. If this changes the domain of `out`, earlier views of `out` (such
+                as out[0] or out.reshape(...)) must not be used any more, since a view keeps its old domain.
+                If the call is interrupted, the contents of `out` are undefined.
+            product: the method for operands in coefficients: "ntt", "fft", or "auto", which takes the
+                method of the ring (see the argument `product` of Ring). If `other` is an int, each residue
+                is multiplied by it, whatever `product` is.
 
         Raises:
             RingMismatch: the operands are in different rings, or one of them lacks a modulus of `ring`.
             DeviceError: the operands are on different devices.
             BadRoot: an operand has another root for a modulus of `ring`.
-            ParameterError: the batch axes do not broadcast, or product is another word.
+            ParameterError: the batch axes do not broadcast, or product is not "auto", "ntt" or "fft".
             NotAnInteger: an operand is neither a Poly nor an int.
             OutputError: `out` cannot hold the result (see Poly).
-            PrecisionError: product is "fft", and no transform in doubles is proven to be exact.
+            PrecisionError: product is "fft", and no FFT in doubles is proven to give the exact product.
             DomainError: product is "fft", and an operand is evaluated.
             TablesTooLarge: the tables of the product do not fit in memory.
 
-        Cost: three transforms per limb for operands in coefficients, while a row stays in cache.
-        ring.explain() says which transforms. For evaluated operands one pass, with leaf_size products per
-        residue. For an int one pass. Many short polynomials times a single one are computed as a matrix
-        product where that was measured to be faster.
-        With `ring`, evaluated operands are read in place if they have the dtype of `ring` and hold its limbs
-        side by side in the order of `ring`, for example as their first limbs. Otherwise these limbs are
-        copied first, as in restrict.
+        Cost: for operands in coefficients, three transforms per limb, if a row fits the cache.
+        ring.explain() says which kind of transform is used. For evaluated operands, one pass with
+        ring.leaf_size products per residue. For an int, one pass. Many short polynomials times a single one
+        are computed as a matrix product if that was measured to be faster.
+        If `ring` is given, evaluated operands are read in place if they have the dtype of `ring`, and if the
+        limbs of `ring` are neighbouring limbs of the operand in the same order, for example its first limbs.
+        Otherwise these limbs are copied first, as Poly.restrict does.
         Source: docs/math.md, "Products through auxiliary primes" and "Products by FFT".
 
         >>> from polygpu import Ring
@@ -561,7 +572,7 @@ class Poly(Value, NotAnArray):
         a = self
         if type(a) is not Poly:
             if not isinstance(a, Poly) and isinstance(other, Poly):
-                return other.mul(a, ring=ring, out=out, product=product)  # Poly.mul(3, a)
+                return other.mul(a, ring=ring, out=out, product=product)  # called as Poly.mul(3, a)
             a = checked_poly(a, "a")
         if product is not _AUTO:
             check_product(product)
@@ -580,7 +591,7 @@ class Poly(Value, NotAnArray):
         return made if out is None else out._holding(made._data, made._domain)
 
     def _mul_limbs(self, other: Poly | int, product: Product, ring: Ring, out: Poly | None) -> Poly:
-        """Return the product modulo the moduli of `ring`, all of which the operands must have."""
+        """Return the product in `ring`. A Poly operand must have all moduli of `ring`, and may have more."""
         a, b = limbs_in_one_domain(ring, self, other)
         memory = memory_of(a._plan, out)
         if isinstance(b, Poly):
@@ -591,20 +602,20 @@ class Poly(Value, NotAnArray):
     def scale_by(
         self, ints: Any = None, *, limbs: Sequence[int] | None = None, out: Poly | None = None
     ) -> Poly:
-        """Multiply by one integer for each polynomial of the batch, or by one for each limb.
+        """Multiply each polynomial of the batch by its own integer, or each limb by its own integer.
 
         The result is in this value's domain.
 
         Args:
-            ints: an int, or integers of any size in an array or nested list that broadcasts to the batch
+            ints: an int, or an array or nested list of integers of any size, which broadcasts to the batch
                 shape.
-            limbs: a list of one int for each modulus, given instead of ints.
-            out: see mul.
+            limbs: a list of ints, one for each modulus. Give either `ints` or `limbs`.
+            out: a Poly of the result's ring and batch shape to write into (see Poly.mul).
 
         Raises:
             CoefficientError: a factor is not an integer.
             ParameterError: ints does not broadcast to the batch shape, limbs does not have one entry for each
-                modulus, or not exactly one of ints and limbs is given.
+                modulus, or ints and limbs are both given or both omitted.
             OutputError: `out` cannot hold the result (see Poly).
 
         Cost: one pass, and the reduction of the factors modulo each limb.
@@ -643,7 +654,7 @@ class Poly(Value, NotAnArray):
         return a._with(data) if out is None else out._holding(data, a._domain)
 
     def _operand(self, other: object) -> Poly:
-        """Return the other operand as a Poly of this ring and device; an int becomes a constant."""
+        """Return `other` after checking its ring and device. An int becomes a constant polynomial."""
         if isinstance(other, Poly):
             plan, theirs = self._plan, other._plan
             if plan is not theirs and plan != theirs:
@@ -660,7 +671,7 @@ class Poly(Value, NotAnArray):
         return self._with(integers.constant(plan.basis, plan.n, number, step, home))
 
     def _factor(self, other: object) -> Poly | Array:
-        """Return the other operand as _operand() does, except that an int becomes its residues (rows, 1)."""
+        """Return `other` after checking its ring and device. For an int, return its residues (rows, 1)."""
         if isinstance(other, Poly):
             return self._operand(other)
         return integers.residues_on(backend_of(self._data), self._plan.basis, integer(other, "operand"))
@@ -709,8 +720,9 @@ class Poly(Value, NotAnArray):
             NotAnInteger: exponent is not an int.
             NotInvertible: exponent is negative, and some polynomial has no inverse.
 
-        Cost: log2(exponent) squarings and at most as many other products. In a ring that multiplies by its
-        own transform they are all pointwise, between one transform and one inverse transform.
+        Cost: log2(exponent) squarings and at most as many other products. If the ring has a transform, moduli
+        of at most 2**64, and a `product` other than "fft", a value in coefficients is transformed only once:
+        all products are computed in the evaluation domain, and only the result is transformed back.
 
         >>> from polygpu import Ring
         >>> R = Ring(4, 17)
@@ -722,12 +734,12 @@ class Poly(Value, NotAnArray):
         return power(base, abs(k))
 
     def __eq__(self, other: object) -> bool:
-        """Return one bool: whether two values have the same ring, batch shape and polynomials.
+        """Return True if two values have the same ring, batch shape and polynomials, else False.
 
-        Their domains may differ. polygpu.equal compares polynomial by polynomial.
+        The domains may differ. polygpu.equal returns one bool for each polynomial instead.
 
         Args:
-            other: a Poly, or an int, with which every polynomial is compared.
+            other: a Poly or an int. With an int, the result is True if every polynomial is this constant.
 
         Raises:
             CoefficientError: other is an array, list or other sequence.
@@ -754,17 +766,17 @@ class Poly(Value, NotAnArray):
             a, b = ntt(a), ntt(b)
         return equal(a._data, b._data)
 
-    # ---- structure ----
+    # ---- automorphisms, monomials, points and inverses ----
 
     def automorphism(self, g: int | Sequence[int] | Array, *, out: Poly | None = None) -> Poly:
-        """Return a(X^g), in this value's domain, for g coprime to the order of X.
+        """Return a(X^g) for this value a, in its domain. g must be coprime to the order of X.
 
-        The order is 2n (negacyclic), n (cyclic) or 3n (trinomial).
+        The order of X is 2n (negacyclic), n (cyclic) or 3n (trinomial).
 
         Args:
-            g: an int of any size or sign, which is reduced modulo the order of X; or integers that broadcast
-                with the batch axes, one for each polynomial of the result. An array on a GPU is copied to the
-                host.
+            g: an int of any size or sign, which is reduced modulo the order of X; or an array or list of such
+                integers, one for each polynomial of the result, which broadcasts with the batch axes. An
+                array on a GPU is copied to the host.
             out: a Poly of this ring and of the result's batch shape to write into. It may be this value.
 
         Raises:
@@ -772,11 +784,11 @@ class Poly(Value, NotAnArray):
                 the shape of g does not broadcast with the batch axes.
             CoefficientError: g holds something other than integers.
             OutputError: `out` cannot hold the result (see Poly).
-            DeviceError: polygpu.capture records the call on a GPU, and g is an array on a GPU or has more
-                than 8192 integers.
+            DeviceError: the call is recorded by polygpu.capture on a GPU, and g is an array on a GPU or has
+                more than 8192 integers.
 
-        Cost: a permutation, in either domain. A value that was evaluated by an incomplete transform takes two
-        transforms in addition. Source: docs/math.md, "Automorphisms".
+        Cost: one pass, which permutes the residues, in either domain. A value that was evaluated by an
+        incomplete transform is also transformed back and forth. Source: docs/math.md, "Automorphisms".
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([1, 2, 3, 4]).automorphism([3, -1]).to_bigints(centered=True).tolist()
@@ -788,19 +800,19 @@ class Poly(Value, NotAnArray):
         """Multiply by X^k, in this value's domain.
 
         Args:
-            k: any int, or integers that broadcast with the batch axes, one for each polynomial of the result.
-                An array on the value's GPU stays there.
+            k: any int; or an array or list of ints, one for each polynomial of the result, which broadcasts
+                with the batch axes. An array on the value's GPU is not copied to the host.
             out: a Poly of this ring and of the result's batch shape to write into. It may be this value.
 
         Raises:
             ParameterError: the shape of k does not broadcast with the batch axes.
             CoefficientError: k holds something other than integers.
             OutputError: `out` cannot hold the result (see Poly).
-            DeviceError: polygpu.capture records the call on a GPU, and k is an array on another device or has
-                more than 8192 integers on the host.
+            DeviceError: the call is recorded by polygpu.capture on a GPU, and k is an array on another GPU,
+                or k is in host memory and has more than 8192 integers.
 
-        Cost: for a value in coefficients one pass, which rotates the coefficients. For an evaluated value one
-        transform of X^k per entry of k, and a pointwise product.
+        Cost: for a value in coefficients, one pass, which rotates the coefficients. For an evaluated value,
+        a transform of X^k for each exponent in k, and a pointwise product.
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([1, 2, 3, 4]).mul_monomial([-1, 4]).to_bigints(centered=True).tolist()
@@ -809,14 +821,16 @@ class Poly(Value, NotAnArray):
         return held(mul_monomial(self, k, memory_of(self._plan, out)), out)
 
     def to_slots(self) -> Array:
-        """Return the slots: the values at the n roots of X^n + 1 modulo a prime q, as two rows of n/2.
+        """Return the slots: the values at the n roots of X^n + 1 modulo a prime q.
 
-        Slot j of the first row is the value at psi^(5^j), and of the second row at psi^(-5^j), where
-        psi = ring.roots[0] and j = 0 ... n/2 - 1. `automorphism(5)` rotates both rows left by one slot, and
-        `automorphism(-1)` exchanges the rows.
+        The n slots are arranged in two rows of n/2 slots. Slot j of the first row is the value at psi^(5^j),
+        and slot j of the second row is the value at psi^(-5^j). Here psi is ring.roots[0], and j is
+        0 ... n/2 - 1. `automorphism(5)` rotates both rows left by one slot, and `automorphism(-1)` exchanges
+        the rows.
 
         Returns:
-            Residues (*batch, n) of the ring's dtype, first row first, on the value's device.
+            Residues (*batch, n) of the ring's dtype on the value's device. The last axis holds the n/2 slots
+            of the first row, then those of the second row.
 
         Raises:
             NotNTTFriendly: the ring is not negacyclic, or its modulus is not a single prime q = 1 mod 2n
@@ -832,10 +846,13 @@ class Poly(Value, NotAnArray):
         return to_slots(self)
 
     def __call__(self, x: int | Sequence[int] | Array) -> Any:
-        """Evaluate at the points x modulo Q, as polynomials of degree below n over the integers modulo Q.
+        """Evaluate the polynomials at the points x, modulo Q.
+
+        A ring element is evaluated as the polynomial of degree below n that represents it. So a point need
+        not be a root of the ring's polynomial.
 
         Args:
-            x: the points: one integer of any size and sign, or an array of integers, of any shape.
+            x: the points: one integer of any size and sign, or an array of such integers, of any shape.
 
         Returns:
             Python ints in [0, Q), in an object array (*batch, *x.shape). For a single polynomial and a single
@@ -844,10 +861,10 @@ class Poly(Value, NotAnArray):
         Raises:
             ParameterError: a point is a Poly. NotAnInteger: a point is not an int.
 
-        Cost: n products of words per limb, point and polynomial. For moduli up to 2**64 they are computed as
-        matrix products on the value's device; for moduli up to 2**62, a point at n = 2**20 takes 0.3 ms on
-        one core. A larger modulus takes log2 n passes, each over half as many coefficients as the one before,
-        together 80 ns per coefficient. An evaluated value takes an inverse transform first.
+        Cost: n products of words per limb, point and polynomial. Moduli up to 2**64 are handled by matrix
+        products on the value's device. For moduli up to 2**62 and n = 2**20, one point takes 0.3 ms on one
+        core. A modulus above 2**64 takes log2 n passes, each over half as many coefficients as the one
+        before, or 80 ns per coefficient in all. An evaluated value is transformed back first.
         Source: Paterson & Stockmeyer 1973 (baby steps, giant steps).
 
         >>> from polygpu import Ring
@@ -867,10 +884,10 @@ class Poly(Value, NotAnArray):
             NotInvertible: some polynomial has no inverse (the message says which), or a modulus is neither
                 prime nor a power of a prime.
 
-        Cost: with a complete transform 2 log2 q pointwise products; modulo a prime above 2^64 instead three
-        products per value, and a single modular inverse for all values together. Otherwise about n^2
-        products of words per limb (0.2 ms at n = 701, q = 3). Each of the log2 k lifting steps modulo p^k
-        takes two products of polynomials.
+        Cost: with a complete transform, 2 log2 q pointwise products. Modulo a prime above 2^64, the cost is
+        instead three products per residue, and one modular inverse for all residues together. Without a
+        complete transform, about n^2 products of words per limb (0.2 ms at n = 701, q = 3). Modulo p^k there
+        are also log2 k lifting steps, each of two products of polynomials.
         Source: docs/math.md, "Inverses" and "Inverses by the extended Euclid".
 
         >>> from polygpu import Ring
@@ -881,15 +898,16 @@ class Poly(Value, NotAnArray):
         return inverse(self)
 
     def try_inverse(self) -> tuple[Poly, np.ndarray[Any, np.dtype[np.bool_]]]:
-        """Return the inverses, and for each polynomial whether it has one.
+        """Return the inverses of the polynomials that have one, and bools that say which polynomials do.
 
-        Returns (b, ok). b holds the inverses, in this value's shape and domain, and is zero where there is no
-        inverse. ok is an array of bools in host memory, of the batch shape: True for those that have one.
+        Returns (b, ok). b is a Poly of this value's batch shape and domain. It holds the inverse of each
+        polynomial, or zero if the polynomial has no inverse. ok is an array of bools of the batch shape, in
+        host memory. An entry is True if the polynomial has an inverse.
 
         Raises:
             NotInvertible: a modulus is neither prime nor a power of a prime, so no inverse can be found.
 
-        Cost: see `inverse`. The call waits for the GPU.
+        Cost: see Poly.inverse. The call waits for the GPU.
 
         >>> from polygpu import Ring
         >>> b, ok = Ring(2, 5)([[2, 0], [2, 1], [1, 1]]).try_inverse()  # X^2 + 1 = (X + 2) (X + 3) modulo 5
@@ -898,13 +916,14 @@ class Poly(Value, NotAnArray):
         """
         return try_inverse(self)
 
-    # ---- between bases of moduli ----
+    # ---- RNS: conversion between moduli ----
 
     def restrict(self, ring: Ring, *, out: Poly | None = None) -> Poly:
-        """Return the value modulo the moduli of `ring`, all of which it must have. Other limbs are dropped.
+        """Return the value modulo the moduli of `ring`. The limbs that `ring` does not have are dropped.
 
         Args:
-            ring: a ring of the same degree and kind, such as ring[:k]; its moduli may be in any order.
+            ring: a ring of the same degree and kind, such as a.ring[:k] for a value a. Its moduli must be
+                moduli of this value, in any order.
             out: a Poly of `ring`, of this batch shape, to write the result into.
 
         Returns a copy, in this value's domain.
@@ -926,13 +945,16 @@ class Poly(Value, NotAnArray):
         return self._moved(restrict, ring, out=out)
 
     def convert(self, ring: Ring, *, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
-        """Return the value v, centred in [-Q/2, Q/2), modulo the moduli of `ring`, which may be any moduli.
+        """Return the value of `ring` whose coefficients are those of this value, centred in [-Q/2, Q/2).
+
+        Q is the product of this value's moduli q_i, k is their number, and v is a centred coefficient.
 
         Args:
-            ring: a ring of the same degree and kind. Either ring may have one modulus above 2**64.
+            ring: a ring of the same degree and kind, with any moduli. Either ring may have one modulus above
+                2**64.
             conversion: "exact" gives v for every input. "fast" gives v + u * Q for an integer u with |u| <=
-                floor(k / 2), if this value has k limbs. The result is the sum of y_i * (Q/q_i) over the
-                moduli q_i, where y_i = v * (Q/q_i)^-1 mod q_i is centred in [-q_i/2, q_i/2).
+                floor(k / 2). It computes the sum of y_i * (Q/q_i) over the moduli q_i, where
+                y_i = v * (Q/q_i)^-1 mod q_i is centred in [-q_i/2, q_i/2).
             out: a Poly of `ring`, of this batch shape, to write the result into.
 
         Returns a value in this value's domain if `ring` has that domain, else in coefficients.
@@ -940,14 +962,14 @@ class Poly(Value, NotAnArray):
         Raises:
             RingMismatch: `ring` is of another degree or kind.
             BadRoot: `ring` has another root for a prime that both rings have.
-            ParameterError: conversion is another word, or `ring` is not a Ring.
+            ParameterError: conversion is neither "exact" nor "fast", or `ring` is not a Ring.
             OutputError: `out` cannot hold the result (see Poly).
 
         Cost: k products for each coefficient and limb of `ring`. Limbs that both rings have are copied. An
-        evaluated value also takes inverse transforms of its k limbs, and transforms of the limbs of `ring`
-        that are new. "exact" computes the multiple of Q to subtract in doubles for nearly all coefficients;
-        the others take up to 20 times as long. If a modulus is above 2**64, the coefficients become Python
-        ints.
+        evaluated value also takes inverse transforms of its k limbs, and transforms of those
+        limbs of `ring` that the value does not have. "exact" must subtract a multiple of Q. For nearly all
+        coefficients this multiple is found by arithmetic in doubles; the other coefficients take up to 20
+        times as long. If a modulus is above 2**64, the call computes with Python ints.
         Source: Halevi, Polyakov, Shoup 2018/117; docs/math.md, "Conversion between bases".
 
         >>> import polygpu as pg
@@ -958,19 +980,23 @@ class Poly(Value, NotAnArray):
         return self._moved(convert, ring, conversion, out=out)
 
     def mod_up(self, ring: Ring, *, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
-        """Return the centred value modulo `ring`, which has all moduli of this value and more. See convert.
+        """Return this value, with coefficients centred in [-Q/2, Q/2), in a ring with additional moduli.
+
+        Q is the product of this value's moduli.
 
         Args:
-            ring: a ring of the same degree and kind. Residues modulo the moduli of this value are copied.
-            conversion: see convert.
+            ring: a ring of the same degree and kind. It must have all moduli of this value. The residues
+                modulo these moduli are copied.
+            conversion: see Poly.convert.
             out: a Poly of `ring`, of this batch shape, to write the result into.
 
         Raises:
             RingMismatch: `ring` lacks a modulus of this value, or is of another degree or kind.
-            ParameterError: a modulus is above 2**64, conversion is another word, or `ring` is not a Ring.
-            BadRoot, OutputError: see convert.
+            ParameterError: a modulus is above 2**64, conversion is neither "exact" nor "fast", or `ring` is
+                not a Ring.
+            BadRoot, OutputError: see Poly.convert.
 
-        Cost: see convert. Only the limbs that are new have to be computed.
+        Cost: see Poly.convert. Only the limbs that this value does not have are computed.
         Source: Cheon et al. 2018/931, "ModUp".
 
         >>> import polygpu as pg
@@ -981,14 +1007,14 @@ class Poly(Value, NotAnArray):
         return self._moved(mod_up, ring, conversion, out=out)
 
     def scale_up(self, ring: Ring, *, out: Poly | None = None) -> Poly:
-        """Return P times this value modulo `ring`; P is the product of the moduli that only `ring` has.
+        """Return P times this value in `ring`. P is the product of the moduli that only `ring` has.
 
-        The result is zero modulo these additional moduli. mod_down divides it by P without a remainder:
-        a.scale_up(ring).mod_down(a.ring) equals a.
+        The result is zero modulo these additional moduli. Poly.mod_down divides by P without a remainder, so
+        a.scale_up(ring).mod_down(a.ring) is equal to a.
 
         Args:
-            ring: a ring of the same degree and kind that has all of this value's moduli, in any order. If it
-                has no others, P is 1.
+            ring: a ring of the same degree and kind that has all of this value's moduli, in any order. If
+                `ring` has no other moduli, P is 1.
             out: a Poly of `ring`, of this batch shape, to write the result into.
 
         Returns a value of this batch shape, in this value's domain if `ring` has that domain, else in
@@ -1020,26 +1046,28 @@ class Poly(Value, NotAnArray):
         plaintext: int | None = None,
         out: Poly | None = None,
     ) -> Poly:
-        """Divide the value a by P and round; P is the product of the moduli that `ring` does not have.
+        """Divide by P and round, where P is the product of this value's moduli that `ring` does not have.
+
+        Let a be a coefficient of this value, and d the number of moduli that are dropped.
 
         Args:
-            ring: the ring of the result. It has some of this value's moduli, in any order.
+            ring: the ring of the result. All its moduli must be moduli of this value, in any order.
             rounding: "nearest" gives floor((2a + P) / (2P)), which rounds halves up; "floor" gives
-                floor(a / P). Modulo `ring`, the result does not depend on which integer represents a
-                modulo Q.
-            conversion: "exact" divides as above. "fast" is off by a small integer if d moduli are dropped:
-                with "nearest" by at most floor(d / 2), and with "floor" it gives floor(a / P) - u, where
-                0 <= u < d.
-            plaintext: t for BGV, from 2 to 2**64 and coprime to P. Then the result r is changed by at most
-                t / 2, so that P * r is equal to a modulo t. None changes nothing.
+                floor(a / P). a is known only modulo Q, the product of this value's moduli. Every integer
+                that represents a gives the same result modulo `ring`.
+            conversion: "exact" gives exactly these quotients. "fast" may differ from them by a small
+                integer: with "nearest" by at most floor(d / 2). With "floor" it gives floor(a / P) - u for an
+                integer u, 0 <= u < d.
+            plaintext: the plaintext modulus t of BGV, from 2 to 2**64 and coprime to P. The result r is then
+                changed by at most t / 2, so that P * r is equal to a modulo t. By default r is not changed.
             out: a Poly of `ring`, of this batch shape, to write the result into.
 
         Returns a value in this value's domain.
 
         Raises:
             RingMismatch: `ring` is of another degree or kind, or has a modulus that the value does not have.
-            ParameterError: a modulus is above 2**64, rounding or conversion is another word, or plaintext is
-                out of range or not coprime to P.
+            ParameterError: a modulus is above 2**64, rounding or conversion is not one of the words above, or
+                plaintext is out of range or not coprime to P.
             BadRoot: `ring` has another root for a prime that both rings have.
             OutputError: `out` cannot hold the result (see Poly).
 
@@ -1056,17 +1084,19 @@ class Poly(Value, NotAnArray):
         return self._moved(mod_down, ring, rounding, conversion, plaintext, out=out)
 
     def rescale(self, k: int = 1, *, out: Poly | None = None) -> Poly:
-        """Return the value divided by the product of its last k moduli, rounded: mod_down(ring[:-k]).
+        """Divide by the product of the last k moduli and round to nearest: a.mod_down(a.ring[:-k]).
 
         Args:
             k: number of limbs to drop. At least one limb must stay.
-            out: a Poly of ring[:-k] with the same batch shape to write into.
+            out: a Poly of the ring without the last k limbs, of this batch shape, to write the result into.
+
+        Returns a value of the ring without the last k limbs, in this value's domain.
 
         Raises:
             ParameterError: k is less than 1 or not less than the number of limbs. For other errors see
-                mod_down.
+                Poly.mod_down.
 
-        Cost: see mod_down.
+        Cost: see Poly.mod_down.
 
         >>> import polygpu as pg
         >>> pg.Ring(4, [97, 17])([170, 178]).rescale().ring
@@ -1082,30 +1112,30 @@ class Poly(Value, NotAnArray):
         conversion: Precision = "exact",
         out: Poly | None = None,
     ) -> Poly:
-        """Return the digits modulo `ring`, one for each group of limbs_per_digit neighbouring limbs.
+        """Split the value into digits, one for each group of limbs_per_digit neighbouring limbs.
 
-        Digit j is this value modulo the product of the moduli of group j, centred. The last group may be
-        smaller. If g = polygpu.rns.gadget(a.ring, limbs_per_digit) for the value a, then the sum over j of
-        digit j times g[j] is a.
+        Digit j is this value modulo the product D of the moduli of group j, with coefficients centred in
+        [-D/2, D/2). The last group may be smaller. Let a be this value and g =
+        polygpu.rns.gadget(a.ring, limbs_per_digit). Then the sum over j of digit j times g[j] is a.
 
         Args:
             ring: the ring of the digits, of the same degree and kind.
             limbs_per_digit: number of limbs in a group. A value of k limbs has ceil(k / limbs_per_digit)
                 groups.
-            conversion: see convert. It applies to each group.
+            conversion: "exact" or "fast", the conversion of each digit to `ring`, see Poly.convert.
             out: a Poly of `ring` and of the result's batch shape to write into.
 
         Returns a value of batch shape (*batch, ceil(k / limbs_per_digit)), in this value's domain if
         `ring` has that domain, else in coefficients.
 
         Raises:
-            RingMismatch, BadRoot: see convert.
+            RingMismatch, BadRoot: see Poly.convert.
             ParameterError: limbs_per_digit is less than 1, or a modulus is above 2**64.
             OutputError: `out` cannot hold the result (see Poly).
 
-        Cost: for each digit the cost of convert from its group to `ring`. An evaluated value also takes one
-        inverse transform for each of its limbs, and for each digit transforms of the limbs of `ring` that
-        are not in the digit's group.
+        Cost: for each digit, one Poly.convert from the moduli of its group to `ring`. An evaluated value also
+        takes one inverse transform for each of its limbs, and then for each digit one transform for each limb
+        of `ring` that is not in the digit's group.
         Source: Han, Ki 2019/688.
 
         >>> import polygpu as pg
@@ -1118,19 +1148,19 @@ class Poly(Value, NotAnArray):
         return self._moved(digits, ring, limbs_per_digit, conversion, out=out)
 
     def _moved(self, verb: Callable[..., Value], ring: Ring, *options: Any, out: Poly | None) -> Poly:
-        """Apply `verb`, a function of _ops/rns.py, and return its result as a Poly of `ring`."""
+        """Return the result of `verb`, a function of _ops/rns.py such as mod_down, as a Poly of `ring`."""
         target = plan_of(ring, "ring")
         check_target(self._plan, target, "ring")
         value = verb(self, target, *options, out=memory_of(target, out))
         return as_poly(ring, value, out)
 
-    # ---- integers ----
+    # ---- integers and floats ----
 
     def to_bigints(self, *, centered: bool = False) -> np.ndarray[Any, np.dtype[np.object_]]:
         """Return the coefficients as Python ints.
 
         Args:
-            centered: True for coefficients in [-Q/2, Q/2), False for [0, Q).
+            centered: True for coefficients in [-Q/2, Q/2). False, the default, for coefficients in [0, Q).
 
         Returns an object array (*batch, n) in host memory, with the coefficient of X^0 first.
 
@@ -1138,7 +1168,7 @@ class Poly(Value, NotAnArray):
             OutOfHostMemory: the result does not fit.
 
         Cost: about 10 ns per coefficient and limb on one core, and 0.1 us for each int. An evaluated value
-        takes an inverse transform first.
+        is transformed back first.
 
         >>> from polygpu import Ring
         >>> Ring(4, [17, 97])([-1, 2]).to_bigints().tolist()  # Q = 1649
@@ -1147,15 +1177,15 @@ class Poly(Value, NotAnArray):
         return integers.to_bigints(self._plan.basis, intt(self)._data, centered)
 
     def tolist(self) -> list[Any]:
-        """Return the coefficients as nested lists (*batch, n) of Python ints in [0, Q), X^0 first.
+        """Return the coefficients as nested lists (*batch, n) of Python ints in [0, Q), constant term first.
 
         The result is equal to to_bigints().tolist(), for any number of limbs and in either domain.
 
         Raises:
             OutOfHostMemory: the result does not fit.
 
-        Cost: for a single modulus of at most 2**64 the cost of ndarray.tolist, about 30 ns per coefficient on
-        one core; otherwise see to_bigints. An evaluated value takes an inverse transform first.
+        Cost: for a single modulus of at most 2**64, the cost of ndarray.tolist, about 30 ns per coefficient
+        on one core. Otherwise see Poly.to_bigints. An evaluated value is transformed back first.
 
         >>> from polygpu import Ring
         >>> Ring(4, [17, 97])([[-1, 2], [3, 4]]).tolist()  # Q = 1649
@@ -1167,7 +1197,7 @@ class Poly(Value, NotAnArray):
         """Return the coefficients as machine integers.
 
         Args:
-            centered: True for coefficients in [-Q/2, Q/2), the default, or False for [0, Q).
+            centered: True, the default, for coefficients in [-Q/2, Q/2). False for coefficients in [0, Q).
 
         Returns an int64 array (*batch, n) on the value's device.
 
@@ -1175,7 +1205,7 @@ class Poly(Value, NotAnArray):
             ParameterError: a coefficient is outside [-2**63, 2**63).
 
         Cost: about 0.5 ns per coefficient and limb on one core. The call waits for the GPU. An evaluated
-        value takes an inverse transform first. Source: docs/math.md, "Integers".
+        value is transformed back first. Source: docs/math.md, "Integers".
 
         >>> from polygpu import Ring
         >>> Ring(2, [17, 97])([-3, 4]).to_int64()
@@ -1184,19 +1214,19 @@ class Poly(Value, NotAnArray):
         return integers.to_int64(self._plan.basis, intt(self)._data, centered)
 
     def to_float64(self, *, centered: bool = True) -> Array:
-        """Return the coefficients as doubles, each the double nearest to the integer, with ties to even.
+        """Return the coefficients as doubles. Each is the double nearest to the integer, with ties to even.
 
-        Integers beyond the largest double become infinite. They occur only if Q > 2**1023.
+        An integer beyond the largest double becomes infinite. This can happen only if Q > 2**1023.
 
         Args:
-            centered: True for coefficients in [-Q/2, Q/2), the default, or False for [0, Q).
+            centered: True, the default, for coefficients in [-Q/2, Q/2). False for coefficients in [0, Q).
 
         Returns a float64 array (*batch, n) on the value's device.
 
         Raises:
             OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-        Cost: about 10 ns per coefficient and limb on one core, and an inverse transform of evaluated values.
+        Cost: about 10 ns per coefficient and limb on one core. An evaluated value is transformed back first.
         Source: docs/math.md, "Integers".
 
         >>> from polygpu import Ring
@@ -1206,10 +1236,10 @@ class Poly(Value, NotAnArray):
         return integers.to_float64(self._plan.basis, intt(self)._data, centered)
 
     def to_residue_ints(self) -> np.ndarray[Any, np.dtype[np.object_]]:
-        """Return the residues of `data` as Python ints, in this value's domain.
+        """Return the residues as Python ints, in this value's domain.
 
-        Returns an object array (*batch, limbs, n) in host memory. For a single modulus above 2**64 its shape
-        is (*batch, n), and each entry is a whole residue rather than one of its words.
+        Returns an object array (*batch, limbs, n) in host memory. For a single modulus above 2**64, its shape
+        is (*batch, n), and each entry is a whole residue, while Poly.data has its words.
 
         Raises:
             OutOfHostMemory: the result does not fit.
@@ -1223,20 +1253,20 @@ class Poly(Value, NotAnArray):
         return integers.to_residue_ints(self._plan.basis, self._data)
 
     def norm(self, p: float = 2) -> Any:
-        """Compute the norm of each polynomial's centred coefficients.
+        """Return the p-norm of each polynomial's centred coefficients.
 
         Args:
-            p: 2 for the root of the sum of squares, 1 for the sum of absolute values, inf for the largest
-                absolute value.
+            p: 2 for the root of the sum of squares, 1 for the sum of absolute values, or float("inf") for the
+                largest absolute value.
 
         Returns one number for a single polynomial, else an array of the batch shape. For p = 1 and p = inf
-        the norms are exact ints. For p = 2 they are doubles, each the double nearest to the exact norm.
+        the norms are exact ints. For p = 2 each norm is the double nearest to the exact norm.
 
         Raises:
             ParameterError: p is another number, or a 2-norm is larger than any float.
 
         Cost: one pass, 3 to 20 ns per coefficient and limb on one core. The call waits for the GPU. An
-        evaluated value takes an inverse transform first.
+        evaluated value is transformed back first.
 
         >>> from polygpu import Ring
         >>> R = Ring(4, 17)
@@ -1245,7 +1275,7 @@ class Poly(Value, NotAnArray):
         """
         return integers.norm(self._plan.basis, intt(self)._data, p)
 
-    # ---- exchange ----
+    # ---- exchange with other libraries ----
 
     def _exits(self) -> str:
         here = isinstance(self._data, np.ndarray)
@@ -1256,14 +1286,16 @@ class Poly(Value, NotAnArray):
         )
 
     def __dlpack__(self, **options: Any) -> Any:
-        """Return the residues (*batch, rows, n) as a DLPack capsule, for numpy.from_dlpack(poly) and others.
+        """Return the residues (*batch, rows, n) as a DLPack capsule, as numpy.from_dlpack(poly) needs it.
 
         torch.from_dlpack(poly) is a tensor of uint32 or uint64, for which PyTorch has few operations. If
-        every modulus is below 2^63, view(torch.int64) of a uint64 tensor has the same numbers. JAX cuts 64
-        bits to 32 unless jax_enable_x64 is on; polygpu.interop.to_jax raises an error instead.
+        every modulus is below 2^63, a uint64 tensor can be read as int64 by tensor.view(torch.int64), with
+        the same numbers. JAX truncates 64-bit integers to 32 bits unless jax_enable_x64 is on. Use
+        polygpu.interop.to_jax, which raises an error instead of truncating.
 
         Args:
-            options: keyword arguments for __dlpack__ of the array, whose errors are passed on.
+            options: keyword arguments, which are passed to the method __dlpack__ of the array. Errors of that
+                method are not caught.
 
         Cost: nothing is copied unless the options ask for it.
 
@@ -1287,15 +1319,15 @@ class Poly(Value, NotAnArray):
 def plan_of(ring: object, name: str) -> RingPlan:
     """Return the plan of a Ring; raise ParameterError for anything else."""
     plan = getattr(ring, "_plan", None)  # ring.py, which defines Ring, imports this module
-    if not isinstance(plan, RingPlan) or isinstance(ring, NotAnArray):  # values have a plan too
+    if not isinstance(plan, RingPlan) or isinstance(ring, NotAnArray):  # a Poly has a _plan too
         raise ParameterError(f"{name} must be a Ring, not {type(ring).__name__}.")
     return plan
 
 
 def limbs_in(ring: Ring, *operands: Any) -> Any:
-    """Return the operands modulo the moduli of `ring`, for operations that only read them; ints are kept.
+    """Return the operands with only the limbs of `ring`. Operands that are not a Poly are returned unchanged.
 
-    The arrays of the results may be views with gaps between the polynomials.
+    The results must only be read: their arrays may be views of the operands, with gaps between polynomials.
     """
     plan, found = plan_of(ring, "ring"), list(operands)
     first: Poly | None = None
@@ -1303,7 +1335,7 @@ def limbs_in(ring: Ring, *operands: Any) -> Any:
         if not isinstance(x, Poly):
             continue
         earlier = next((j for j in range(i) if operands[j] is x), None)
-        if earlier is not None:  # one object stays one, since records of calls depend on this
+        if earlier is not None:  # reuse the result, since recorded calls distinguish x * x from x * y
             found[i] = found[earlier]
             continue
         found[i] = made = Poly._make(ring, *limbs_of(x, plan))
@@ -1315,7 +1347,7 @@ def limbs_in(ring: Ring, *operands: Any) -> Any:
 
 
 def limbs_in_one_domain(ring: Ring, *operands: Any) -> Any:
-    """Return the operands as limbs_in() does, all of them evaluated if their domains differ."""
+    """Return limbs_in(ring, *operands). If the domains of the Polys differ, all of them are evaluated."""
     found = limbs_in(ring, *operands)
     if len({x._domain for x in found if isinstance(x, Poly)}) < 2:
         return found
@@ -1325,9 +1357,9 @@ def limbs_in_one_domain(ring: Ring, *operands: Any) -> Any:
 
 
 def memory_of(plan: RingPlan, out: Poly | None) -> Array | None:
-    """Return the array of `out`, if given; raise OutputError unless it is a Poly of the ring.
+    """Return the array of `out`, or None if `out` is None. Raise OutputError if `out` is in another ring.
 
-    The operations themselves check the array (_ops/results.py).
+    The operation that writes to the array checks its shape, device and overlap (_ops/results.py).
     """
     if out is None:
         return None
@@ -1344,19 +1376,19 @@ def memory_of(plan: RingPlan, out: Poly | None) -> Array | None:
 
 
 def as_poly(ring: Ring, value: Value, out: Poly | None) -> Poly:
-    """Return `value` as a Poly of `ring`; or `out`, if given, into whose array `value` was written."""
+    """Return `value` as a Poly of `ring`. If `out` is given, return `out`, whose array holds `value`."""
     if out is None:
         return Poly._make(ring, value._data, value._domain)
     return out._holding(value._data, value._domain)
 
 
 def held(made: Poly, out: Poly | None) -> Poly:
-    """Return the result `made`; or `out`, if given, into whose array the result was written."""
+    """Return the result `made`. If `out` is given, return `out`, whose array already holds the result."""
     return made if out is None else out._holding(made._data, made._domain)
 
 
 def without_last(ring: Ring, k: object, name: str, least: int) -> Ring:
-    """Return the ring without its last k limbs; raise ParameterError if k < `least` or no limb is left."""
+    """Return the ring without its last k limbs. Raise ParameterError if k < `least` or no limb is left."""
     count, limbs = integer(k, name), len(ring.moduli)
     if not least <= count < limbs:
         if limbs <= least:
@@ -1371,8 +1403,8 @@ def without_last(ring: Ring, k: object, name: str, least: int) -> Ring:
 
 
 def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> Poly:
-    """Return the value from a pickle on its device; if the device is missing, warn and use host memory."""
-    value = ring.from_residues(data, domain=domain, check=True)  # a pickle may come from anywhere
+    """Rebuild a pickled Poly on `device`. If there is no such device, warn and leave it in host memory."""
+    value = ring.from_residues(data, domain=domain, check=True)  # a pickle is not trusted
     if device is None:
         return value
     try:
@@ -1383,9 +1415,10 @@ def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> P
 
 
 def _operator(method: Callable[[Any], Poly], other: object) -> Poly:
-    """Return method(other) if other is a Poly or int, or NotImplemented so that Python asks other's type.
+    """Return method(other) if other is a Poly or int. Otherwise raise an error, or return NotImplemented.
 
-    Raise an error for arrays, lists, tuples, bools, strings and other numbers.
+    Arrays, lists, tuples, bools, strings and other numbers raise an error. For anything else, NotImplemented
+    makes Python try the operator of the other type.
     """
     if isinstance(other, Poly) or (isinstance(other, (int, np.integer)) and not isinstance(other, bool)):
         return method(other)
@@ -1402,19 +1435,23 @@ def _negated_plus(a: Poly, x: int) -> Poly:
 
 
 def _way_between(first: RingPlan, second: RingPlan) -> str:
-    """Return sentences for an error message: how to move one operand, a or b, into the other's ring."""
+    """Return advice for an error message: how to bring a (in `first`) and b (in `second`) into one ring."""
     p, q = set(first.moduli), set(second.moduli)
     if first.quotient != second.quotient:
-        return "Use ring(poly.to_bigints(centered=True)) to move a value from one to the other."
+        return "Use ring(poly.to_bigints(centered=True)) to bring one operand into the ring of the other."
     if first.moduli == second.moduli:  # only the roots or `product` differ: coefficients stay the same
-        return "Use ring.from_residues(poly.intt().data) to move a value from one to the other."
+        return "Use ring.from_residues(poly.intt().data) to bring one operand into the ring of the other."
     if p == q:
         return "Their limbs are in another order. Use a.restrict(b.ring) to put a's in the order of b's."
     if p > q:
-        return "Use a.restrict(b.ring) to take a modulo b's moduli, or b.mod_up(a.ring) to extend b to a's."
+        return (
+            "Use a.restrict(b.ring) to take a modulo b's moduli, or b.mod_up(a.ring) to extend b to all of "
+            "a's moduli."
+        )
     if p < q:
         return (
-            "Use a.mod_up(b.ring) to extend a to all of b's moduli, or b.restrict(a.ring) for b modulo a's."
+            "Use a.mod_up(b.ring) to extend a to all of b's moduli, or b.restrict(a.ring) to take b modulo "
+            "a's moduli."
         )
     join = "" if p & q else ", or pg.rns.join(a, b) for the value that has the residues of both"
     return f"Use a.convert(b.ring) for a's centred value modulo b's moduli{join}."

@@ -32,14 +32,14 @@ class Recording:
             self._record()
 
     def _record(self) -> None:
-        """Run f twice, the second time to record the graph, and restore the values of the arguments."""
+        """Run f twice, restore the arguments after the first run, and record the second run as a graph."""
         before = [p.copy().data for p in self._polys]
-        found: list[Any] = []  # the last result
+        found: list[Any] = []  # the result of the last run of f
         first = iter([True])
 
         def run() -> None:
-            # This frees the result of the first run. The second run takes that memory, since it can get
-            # no other memory.
+            # Free the result of the first run. The second run needs this memory for its own result, because f
+            # cannot allocate new memory while it is recorded.
             found.clear()
             try:
                 found.append(self._f(*self._args))
@@ -55,7 +55,8 @@ class Recording:
         before.clear()
         self._result = found.pop()
         own = set(map(id, self._polys))
-        # The polynomials that each replay writes, with their domains.
+        # Each replay writes the Polys of the result that are not arguments. These Polys are kept here with
+        # the domains that they have after a replay.
         self._written = [
             (x, x.domain) for x in _leaves(self._result) if isinstance(x, Poly) and id(x) not in own
         ]
@@ -71,7 +72,7 @@ class Recording:
         return 0 if self._on_host else int(self._replay.launches)
 
     def __call__(self, *values: Any) -> Any:
-        """Repeat the call on what the arguments hold. If values are given, first copy them into these."""
+        """Repeat the call. If values are given, copy them into the recorded arguments first."""
         if values:
             self._check(values)
             self._write([values[i] for i in self._places])
@@ -106,8 +107,8 @@ class Recording:
         """Raise an error if these values cannot take the place of the recorded arguments."""
         if len(values) != len(self._args):
             raise ParameterError(
-                f"The call was recorded with {len(self._args)} arguments, and {len(values)} were given. Give "
-                "all of them, or none."
+                f"The call was recorded with {len(self._args)} arguments, but {len(values)} were given. "
+                "Give as many arguments as were recorded, or none."
             )
         for i, (new, own) in enumerate(zip(values, self._args, strict=True)):
             if not isinstance(own, Poly):
@@ -130,7 +131,7 @@ class Recording:
             if self._on_host and not own.data.flags.writeable and new is not own:
                 raise OutputError(
                     f"Argument {i} was recorded with a read-only value, which cannot be overwritten. Use "
-                    "capture with poly.copy()."
+                    "capture again, with poly.copy() for this argument."
                 )
             if new.shape != own.shape:
                 raise ParameterError(
@@ -143,13 +144,17 @@ class Recording:
         for m, n, are_same in self._sharing:
             if not (are_same and polys[m].data is polys[n].data):
                 raise ParameterError(
-                    f"Arguments {self._places[m]} and {self._places[n]} were recorded with values that share "
-                    "memory, so two values cannot be written there. If both were one value, give one value "
-                    "for both. Otherwise use capture with copies of them."
+                    f"Arguments {self._places[m]} and {self._places[n]} shared memory when they were "
+                    "recorded, so two different values cannot be written there. If both arguments were the "
+                    "same Poly, give one Poly for both. Otherwise use capture again with copies of the two "
+                    "arguments."
                 )
 
     def _shared_pairs(self) -> Iterator[tuple[int, int, bool]]:
-        """Yield (m, n, begin_together) for any two Polys that share memory; m and n are indices in _polys."""
+        """Yield (m, n, begin_together) for all m < n for which _polys[m] and _polys[n] share memory.
+
+        begin_together: whether both begin at the same address.
+        """
         compute = backend_of(self._polys[0].data)
         for (m, x), (n, y) in combinations(enumerate(p.data for p in self._polys), 2):
             if overlap(compute, x, y):
@@ -160,8 +165,9 @@ class Recording:
             if x.domain != domain:
                 way = "intt" if domain == "coef" else "ntt"
                 raise DomainError(
-                    f"Argument {i} is in domain {x.domain!r}, but it was recorded in {domain!r}. Use {way}() "
-                    "to change it. If f only writes it, give any value in that domain."
+                    f"Argument {i} is in domain {x.domain!r}, but it was recorded in {domain!r}. Use "
+                    f"{way}() to change the domain. If f only writes this argument, give any value in "
+                    f"domain {domain!r}."
                 )
 
     def _check_device(self, i: int, x: Poly) -> None:
@@ -180,13 +186,13 @@ def _check_kept(places: Sequence[int], polys: Sequence[Poly], domains: Sequence[
         if x.domain != domain:
             raise DomainError(
                 f"f must not change the domain of its arguments for capture, but it changes argument {i} "
-                f"from {domain!r} to {x.domain!r}. Give a value in the domain that f writes, or let f change "
-                "it back."
+                f"from {domain!r} to {x.domain!r}. Give capture a value in domain {x.domain!r}, or let f "
+                "change the domain back."
             )
 
 
 def _as_recorded(new: Any, own: Any) -> bool:
-    """Return whether `new` (not a Poly) is the recorded argument `own`, or is equal to it and of its type."""
+    """Return whether `new` (not a Poly) is the recorded argument `own`, or equals it and has its type."""
     if new is own:
         return True
     if type(new) is not type(own):
@@ -194,12 +200,12 @@ def _as_recorded(new: Any, own: Any) -> bool:
     if isinstance(own, tuple):
         return len(new) == len(own) and all(map(_as_recorded, new, own))
     if isinstance(own, (float, complex)):
-        return repr(new) == repr(own)  # tells 0.0 from -0.0, which are equal
+        return repr(new) == repr(own)  # repr distinguishes 0.0 from -0.0, == does not
     return isinstance(own, (Number, str, bytes)) and bool(new == own)
 
 
 def _leaves(result: Any) -> Iterator[Any]:
-    """Yield the objects in nested tuples, lists and dicts that are not tuples, lists or dicts themselves."""
+    """Yield all objects inside nested tuples, lists and dicts, but not these containers themselves."""
     if isinstance(result, (tuple, list, dict)):
         for x in result.values() if isinstance(result, dict) else result:
             yield from _leaves(x)

@@ -1,8 +1,8 @@
-"""Residue number systems: joining two values, scaling one by t / D, and the gadget of Poly.digits.
+"""Residue number systems: joining two values, scaling a value by a fraction, and factors for Poly.digits.
 
 A value modulo Q = q_0 * ... * q_(k-1) is held as k limbs, its residues modulo each q_i. ring[:m] makes a ring
-of the first m limbs, and ring.join(other) a ring with the limbs of both. The methods restrict, convert,
-mod_up, mod_down, rescale and digits of Poly take values to such rings.
+of the first m limbs, and ring.join(other) makes a ring with the limbs of both rings. The methods restrict,
+convert, mod_up, mod_down, rescale and digits of Poly convert values to such rings.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ __all__ = ["gadget", "join", "scale"]
 
 
 def join(a: Poly, b: Poly) -> Poly:
-    """Return the value, modulo the moduli of both operands, that is a modulo a's moduli and b modulo b's.
+    """Return the value in the joined ring that equals a modulo a's moduli and b modulo b's moduli.
 
-    By the Chinese remainder theorem there is exactly one. `Poly.restrict` gives each operand back.
+    By the Chinese remainder theorem there is exactly one such value. `Poly.restrict` gives each operand back.
 
     Args:
         a: a value.
         b: a value of the same degree and kind, whose moduli are coprime to a's. Batch axes broadcast.
 
-    Returns a value of a.ring.join(b.ring). It is evaluated if an operand is evaluated and that ring has an
-    evaluation domain, else it is in coefficients.
+    Returns a value of a.ring.join(b.ring). It is evaluated if an operand is evaluated and the joined ring has
+    an evaluation domain, else it is in coefficients.
 
     Raises:
         RingMismatch: the operands differ in degree or kind, or one of them is not a Poly.
@@ -50,9 +50,10 @@ def join(a: Poly, b: Poly) -> Poly:
 def scale(a: Poly, t: int, ring: Ring, *, divisor: Ring | None = None, out: Poly | None = None) -> Poly:
     """Return t * x / D rounded to the nearest, modulo `ring`, where x is the centred value of a.
 
-    The exact result is floor((2 * t * x + D) / (2 * D)). BFV uses `scale` twice, with D = Q. To decrypt, it
-    scales the phase of a ciphertext to the ring of plaintexts. To multiply, it scales the product of two
-    ciphertexts, which is held modulo Q and auxiliary primes.
+    The result is exactly floor((2 * t * x + D) / (2 * D)), where D is the product of the moduli of `divisor`.
+    BFV uses `scale` for two operations, with D = Q, the modulus of its ciphertexts. Decryption scales the
+    phase of a ciphertext to the ring of plaintexts. Multiplication scales the product of two ciphertexts,
+    which is held modulo Q and auxiliary primes.
 
     Args:
         a: a value in a ring of k limbs.
@@ -87,7 +88,7 @@ def scale(a: Poly, t: int, ring: Ring, *, divisor: Ring | None = None, out: Poly
 def gadget(ring: Ring, *, limbs_per_digit: int) -> tuple[int, ...]:
     """Return the factors g_j that restore a value from its digits, as the sum of digit_j * g_j modulo Q.
 
-    g_j is 1 modulo the limbs of digit j and 0 modulo all other limbs.
+    Q is the product of the ring's moduli. g_j is 1 modulo the limbs of digit j and 0 modulo all other limbs.
 
     Args:
         ring: the ring of the values that Poly.digits decomposes.

@@ -1,7 +1,7 @@
-"""Hypothesis strategies, and an oracle for products, for polygpu's own tests and for yours.
+"""Hypothesis strategies and a reference product, for polygpu's own tests and for yours.
 
-Needs Hypothesis: pip install "polygpu[test]". A strategy draws rings, coefficients or values. Hypothesis runs
-a test on many drawn examples, and makes a failing example as small as possible.
+This module needs Hypothesis: pip install "polygpu[test]". A strategy draws rings, coefficients or values.
+Hypothesis runs a test on many drawn examples. If one fails, Hypothesis makes it as small as possible.
 
 >>> from hypothesis import given
 >>> from polygpu.testing import polys, rings
@@ -10,8 +10,8 @@ a test on many drawn examples, and makes a failing example as small as possible.
 ...     assert a + -a == 0
 >>> test_negation()
 
-To test conversions between bases of moduli, chains() draws rings that can be joined, and edge_coefficients()
-draws coefficients near the points where the result of a division changes:
+For tests of conversions between RNS bases, chains() draws two rings that can be joined, and
+edge_coefficients() draws coefficients near the points at which the rounded result of a division changes:
 
 >>> from polygpu.testing import chains, edge_coefficients
 >>> from hypothesis.strategies import data
@@ -41,19 +41,19 @@ from .errors import ParameterError
 from .poly import Poly
 from .ring import Ring
 
-# Bit lengths of moduli at which an implementation changes its word size, or the range to which it reduces
-# intermediate values.
+# Bit lengths of moduli at which some kernel of polygpu changes its word size, or the range to which it
+# reduces intermediate values.
 WORD_LIMITS = (29, 30, 31, 32, 46, 49, 50, 51, 52, 59, 60, 61, 62, 63, 64)
 
 
 def multiply_integers(a: Sequence[int], b: Sequence[int], modulus: int, kind: Kind) -> list[int]:
-    """Multiply two polynomials in a ring of this kind and modulus, with Python ints only.
+    """Multiply two polynomials in the ring of this kind and modulus, with Python ints only.
 
-    Use it as an oracle in tests: it shares no code with the transforms.
+    Compare other products with this one in tests: it shares no code with the transforms.
 
     Args:
-        a: n integers of any size and sign, with the coefficient of X^0 first.
-        b: n more such integers.
+        a: the n coefficients of a polynomial: integers of any size and sign, constant term first.
+        b: the n coefficients of the other polynomial, as for a.
         modulus: any int, at least 2.
         kind: "negacyclic" for X^n + 1, "cyclic" for X^n - 1, or "trinomial" for X^n - X^(n/2) + 1, where n
             is even.
@@ -62,11 +62,11 @@ def multiply_integers(a: Sequence[int], b: Sequence[int], modulus: int, kind: Ki
 
     Raises:
         ParameterError: a and b have different lengths or are empty, their length is odd although kind is
-            "trinomial", modulus is less than 2, or kind is another word.
+            "trinomial", modulus is less than 2, or kind is not one of these words.
         NotAnInteger: an entry or the modulus is not an int.
 
-    Cost: one product of two big integers (Kronecker substitution). Each is made of n numbers of
-    2 log2(modulus) + log2(n) bits.
+    Cost: one product of two big integers (Kronecker substitution). Each big integer holds n
+    coefficients, with about 2 * log2(modulus) + log2(n) bits per coefficient.
 
     >>> multiply_integers([1, 2], [3, 4], 100, "negacyclic")
     [95, 10]
@@ -83,11 +83,11 @@ def multiply_integers(a: Sequence[int], b: Sequence[int], modulus: int, kind: Ki
     return big_product(left, right, q, kind)
 
 
-# ---- checks of arguments, when a strategy is made ----
+# ---- argument checks, made when a strategy is created ----
 
 
 def _at_least(least: int, x: object, name: str, most: int | None = None) -> int:
-    """Return x as an int from `least` to `most`; raise ParameterError otherwise."""
+    """Return x as an int. Raise ParameterError if it is below `least` or above `most` (None: no limit)."""
     value = integer(x, name)
     if value < least or (most is not None and value > most):
         end = "" if most is None else f" and at most {shown(most)}"
@@ -121,12 +121,12 @@ def kinds() -> st.SearchStrategy[Kind]:
 
 
 def _kinds_of(max_degree: int) -> st.SearchStrategy[Kind]:
-    """Draw kinds that have rings of degree at most max_degree: trinomials need degree 2."""
+    """Draw a kind of ring. "trinomial" is left out if max_degree is 1, since it needs degree 2 or more."""
     return kinds() if max_degree > 1 else kinds().filter(lambda kind: kind != "trinomial")
 
 
 def _degrees_of(kind: Kind, max_degree: int) -> st.SearchStrategy[int]:
-    """Draw degrees from 1 to max_degree, and only even degrees for a trinomial."""
+    """Draw degrees from 1 to max_degree. If kind is "trinomial", draw only even degrees."""
     if kind == "trinomial":
         return degrees(max_degree // 2).map(lambda half: 2 * half)
     return degrees(max_degree)
@@ -139,7 +139,7 @@ def degrees(max_degree: int = 4096) -> st.SearchStrategy[int]:
         max_degree: the largest degree, from 1 to 2**62.
 
     Raises:
-        ParameterError: max_degree is outside its range. NotAnInteger: it is not an int.
+        ParameterError: max_degree is outside this range. NotAnInteger: max_degree is not an int.
 
     >>> from hypothesis import find
     >>> find(degrees(64), lambda n: n > 1 and n % 2 == 1)
@@ -151,16 +151,17 @@ def degrees(max_degree: int = 4096) -> st.SearchStrategy[int]:
 
 
 def friendly_moduli(n: int, kind: Kind, max_limbs: int = 5) -> st.SearchStrategy[list[int]]:
-    """Draw distinct primes that have a complete transform of degree n.
+    """Draw distinct primes modulo which a ring of degree n has a complete transform.
 
-    All primes of a draw have the same bit length, mostly one of WORD_LIMITS.
+    All primes of a draw have the same bit length. It is drawn from WORD_LIMITS of this module. If too few
+    primes have the drawn bit length, a larger bit length may be used.
 
     Args:
-        n: degree, a power of two up to 2**56, and at least 2 for a trinomial.
+        n: degree, a power of two up to 2**56. If kind is "trinomial", n is at least 2.
         kind: "negacyclic", "cyclic" or "trinomial".
-        max_limbs: the largest number of primes, at least 1.
+        max_limbs: the largest number of primes to draw, at least 1.
 
-    Draws a list of primes, in any order. The list is shorter if n is so large that there are not enough
+    Draws a list of primes, in any order. If n is so large that too few such primes exist, the list has fewer
     primes.
 
     Raises:
@@ -181,9 +182,9 @@ def friendly_moduli(n: int, kind: Kind, max_limbs: int = 5) -> st.SearchStrategy
 
 @st.composite
 def _friendly_moduli(draw: st.DrawFn, n: int, kind: Kind, max_limbs: int, max_bits: int) -> list[int]:
-    """Draw as friendly_moduli does, but only primes of at most max_bits bits.
+    """Draw primes as friendly_moduli does, but only primes of at most max_bits bits.
 
-    max_bits: at least the bit length of n plus _SPARE.
+    max_bits must exceed the bit length of n by at least 7 (_SPARE), so that there are such primes.
     """
     least = Quotient(kind, n).order.bit_length() + 4
     bits = draw(st.sampled_from([b for b in WORD_LIMITS if least <= b <= max_bits] or [max_bits]))
@@ -191,14 +192,16 @@ def _friendly_moduli(draw: st.DrawFn, n: int, kind: Kind, max_limbs: int, max_bi
     return draw(st.permutations(primes)) if len(primes) > 1 else primes
 
 
-# For each m <= 57 and each b from m + 7 to 64 there is a prime of b bits that is 1 modulo 2^m.
+# For each m <= 57 and each b from m + 7 to 64 there is a prime p of b bits with p = 1 modulo 2^m. So primes
+# with 7 bits more than m always suffice.
 _SPARE = 7
 
 
 def _largest_degree(max_degree: int, kind: Kind, max_bits: int) -> int:
-    """Return log2 of the largest power of two up to max_degree for which friendly primes surely exist.
+    """Return log2 of the largest degree, a power of two up to max_degree, for which suitable primes exist.
 
-    max_bits: the largest bit length of the primes, at most 64.
+    Suitable primes have a complete transform of this degree, and at most max_bits bits. max_bits is at
+    most 64.
     """
     return min(max_degree.bit_length() - 1, max_bits - _SPARE - Quotient(kind, 1).order.bit_length() + 1)
 
@@ -206,10 +209,10 @@ def _largest_degree(max_degree: int, kind: Kind, max_bits: int) -> int:
 def _friendly_primes(
     n: int, bits: int, kind: Kind, count: int, max_bits: int = 64, exclude: Iterable[int] = ()
 ) -> list[int]:
-    """Return the `count` largest primes of `bits` bits that have a complete transform and are not excluded.
+    """Return the `count` largest primes of `bits` bits that have a complete transform of degree n.
 
-    If there are fewer primes of this bit length, take the next bit length up to max_bits that has enough. If
-    none has enough, take the one that has the most.
+    Primes in `exclude` are left out. If there are fewer than `count` primes of this bit length, use the next
+    bit length up to max_bits that has enough primes. If none has enough, use the bit length with most primes.
     """
     skipped = set(exclude)
 
@@ -227,16 +230,18 @@ def _friendly_primes(
 
 
 def moduli(max_bits: int = 200, max_limbs: int = 5) -> st.SearchStrategy[list[int]]:
-    """Draw moduli of any kind: one from 2 to 2**max_bits, or several pairwise coprime ones up to 2**64.
+    """Draw the moduli of a ring, prime or not: a single modulus, or several that are pairwise coprime.
+
+    A single modulus is from 2 to 2**max_bits. Several moduli are also at most 2**64.
 
     Args:
-        max_bits: bound for the moduli, none of which is above 2**max_bits. From 1 to 65536.
+        max_bits: an int from 1 to 65536. No modulus is above 2**max_bits.
         max_limbs: the largest number of moduli, at least 1.
 
     Draws a list of ints.
 
     Raises:
-        ParameterError: an argument is outside its range. NotAnInteger: it is not an int.
+        ParameterError: an argument is outside its range. NotAnInteger: an argument is not an int.
 
     >>> from hypothesis import find
     >>> find(moduli(), lambda q: len(q) == 1 and q[0] > 2**64)[0] > 2**64
@@ -256,7 +261,7 @@ def moduli(max_bits: int = 200, max_limbs: int = 5) -> st.SearchStrategy[list[in
 
 
 def _coprime(values: list[int]) -> list[int]:
-    """Return the values, leaving out each that has a common factor with an earlier value that was kept."""
+    """Return the values without those that have a common factor with an earlier value that was kept."""
     kept: list[int] = []
     for q in values:
         if all(gcd(q, p) == 1 for p in kept):
@@ -270,12 +275,12 @@ def rings(
     """Draw rings of all kinds, of any degree and moduli.
 
     Args:
-        max_degree: the largest degree, from 1 to 2**62. Rings with a transform have smaller degrees if
-            larger ones would not have enough primes.
-        transform: True draws only rings with a complete transform, False draws any degrees and moduli, and
-            None mixes both.
-        max_bits: bound for the moduli, none of which is above 2**max_bits. From 1 to 65536, and at least 8
-            for rings with a transform. The moduli of a ring of several limbs are also at most 2**64.
+        max_degree: the largest degree, from 1 to 2**62. For rings with a transform, degrees that have too few
+            primes are not drawn.
+        transform: True draws only rings with a complete transform. False draws any degrees and moduli. None
+            mixes both.
+        max_bits: an int from 1 to 65536, or from 8 if `transform` is True. No modulus is above 2**max_bits.
+            If a ring has several limbs, its moduli are also at most 2**64.
 
     Raises:
         ParameterError: an argument is outside its range, or transform is not True, False or None.
@@ -308,16 +313,18 @@ def _rings(draw: st.DrawFn, max_degree: int, transform: bool | None, max_bits: i
 def chains(
     max_degree: int = 32, max_limbs: int = 8, transform: bool | None = None
 ) -> st.SearchStrategy[tuple[Ring, Ring]]:
-    """Draw two rings that can be joined: Q for a value's own limbs, and P for special limbs.
+    """Draw two rings that can be joined: Q for the limbs of values, and P for special moduli.
 
-    The moduli are from 2 to 2**64. Their sizes are drawn independently, and they are in any order.
+    The moduli are from 2 to 2**64, in any order. The size of each modulus is drawn independently.
 
     Args:
-        max_degree: the largest degree, from 1 to 2**62. Rings with a transform have smaller degrees if
-            larger ones would not have enough primes.
-        max_limbs: the largest number of limbs of Q, at least 1. P has at most half as many, but at least one.
-        transform: True draws only rings with a complete transform, False draws any coprime moduli. None draws
-            both, and also primes with an incomplete transform, which may have roots of different orders.
+        max_degree: the largest degree, from 1 to 2**62. For rings with a transform, degrees that have too few
+            primes are not drawn.
+        max_limbs: the largest number of limbs of Q, at least 1. P has at least one limb, and at most
+            max_limbs / 2 if max_limbs is 2 or more.
+        transform: True draws only rings with a complete transform. False draws any coprime moduli. None draws
+            both, and also primes with an incomplete transform. The roots of these primes may have different
+            orders.
 
     Draws a pair of rings (Q, P).
 
@@ -352,7 +359,7 @@ def _chains(draw: st.DrawFn, max_degree: int, max_limbs: int, transform: bool | 
             start = draw(st.one_of(st.sampled_from((least, most)), st.integers(least, most)))
             found.append(_coprime_near(start, found))
     else:
-        enough = 64 - len(sizes).bit_length()  # bits for n: enough primes are left for all limbs
+        enough = 64 - len(sizes).bit_length()  # choose n as for primes of this many bits; then enough exist
         least = int(kind == "trinomial")
         n = 1 << draw(st.integers(least, max(least, _largest_degree(max_degree, kind, enough))))
         if way == "incomplete" and kind == "trinomial":
@@ -372,10 +379,10 @@ def _coprime_near(start: int, others: Iterable[int]) -> int:
 
 
 def coefficients(ring: Ring) -> st.SearchStrategy[list[int]]:
-    """Draw n integers in [0, Q), the coefficients of a polynomial: uniform ones and worst cases.
+    """Draw the n coefficients of a polynomial, integers in [0, Q): uniform ones or worst cases.
 
-    There are four kinds of draws. The coefficients are uniform; or each is 0, 1, Q - 1 or next to Q/2; or all
-    are Q - 1; or all but at most four are 0.
+    There are four kinds of draws: uniform coefficients; coefficients from the set of 0, 1, Q - 1, and Q/2
+    rounded up or down; all n coefficients equal to Q - 1; and at most four coefficients that are not 0.
 
     Args:
         ring: the ring of the polynomial.
@@ -412,16 +419,17 @@ def _coefficients(draw: st.DrawFn, ring: Ring) -> list[int]:
 
 
 def edge_coefficients(ring: Ring, divisor: int = 1) -> st.SearchStrategy[list[int]]:
-    """Draw n integers in [0, Q) near points where divisions, roundings and conversions change their result.
+    """Draw n integers in [0, Q) near points at which results of division, rounding and conversion change.
 
-    There are four kinds of points: the multiples of Q/2, those of divisor/2, those of (Q/q)/2 for a modulus
-    q, and the integers whose residue is 0, q/2 or q - 1 modulo every q. A draw takes points of one kind, or
-    of all kinds mixed, and adds at most 2 to each or subtracts at most 2.
+    There are four kinds of points: multiples of Q/2; multiples of divisor/2; multiples of (Q/q)/2 for a
+    modulus q; and integers whose residue modulo every modulus q is 0, q/2 or q - 1. Points that are not
+    integers are rounded down. A draw takes points of one kind, or of all kinds mixed, and adds to each a
+    random integer from -2 to 2.
 
     Args:
         ring: the ring of the polynomial.
-        divisor: the int by which the test divides, at least 1, for example the product of special moduli.
-            Omit it if the test does not divide.
+        divisor: the int by which your test divides, at least 1, for example the product of special moduli.
+            Omit it if your test does not divide.
 
     Raises:
         ParameterError: ring is not a Ring, or divisor is less than 1. NotAnInteger: divisor is not an int.
@@ -466,13 +474,15 @@ def polys(
 
     Args:
         ring: the ring.
-        batch: batch shape. None draws a small one, which may have an axis of odd length or of length 0.
+        batch: batch shape. None draws a small batch shape, which may have an axis of odd length or of length
+            0.
         domain: "coef" or "eval". None draws one of the domains that the ring has.
         values: a strategy for the n coefficients of one polynomial, coefficients(ring) by default.
 
     Raises:
         ParameterError: ring is not a Ring, a size in batch is negative, or values is not a strategy.
-        NotAnInteger: a size in batch is not an int. DomainError: domain is another word.
+        NotAnInteger: a size in batch is not an int.
+        DomainError: domain is not "coef", "eval" or None.
         NotNTTFriendly: domain is "eval", and the ring has no transform.
 
     >>> from hypothesis import find

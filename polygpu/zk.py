@@ -28,13 +28,13 @@ def powers(ring: Ring, x: int | Sequence[int] | Array, *, count: int) -> Array:
     """Return x^0, x^1, ..., x^(count - 1) modulo each limb, on the current device.
 
     Args:
-        ring: any ring, whose moduli are used.
+        ring: any ring. Only its moduli matter.
         x: one integer of any size and sign, or an array of integers, of any shape.
         count: number of powers, at least 0.
 
     Returns:
-        Residues (*x.shape, rows, count) of the ring's dtype. If count = n, ring.from_residues turns them into
-        polynomials.
+        Residues of the ring's dtype, in an array of shape (*x.shape, rows, count), where rows is the number
+        of limbs. If count is the ring's degree, ring.from_residues turns the array into polynomials.
 
     Raises:
         ParameterError: ring is not a Ring, or count is negative. NotAnInteger: x or count is not an int.
@@ -56,7 +56,7 @@ def powers(ring: Ring, x: int | Sequence[int] | Array, *, count: int) -> Array:
 def hadamard(a: Poly, b: Poly, *, out: Poly | None = None) -> Poly:
     """Multiply two vectors of coefficients entry by entry (Hadamard product): c_j = a_j * b_j.
 
-    It is not the product of the polynomials, which is a * b.
+    This is not the product of the polynomials a and b. Use a * b for that.
 
     Args:
         a: values of any ring. An evaluated operand is transformed to coefficients first.
@@ -85,12 +85,12 @@ def hadamard(a: Poly, b: Poly, *, out: Poly | None = None) -> Poly:
 
 
 def pad(a: Poly, n: int | Ring) -> Poly:
-    """Return the polynomial of degree below a.ring.n with the same coefficients, in a ring of larger degree.
+    """Return a in a ring of larger degree: the same coefficients, followed by zeros.
 
     Args:
         a: a value. If it is evaluated, it is transformed to coefficients first.
-        n: the larger ring, which has a's moduli and any kind and roots; or its degree, for a ring with the
-            moduli, kind, `root` and `product` of a's ring.
+        n: the larger ring, or its degree. A ring must have a's moduli, and may have any kind and roots. A
+            degree stands for the ring of this degree with the moduli, kind, `root` and `product` of a's ring.
 
     Returns:
         A value in coefficients. If a is in coefficients and the larger ring is a's ring, the result is a.
@@ -136,21 +136,23 @@ def _of_degree(ring: Ring, n: int) -> Ring:
     if not isinstance(root, str):
         raise BadRoot(
             f"n={shown(n)} needs other roots than those that were given for {ring!r}. Make a larger ring "
-            "with its own roots, and use zk.pad(a, larger_ring), and zk.coset_ntt for values there."
+            "with its own roots. Use zk.pad(a, larger_ring) to bring a into this ring, and zk.coset_ntt to "
+            "evaluate the result."
         )
     return Ring(n, ring.moduli, kind=ring.kind, root=root, product=ring.product)
 
 
 def coset_ntt(a: Poly, shift: int) -> Poly:
-    """Return the values of a polynomial of degree below n at shift times the points of its ring.
+    """Return the values of a polynomial at shift times the points of its ring.
 
     Args:
         a: the polynomial. If it is evaluated, it is transformed to coefficients first.
         shift: an int of any size and sign that is not 0 modulo any limb.
 
     Returns:
-        A value of a's ring in "eval": entry k is a(shift * omega^br(k)) (cyclic) or a(shift * psi^(2 br(k) +
-        1)) (negacyclic), where omega or psi is the root in ring.roots and br(k) is k with its bits reversed.
+        An evaluated value of a's ring. Entry k is a(shift * omega^br(k)) if the ring is cyclic, and
+        a(shift * psi^(2 * br(k) + 1)) if it is negacyclic. Here omega or psi is the root in ring.roots, and
+        br(k) is k with its bits reversed.
 
     Raises:
         ParameterError: shift is 0 modulo a limb.
@@ -170,7 +172,9 @@ def coset_ntt(a: Poly, shift: int) -> Poly:
 
 
 def coset_intt(values: Poly, shift: int) -> Poly:
-    """Return the polynomial of degree below n with these values at shift times the points: undo coset_ntt.
+    """Return the polynomial with given values at shift times the points of its ring.
+
+    This undoes coset_ntt.
 
     Args:
         values: the values, a Poly in "eval" as coset_ntt returns it.
@@ -196,19 +200,20 @@ def coset_intt(values: Poly, shift: int) -> Poly:
 
 
 def low_degree_extension(a: Poly, factor: int, *, shift: int = 1) -> Poly:
-    """Return the values of a polynomial of degree below n at factor * n points: a Reed-Solomon code word.
+    """Return the values of a polynomial at factor * n points, if its ring has degree n (Reed-Solomon code).
 
     Args:
         a: the polynomial. If it is given by its values (evaluated), it is transformed to coefficients first.
         factor: a power of two, the inverse of the code's rate.
-        shift: the values are taken at shift times the points of the larger ring. If shift is a generator of
-            the field's multiplicative group, none of the points of a's ring is among them.
+        shift: an int. The values are taken at shift times the points of the larger ring. If shift is a
+            generator of the field's multiplicative group, none of these is a point of a's ring.
 
     Returns:
-        A value in "eval" of the larger ring, of degree factor * n, with the moduli, kind, `root` and
+        An evaluated value of the larger ring, which has degree factor * n and the moduli, kind, `root` and
         `product` of a's ring. In a cyclic ring entry k is a(shift * omega^br(k)), where omega, of order
-        factor * n, is the root of the larger ring. With root="generator", omega^factor is the root of a's
-        ring; then for shift = 1 the first n entries are those of a.ntt().
+        factor * n, is the root of the larger ring, and br(k) is k with its bits reversed. If a's ring was
+        made with root="generator", omega^factor is the root of a's ring. The first n entries are then those
+        of a.ntt() if shift is 1.
 
     Raises:
         ParameterError: factor is not a power of two, or shift is 0 modulo a limb.
@@ -250,7 +255,7 @@ def interpolate(values: Poly, n: int, *, shift: int = 1) -> Poly:
         ParameterError: no polynomial of degree below n has these values (the message says for which batch
             element), n is outside its range, or shift is 0 modulo a limb.
         NotNTTFriendly: values.ring has no complete transform.
-        BadRoot: the roots of values.ring were given as ints, and n is not its degree.
+        BadRoot: the roots of values.ring were given as ints, and n is not the degree of values.ring.
 
     Cost: an inverse transform of all points, and one pass with two products per coefficient. The call waits
     for the GPU, to see whether the coefficients of X^n and above are 0.
@@ -277,12 +282,12 @@ def interpolate(values: Poly, n: int, *, shift: int = 1) -> Poly:
 
 
 def _scaled(a: Poly, unit: int) -> Poly:
-    """Return a(unit * X), in coefficients, for a in coefficients."""
+    """Return the polynomial a(unit * X). Both a and the result are in coefficients."""
     return a if unit == 1 else a._with(points.scale_by_powers(a._plan.basis, a.data, unit))
 
 
 def _unit(ring: Ring, shift: object) -> int:
-    """Return the shift modulo Q; raise ParameterError if it has no inverse."""
+    """Return shift modulo the ring's modulus. Raise ParameterError if it has no inverse."""
     x = integer(shift, "shift") % ring.modulus
     if gcd(x, ring.modulus) != 1:
         q = next(q for q in ring.moduli if gcd(x, q) != 1)
@@ -296,6 +301,6 @@ def _check_complete(ring: Ring) -> None:
     ring._plan.check_eval()
     if ring.leaf_size != 1:
         raise NotNTTFriendly(
-            f"The transform of {ring!r} stops at leaves of {ring.leaf_size} coefficients, which are not "
-            f"values at points: it needs a complete transform. {ring._plan.where_complete()}"
+            f"The transform of {ring!r} stops at leaves of {ring.leaf_size} coefficients, but values at "
+            f"points need a complete transform. {ring._plan.where_complete()}"
         )

@@ -68,7 +68,7 @@ def test_indexing_follows_numpy_on_the_batch(name: str, key: str) -> None:
 
 @everywhere
 @pytest.mark.parametrize("key", [2, -3, np.s_[0, 0, 0], np.s_[0, 0, 0, 0], np.ones((2, 3, 1), bool)])
-def test_indices_never_reach_coefficients(key: Any) -> None:
+def test_indexing_of_coefficient_axes_raises(key: Any) -> None:
     with pytest.raises(IndexError, match=r"batch shape is \(2, 3\).*poly\.data"):
         R17.zeros((2, 3))[key]
 
@@ -128,7 +128,7 @@ def test_sum(name: str, axis: Any) -> None:
 
 
 @everywhere
-def test_sum_into_memory_that_is_given() -> None:
+def test_sum_into_out() -> None:
     R = ring("RNS of 3 words")
     a = R.random((2, 3), seed=1)
     out = R.zeros(3).ntt()
@@ -144,7 +144,7 @@ def test_sum_into_memory_that_is_given() -> None:
 
 
 @everywhere
-def test_numpys_sum() -> None:
+def test_np_sum() -> None:
     a = ring("RNS of 3 words").random((2, 3), seed=1)
     assert np.sum(a) == a.sum() and np.sum(a, axis=1) == a.sum(1)
     out = a[0].copy()
@@ -167,13 +167,15 @@ def test_long_sums_do_not_overflow(name: str, count: int) -> None:
     [((0,), None, ()), ((0, 2), 0, (2,)), ((0, 2), 1, (0,)), ((2, 0), 1, (2,)), ((0, 0), None, ())],
 )
 @few_rings
-def test_an_empty_sum_is_zero(name: str, batch: tuple[int, ...], axis: Any, result: tuple[int, ...]) -> None:
+def test_sum_of_an_empty_batch_is_zero(
+    name: str, batch: tuple[int, ...], axis: Any, result: tuple[int, ...]
+) -> None:
     R = ring(name)
     check(R.zeros(batch).sum(axis), np.zeros((*result, R.n), dtype=object), batch=result)
 
 
 @everywhere
-def test_a_sum_is_never_shared() -> None:
+def test_sum_does_not_share_memory_with_its_operand() -> None:
     a = RNS(draw(RNS, (1,)))
     for poly in (a.sum(), a.sum(()), a[0].sum(), a.sum(0)):
         assert not shares_memory(poly.data, a.data)
@@ -202,14 +204,14 @@ def test_concatenate(name: str, axis: int) -> None:
 
 
 @everywhere
-def test_a_batch_is_a_sequence_of_polys() -> None:
+def test_stack_and_concatenate_of_one_batch() -> None:
     x = draw(RNS, (3, 2))
     check(pg.stack(RNS(x)), x)
     check(pg.concatenate(RNS(x)), x.reshape(6, 4))
 
 
 @few_transforms
-def test_joining_mixed_domains_gives_eval(name: str) -> None:
+def test_stack_and_concatenate_of_mixed_domains_give_eval(name: str) -> None:
     R = ring(name)
     x, y = draw(R, (2,), 1), draw(R, (2,), 2)
     for a, b, domain in (
@@ -223,7 +225,7 @@ def test_joining_mixed_domains_gives_eval(name: str) -> None:
 
 
 @everywhere
-def test_joining_copies() -> None:
+def test_stack_and_concatenate_copy() -> None:
     a = RNS(draw(RNS, (2,)))
     assert not shares_memory(pg.stack([a]).data, a.data)
     assert not shares_memory(pg.concatenate([a]).data, a.data)
@@ -247,13 +249,13 @@ def test_powers(name: str, k: int) -> None:
 
 
 @everywhere
-def test_a_power_is_a_value_of_its_own() -> None:
+def test_first_power_does_not_share_memory() -> None:
     a = R17([1, 2])
     assert not shares_memory((a**1).data, a.data)
 
 
 @everywhere
-def test_large_powers() -> None:
+def test_power_with_a_large_exponent() -> None:
     # The unit group of F_17[X]/(X^4 + 1) is (F_17*)^4, of exponent 16.
     a = R17([3, 1])
     assert a**16 == 1 and a ** (16 * 10**40 + 3) == a**3
@@ -267,7 +269,7 @@ def test_dot(name: str) -> None:
 
 
 @over(["30 bits", "RNS of 3 words", "3 layers early"], devices=["cpu", *CARDS])
-def test_long_dots(name: str) -> None:
+def test_dot_of_1001_terms(name: str) -> None:
     R = ring(name)
     x, y = draw(R, (1001,), 1), draw(R, (1001,), 2)
     check(pg.dot(R(x), R(y)), times(R, x, y).sum(axis=0) % R.modulus)
@@ -285,7 +287,7 @@ def test_dot_axes_and_domains(name: str, left: str, right: str, result: str, axi
 
 
 @everywhere
-def test_dot_over_an_axis_that_only_the_other_has() -> None:
+def test_dot_over_an_axis_of_one_operand_only() -> None:
     x, y = draw(RNS, (3,), 1), draw(RNS, (2, 3), 2)
     for a, b in ((x, y), (y, x)):
         check(pg.dot(RNS(a), RNS(b), axis=1), times(RNS, x, y).sum(axis=1) % RNS.modulus)
@@ -293,7 +295,7 @@ def test_dot_over_an_axis_that_only_the_other_has() -> None:
 
 
 @everywhere
-def test_dot_of_nothing_is_zero() -> None:
+def test_dot_over_an_empty_axis_is_zero() -> None:
     check(pg.dot(R17.zeros((0, 2)), R17.zeros((0, 2)), axis=0), [[0] * 4] * 2)
 
 
@@ -323,7 +325,7 @@ PLACES: list[Any] = [
 
 @pytest.mark.parametrize("place", PLACES, ids=repr)
 @few_rings
-def test_values_are_written_in_place(name: str, place: Any) -> None:
+def test_assignment_writes_in_place(name: str, place: Any) -> None:
     R = ring(name)
     x, y = draw(R, (2, 3), 1), draw(R, (2, 3), 2)
     for domain in ("coef", "eval") if R.has_eval else ("coef",):
@@ -340,7 +342,7 @@ def test_values_are_written_in_place(name: str, place: Any) -> None:
 
 
 @everywhere
-def test_places_from_the_right() -> None:
+def test_assignment_with_ellipsis_and_slices() -> None:
     x, y = draw(RNS, (2, 3), 1), draw(RNS, (2,), 2)
     a = RNS(x)
     a[..., 0] = RNS(y)
@@ -349,7 +351,7 @@ def test_places_from_the_right() -> None:
 
 
 @everywhere
-def test_written_values_may_overlap() -> None:
+def test_assignment_of_overlapping_values() -> None:
     x = draw(RNS, (4,))
     a = RNS(x)
     a[1:] = a[:-1]
@@ -362,7 +364,7 @@ def test_written_values_may_overlap() -> None:
 
 
 @everywhere
-def test_what_cannot_be_written() -> None:
+def test_assignment_raises_for_values_that_do_not_fit() -> None:
     a = RNS(draw(RNS, (2, 3)))
     kept = a.copy()
     with pytest.raises(pg.ParameterError, match=r"batch shape \(2,\), which does not broadcast to \(3,\)"):
@@ -382,7 +384,7 @@ def test_what_cannot_be_written() -> None:
 
 
 @on("cpu")
-def test_read_only_memory_is_not_written() -> None:
+def test_assignment_to_read_only_memory_raises() -> None:
     a = R17([[1, 2], [3, 4]])
     a.data.flags.writeable = False
     with pytest.raises(pg.errors.OutputError, match=r"read-only.*copy"):
@@ -390,15 +392,15 @@ def test_read_only_memory_is_not_written() -> None:
 
 
 @everywhere
-def test_sums_by_numpy() -> None:
+def test_np_sum_over_every_axis() -> None:
     x = draw(RNS, (2, 3))
     for axis in (None, 0, -1, (0, 1)):
         summed = x.sum(axis=(0, 1) if axis is None else axis if axis != -1 else 1)
         check(np.sum(RNS(x), axis=axis), summed % RNS.modulus)
 
 
-def test_the_last_value_of_an_item_stays(device: str) -> None:
-    """An item that an assignment names twice has its last value, as in NumPy, whatever it is named by."""
+def test_assignment_with_repeated_indices_keeps_the_last_value(device: str) -> None:
+    """If an index occurs twice in an assignment, the last value stays, as in NumPy, for every kind of key."""
     R = pg.Ring(4, [17, 97])
     for key in ([2, 0, 2], [[0, 1], [1, 0]], np.array([-1, 3, 0]), (slice(None), [1, 1])):
         a, places = R(np.arange(64).reshape(4, 4, 4)), np.arange(16).reshape(4, 4)

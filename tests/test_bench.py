@@ -1,4 +1,4 @@
-"""polygpu bench and plot: rows that are verified, figures that follow from rows, and do not go stale."""
+"""`polygpu bench` and `polygpu plot`: rows are verified, and the recorded figures match the rows."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ GPU = {"kind": "gpu", "name": "A GPU", "driver": "580", "cuda": "13.2"}
 # ---- what is measured ----
 
 
-def test_rows_of_the_cpu(
+def test_bench_of_the_cpu(
     tiny: None, capsys: pytest.CaptureFixture[str], tmp_path: Path, threads: Any
 ) -> None:
     threads(3)
@@ -99,7 +99,7 @@ def test_rows_of_the_cpu(
     assert facts["recorded"] == json.loads(bench.as_json(bench.recorded()))
 
 
-def test_rows_are_added_to_a_file(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_appends_rows_to_a_file(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "rows"
     first = row(date="2020-01-01T00:00:00+00:00")
     path.write_text(bench.line_of(first))
@@ -114,7 +114,7 @@ def test_rows_are_added_to_a_file(tiny: None, tmp_path: Path, capsys: pytest.Cap
 
 
 @needs_compiler
-def test_rows_of_a_card(
+def test_bench_of_a_simulated_gpu(
     tiny: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench, "DEGREES", (16,))
@@ -131,10 +131,10 @@ def test_rows_of_a_card(
 
 
 @pytest.mark.parametrize("wrong", ["ntt", "intt", "mul"])
-def test_wrong_results_are_not_timed(
+def test_bench_does_not_time_wrong_results(
     tiny: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: str
 ) -> None:
-    """Only the method of this name is wrong, in every residue of its result."""
+    """Only the method `wrong` is faulty: every residue of its result is wrong."""
     real = getattr(pg.Poly, wrong)
 
     def spoilt(self: pg.Poly, *operands: Any, out: Any = None) -> pg.Poly:
@@ -148,7 +148,7 @@ def test_wrong_results_are_not_timed(
     assert out == "" and error.startswith("polygpu bench: ") and " is wrong, so it is not timed" in error
 
 
-def test_devices(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_available_devices(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def none() -> list[str]:
         raise pg.errors.BackendUnavailable("none")
 
@@ -164,7 +164,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 # ---- figures of rows ----
 
 
-def test_which_rows_count() -> None:
+def test_figures_select_the_newest_rows() -> None:
     def ps(*rows: Row) -> dict[tuple[str, str], dict[Key, float]]:
         return {(m.kind, m.name): dict(m.ps) for m in bench.figures(rows)}
 
@@ -213,8 +213,8 @@ def lines_of_the_repository() -> list[dict[str, Any]]:
     return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
 
-def test_recorded_figures_are_those_of_the_rows() -> None:
-    """Here the figures are found in the files again, in another way."""
+def test_recorded_figures_match_the_rows() -> None:
+    """The figures are computed again from the files, in another way."""
     rows = lines_of_the_repository()
     machines = {(m.kind, m.name): m.ps for m in bench.recorded()}
     assert {kind for kind, _ in machines} == {"cpu", "gpu"} and len(machines) >= 5
@@ -246,7 +246,7 @@ def test_recorded_figures_are_those_of_the_rows() -> None:
     assert machines["cpu", name]["product", 60, 16384] == pytest.approx(median(passes), abs=0.01)
 
 
-def test_recorded_figures_cannot_go_stale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_check_detects_stale_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report.RECORDED in report.PAGES and report.RECORDED.is_file()
     assert report.main(["--check", str(report.RECORDED)]) == 0, "run python -m benchmarks.report"
     stale = tmp_path / "recorded.json"
@@ -259,7 +259,7 @@ def test_recorded_figures_cannot_go_stale(tmp_path: Path, capsys: pytest.Capture
     assert stale.read_text() == report.RECORDED.read_text()
 
 
-def test_figures_are_read_as_they_were_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_figures_json_round_trip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machines = [
         Figures('A "CPU", <b>', "cpu", "one core", {Key("ntt", 30, 8): 1.5, Key("product", 60, 16): 2.0}),
         Figures("ГПУ", "gpu", "", {}),
@@ -270,7 +270,7 @@ def test_figures_are_read_as_they_were_written(monkeypatch: pytest.MonkeyPatch, 
     assert bench.recorded() == machines
 
 
-def test_an_output_that_cannot_be_written_fails_before_the_work(
+def test_bench_with_an_unwritable_output_fails_before_measuring(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench, "measure_here", lambda devices, told: pytest.fail("it measures"))
@@ -280,7 +280,7 @@ def test_an_output_that_cannot_be_written_fails_before_the_work(
         assert out == "" and str(path) in error and error.count("\n") == 1
 
 
-def test_a_table_of_figures() -> None:
+def test_table_of_figures() -> None:
     own = [Figures("x", "cpu", "", {Key("product", 50, 4096): 2000.0, Key("ntt", 60, 4096): 1000.0})]
     others = [Figures("y", "cpu", "", {Key("product", 50, 4096): 1000.0, Key("ntt", 30, 4096): 1.0})]
     (board,) = bench.boards(own, [*others, Figures("z", "gpu", "", {Key("ntt", 30, 8): 1.0})])

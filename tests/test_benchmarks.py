@@ -1,4 +1,4 @@
-"""Nothing wrong is timed, rows are complete, and the tables follow the rows."""
+"""The benchmarks do not time wrong results, their rows are complete, and the tables match the rows."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def squares(**changes: Any) -> Case:
     return dataclasses.replace(case, **changes)
 
 
-def test_a_device_rests_before_it_is_timed_and_works_before_a_row_under_load():
+def test_measure_rests_or_loads_the_device_first():
     rested, loaded = Card(), Card()
     measure(squares(), rested)
     measure(squares(load_ns=1e9), loaded)
@@ -122,14 +122,14 @@ def row(**changes: Any) -> Row:
     return dataclasses.replace(measured, **own)
 
 
-def test_wrong_result_is_not_timed() -> None:
+def test_measure_of_a_wrong_result_raises() -> None:
     card = Card()
     with pytest.raises(Unverified, match="wrong"):
         measure(squares(verify=lambda _: False), card)
     assert card.samples == 0
 
 
-def test_result_that_does_not_repeat_is_refused() -> None:
+def test_measure_of_a_changing_result_raises() -> None:
     x = np.arange(8, dtype=np.uint64)
 
     def twice_in_place() -> Any:
@@ -162,7 +162,7 @@ def test_statistics_come_from_the_timer() -> None:
     assert measured.machine["kind"] == "gpu"
 
 
-def test_digest_is_of_the_values_alone() -> None:
+def test_digest_depends_only_on_the_values() -> None:
     x = np.array([[0, 1], [2**31, 7]], dtype=np.uint64)
     expected = hashlib.sha256(struct.pack("<4Q", 0, 1, 2**31, 7)).hexdigest()[:16]
     for same in (x, x.astype(np.uint32), x.astype(object), x.ravel(), np.asfortranarray(x)):
@@ -170,7 +170,7 @@ def test_digest_is_of_the_values_alone() -> None:
     assert timing.digest(x.T) != expected
 
 
-def test_rows_are_lines_of_json(tmp_path: Path) -> None:
+def test_record_writes_json_lines(tmp_path: Path) -> None:
     first, second = (measure(squares(op=op), Card()) for op in ("product", "ntt"))
     paths = {record(first, tmp_path), record(second, tmp_path)}
     assert paths == {tmp_path / f"{first.date[:10]}-a-card-80-gb.jsonl"}
@@ -202,7 +202,7 @@ def test_commit_and_dirty_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert checkout() == (commit, True)
 
 
-def test_report_is_idempotent_and_notices_an_edit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_is_idempotent_and_detects_edits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE)
     for library, median in (("python-flint", 5000.0), ("polygpu", 50.0)):
@@ -227,7 +227,7 @@ def test_report_is_idempotent_and_notices_an_edit(tmp_path: Path, capsys: pytest
     assert str(page) in capsys.readouterr().out
 
 
-def test_no_modules_import_each_other() -> None:
+def test_benchmark_modules_have_no_cyclic_imports() -> None:
     folder = Path(report.__file__).parent
     imports = {
         path.stem: {
@@ -243,7 +243,7 @@ def test_no_modules_import_each_other() -> None:
         imports = {module: targets for module, targets in imports.items() if module not in ends}
 
 
-def test_results_keep_the_rows_that_tables_show(tmp_path: Path) -> None:
+def test_prune_keeps_the_rows_of_tables(tmp_path: Path) -> None:
     shutil.copytree(report.RESULTS, tmp_path / "results")
     assert report.prune(tmp_path / "results") == 0, "python -m benchmarks.report --prune removes the others"
     old, new = row(date="2026-01-01T00:00:00+00:00"), row(date="2026-01-02T00:00:00+00:00")
@@ -253,7 +253,7 @@ def test_results_keep_the_rows_that_tables_show(tmp_path: Path) -> None:
     assert report.read_rows(tmp_path) == [new]
 
 
-def test_the_newest_row_counts_and_a_dirty_tree_shows() -> None:
+def test_report_shows_the_newest_row_and_marks_dirty_trees() -> None:
     old = row(date="2026-01-01T00:00:00+00:00", median=1000.0)
     new = dataclasses.replace(old, date="2026-01-02T00:00:00+00:00", median=2000.0, dirty=True)
     wrong = dataclasses.replace(new, date="2026-01-03T00:00:00+00:00", verified=False)
@@ -265,7 +265,7 @@ def test_the_newest_row_counts_and_a_dirty_tree_shows() -> None:
     assert "2026-01-01" not in text
 
 
-def test_report_refuses_an_unknown_table_and_one_without_end() -> None:
+def test_report_raises_for_unknown_or_unclosed_tables() -> None:
     with pytest.raises(ValueError, match="gpu-nothing"):
         report.rewrite("<!-- table: gpu-nothing -->\n<!-- end: gpu-nothing -->\n", [])
     with pytest.raises(ValueError, match="no end"):
@@ -273,7 +273,7 @@ def test_report_refuses_an_unknown_table_and_one_without_end() -> None:
 
 
 @pytest.mark.parametrize("bits", cpu.PRIME_BITS)
-def test_the_oracle_is_the_definition(bits: int) -> None:
+def test_oracle_evaluations_match_the_definition(bits: int) -> None:
     w = polynomials.Workload(16, bits)
     expected = [
         sum(int(x) * pow(w.psi, (2 * k + 1) * j, w.q) for j, x in enumerate(w.a)) % w.q
@@ -300,7 +300,7 @@ def test_fft_splitting_is_exact_at_the_largest_coefficients(bits: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", cpu.PRECISIONS)
-def test_wrong_complex_transforms_are_noticed(dtype: str) -> None:
+def test_verification_rejects_wrong_ffts(dtype: str) -> None:
     w = cpu.Batch(dtype)
     right = np.fft.fft(w.x)
     assert w.is_transform(right)
@@ -311,7 +311,7 @@ def test_wrong_complex_transforms_are_noticed(dtype: str) -> None:
     assert not w.is_transform(wrong)
 
 
-def test_complex_tables_follow_the_rows() -> None:
+def test_report_tables_of_ffts() -> None:
     page = "<!-- table: cpu-fft -->\n<!-- end: cpu-fft -->\n"
     rows = [
         row(op="fft64", library=library, median=median, params={"n": 64, "batch": 1000, "dtype": dtype})
@@ -332,7 +332,7 @@ def test_complex_tables_follow_the_rows() -> None:
     assert report.rewrite(PAGE, rows).count("Nothing has been measured yet.") == 2
 
 
-def test_tables_of_matrices_follow_the_rows() -> None:
+def test_report_tables_of_matrix_products() -> None:
     page = "<!-- table: cpu-matmul -->\n<!-- end: cpu-matmul -->\n"
     rows = [
         row(op="matmul", library=library, median=median, params=PARAMS | {"n": n, "bits": bits})
@@ -349,8 +349,8 @@ def test_tables_of_matrices_follow_the_rows() -> None:
 
 
 @pytest.mark.parametrize("bits", cpu.MATRIX_PRIMES)
-def test_wrong_products_of_matrices_are_noticed(bits: int) -> None:
-    """Also an entry that is not looked at by itself, and one that is right modulo q but not canonical."""
+def test_verification_rejects_wrong_matrix_products(bits: int) -> None:
+    """One wrong entry is not sampled by itself, and one is right modulo q but not canonical."""
     product = cpu.Square(16, bits).product
     q, (a, b) = cpu.MATRIX_PRIMES[bits], (x[0].astype(object) for x in (product.a, product.b))
     right = a.dot(b) % q
@@ -373,7 +373,7 @@ def test_random_residues(q: int) -> None:
     assert 0.99 * q <= int(x.max()) + 1 <= q and int(x.min()) < 0.01 * q
 
 
-def test_libraries_agree_and_a_whole_run_works(
+def test_quick_run_of_all_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cpu, "QUICK", (16,))
@@ -399,7 +399,7 @@ def test_libraries_agree_and_a_whole_run_works(
     assert any("30-bit prime: NTT" in line for line in lines)
 
 
-def test_absent_libraries_are_skipped_with_a_line(
+def test_absent_libraries_are_reported_and_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cpu, "QUICK", (16,))
@@ -426,7 +426,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "SAMPLE_NS", 1)
 
 
-def test_what_a_case_is_measured_with_is_put_back() -> None:
+def test_on_cores_restores_cores_and_threads_after_an_error() -> None:
     pg._backends.get_backend("cpu")
     before = harness.cores(), _cpu.num_threads()
     with pytest.raises(ZeroDivisionError), harness.on_cores(1):
@@ -465,7 +465,7 @@ def notices(case: Case) -> bool:
     return True
 
 
-def test_wrong_conversions_integers_and_samples_are_noticed() -> None:
+def test_verification_rejects_wrong_conversions_and_samples() -> None:
     cases = list(conversions.cpu_cases(FEW))
     assert all(map(notices, cases))
     beside = {line.beside for line in conversions.CPU_LINES} - {""}
@@ -474,7 +474,7 @@ def test_wrong_conversions_integers_and_samples_are_noticed() -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("bits", gpu.PRIME_BITS)
-def test_conversions_in_graphs_are_compared_and_written_by_each_replay(bits: int) -> None:
+def test_verification_of_conversions_in_cuda_graphs(bits: int) -> None:
     with use("simulated") as device, pg.device("cpu"):
         cases = [*conversions.gpu_cases(device, bits, FEW)]
         cases += conversions.sampler_cases(device, FEW, few=True)
@@ -486,7 +486,7 @@ def test_conversions_in_graphs_are_compared_and_written_by_each_replay(bits: int
     assert {case.op for case in cases} == {line.op for line in conversions.GPU_LINES} | beside
 
 
-def test_the_section_of_conversions_is_measured_and_shown(
+def test_quick_run_and_table_of_conversions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(conversions, "QUICK", FEW)
@@ -515,14 +515,14 @@ def test_the_section_of_conversions_is_measured_and_shown(
 FEW_WAYS = ways_in.Sizes(lists=(4, 8), large=4, limbs=3, rings=(1, 2), inverted=4, passes=2)
 
 
-def test_wrong_ways_in_are_noticed() -> None:
+def test_verification_rejects_wrong_input_conversions() -> None:
     cases = list(ways_in.cases(FEW_WAYS))
     assert all(map(notices, cases))
     beside = {line.beside for line in ways_in.LINES} - {""}
     assert {case.op for case in cases} == {line.op for line in ways_in.LINES} | beside
 
 
-def test_the_section_of_ways_in_is_measured_and_shown(
+def test_quick_run_and_table_of_input_conversions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ways_in, "QUICK", FEW_WAYS)
@@ -553,7 +553,9 @@ LATTICE_PAGE = "".join(f"<!-- table: {name} -->\n<!-- end: {name} -->\n" for nam
 
 @needs_compiler
 @pytest.mark.parametrize("on", ["cpu", "simulated"])
-def test_wrong_key_switches_and_products_are_noticed(on: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_rejects_wrong_key_switches_and_products(
+    on: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lattice, "MOST_CALLS", 2)
     with use(on) as device, pg.device("cpu"):
         cases = [case for group in lattice.cases(device, FEW_LATTICE) for case in group()]
@@ -567,14 +569,14 @@ def test_wrong_key_switches_and_products_are_noticed(on: str, monkeypatch: pytes
             assert {case.calls for case in cases if case.op == "rotation"} == {lattice.MOST_CALLS}
 
 
-def test_a_bootstrap_is_decrypted() -> None:
+def test_verification_decrypts_bootstraps() -> None:
     (case,) = lattice.bootstrap_cases("cpu", 4)
     right = case.values(case.run())
     assert case.verify(right)
     assert not case.verify(right[::-1])
 
 
-def test_ckks_bootstraps_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_run_and_table_of_ckks_bootstraps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
     assert bootstrap.main(["--quick", "--preset", "wide", "--results", str(tmp_path)]) == 0
     rows = harness.rows(tmp_path)
@@ -589,7 +591,7 @@ def test_ckks_bootstraps_are_measured_and_shown(tmp_path: Path, monkeypatch: pyt
         next(bootstrap.cases("wide", 10, "cpu"))
 
 
-def test_bootstraps_of_tfhe_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_run_and_table_of_tfhe_bootstraps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
     assert tfhe.main(["--quick", "--results", str(tmp_path)]) == 0
     monkeypatch.setitem(tfhe.SETS, "quick", tfhe.QUICK)
@@ -601,7 +603,7 @@ def test_bootstraps_of_tfhe_are_measured_and_shown(tmp_path: Path, monkeypatch: 
         assert case.verify(right) and not case.verify(right + right.dtype.type(1 << 60)), case.op
 
 
-def test_packing_is_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_run_and_table_of_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
     assert packing.main(["--quick", "--results", str(tmp_path)]) == 0
     text = report.rewrite("<!-- table: cpu-packing -->\n<!-- end: cpu-packing -->\n", harness.rows(tmp_path))
@@ -614,7 +616,7 @@ def test_packing_is_measured_and_shown(tmp_path: Path, monkeypatch: pytest.Monke
         assert case.verify(right) and not case.verify(right ^ right.dtype.type(1 << 26)), case.op
 
 
-def test_kinds_of_rings_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_run_and_table_of_ring_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
     assert kinds.main(["--quick", "--results", str(tmp_path)]) == 0
     text = report.rewrite("<!-- table: cpu-kinds -->\n<!-- end: cpu-kinds -->\n", harness.rows(tmp_path))
@@ -625,16 +627,14 @@ def test_kinds_of_rings_are_measured_and_shown(tmp_path: Path, monkeypatch: pyte
         assert case.verify(right) and not case.verify(right ^ right.dtype.type(1)), case.op
 
 
-def test_answers_of_private_retrieval_are_measured_and_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quick_run_and_table_of_pir_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
     assert retrieval.main(["--answers", "--quick", "--results", str(tmp_path)]) == 0
     text = report.rewrite("<!-- table: cpu-bytes -->\n<!-- end: cpu-bytes -->\n", harness.rows(tmp_path))
     assert re.search(r"\| 1 MiB \| packed \| .* \| \d+% \| 50% \| (yes|no) \|", text)
 
 
-def test_products_of_bytes_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_run_and_table_of_byte_matrix_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
     monkeypatch.setattr(retrieval, "QUICK", (256, 512))
     monkeypatch.setattr(retrieval, "MAPPED", 512)
@@ -652,8 +652,8 @@ def test_products_of_bytes_are_measured_and_shown(tmp_path: Path, monkeypatch: p
     assert case.verify(case.run()) and not case.verify(case.run() + np.uint64(1))
 
 
-def test_counted_transforms_of_a_key_switch() -> None:
-    """With d = 2 digits, l = 3 and p = 2: l + 2 p inverse, d (l + p) - l + 2 l forward."""
+def test_transform_counts_of_a_key_switch() -> None:
+    """With d = 2, l = 3 and p = 2 there are l + 2 p inverse and d (l + p) - l + 2 l forward transforms."""
     T = pg.Ring(16, pg.ntt_primes(16, bits=30, count=5))
     Q, P, s = T[:3], T[3:], T.ternary(seed=1)
     key = pg.lattice.switch_key(s, s * s, ring=Q, special=P, limbs_per_digit=2)
@@ -662,7 +662,7 @@ def test_counted_transforms_of_a_key_switch() -> None:
     assert (work.back, work.forth) == (4 * 7, 4 * 13) and work.nbytes == key.nbytes
 
 
-def test_key_switches_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_run_and_table_of_key_switches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lattice, "QUICK", FEW_LATTICE)
     hurry(monkeypatch)
     assert lattice.main(["--quick", "--results", str(tmp_path)]) == 0
@@ -676,7 +676,7 @@ def test_key_switches_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest
     assert "4 + 2 limbs of 50 bits" in text and "transforms alone" in text
 
 
-def test_what_fails_is_told_and_the_rest_goes_on(
+def test_run_reports_failed_cases_and_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(lattice, "QUICK", FEW_LATTICE)
@@ -693,7 +693,7 @@ def conversion_row(op: str, ns: float, **params: int | str) -> Row:
     return row(op=op, library=library, params=own | params, median=ns)
 
 
-def test_tables_of_conversions_follow_the_rows() -> None:
+def test_report_tables_of_conversions() -> None:
     digit: dict[str, int | str] = {"limbs": 3, "to": 12, "batch": 1}
     inverse: dict[str, int | str] = {"n": 701, "bits": 2, "limbs": 1, "to": 1, "batch": 1, "q": 3}
     rows = [
@@ -739,7 +739,7 @@ def test_tables_of_conversions_follow_the_rows() -> None:
     assert "Some GPU, driver 580" in both and both.count("1.90 ms") == 1
 
 
-def test_figures_of_conversions_are_times_alone() -> None:
+def test_figures_of_conversions_contain_only_times() -> None:
     mod_down = dataclasses.replace(gpu_row("forward", 2**16, 50, 2.9), op="mod_down")
     found = gpu.with_figures(mod_down, 2900.0)
     assert set(found.figures) == {"us_median", "us_min"} and "mod_down, f64 50 bits" in gpu.describe(found)
@@ -779,12 +779,12 @@ def gpu_row(op: str, n: int, bits: int, ps: float, **changes: Any) -> Row:
     return gpu.with_figures(measured, 2900.0)
 
 
-def test_the_fastest_sample_and_many_calls_in_one_run() -> None:
+def test_measure_with_several_calls_per_run() -> None:
     measured = measure(squares(calls=4), Card())
     assert (measured.median, measured.minimum, measured.loops) == (250, 250, 1024)
 
 
-def test_rows_of_the_first_days_are_read(tmp_path: Path) -> None:
+def test_rows_without_newer_fields_are_read(tmp_path: Path) -> None:
     path = record(row(), tmp_path)
     line = json.loads(path.read_text())
     del line["minimum"], line["figures"]
@@ -793,7 +793,7 @@ def test_rows_of_the_first_days_are_read(tmp_path: Path) -> None:
     assert read.minimum is None and read.figures == {}
 
 
-def test_cuda_events_enclose_what_is_timed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_events_enclose_only_the_timed_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
 
     class Event:
@@ -829,7 +829,7 @@ def test_cuda_events_enclose_what_is_timed_alone(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("dry", [0, 2, calls.ATTEMPTS])
-def test_the_host_is_timed_while_the_card_is_busy(dry: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_time_is_measured_while_the_gpu_is_busy(dry: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In `dry` attempts the card has nothing left to do before the last call."""
     log: list[str] = []
 
@@ -855,7 +855,7 @@ def test_the_host_is_timed_while_the_card_is_busy(dry: int, monkeypatch: pytest.
     assert log == attempt * (dry + 1) + ["wait"]
 
 
-def test_wrong_results_of_single_calls_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_rejects_wrong_single_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     w, _ = host_workload(monkeypatch, pg.ntt_primes(32, bits=30, count=2))
     for case in calls.host_cases(w):
         assert case.params["launch"] == calls.HOST and case.verify(case.values(case.run())), case
@@ -872,7 +872,7 @@ def test_wrong_results_of_single_calls_are_noticed(monkeypatch: pytest.MonkeyPat
 
 
 @needs_compiler
-def test_calls_of_verbs_are_compared_with_the_cpu() -> None:
+def test_verification_compares_gpu_calls_with_the_cpu() -> None:
     named = []
     with use("simulated") as device, pg.device("cpu"):
         for case in verbs.cases(device, 32):
@@ -891,7 +891,7 @@ def test_calls_of_verbs_are_compared_with_the_cpu() -> None:
     assert len(named) == len(set(named)) and {name.partition(",")[0] for name in named} == set(VERBS)
 
 
-def test_the_table_of_verbs_follows_the_rows() -> None:
+def test_report_table_of_public_operations() -> None:
     def called(verb: str, us: float, **params: int | str) -> Row:
         own: dict[str, int | str] = {"verb": verb, "batch": 2, "limbs": 6, "launch": calls.HOST}
         return dataclasses.replace(gpu_row("verb", 4096, 50, 1.0, params=own | params), median=1000 * us)
@@ -921,7 +921,7 @@ def test_the_table_of_verbs_follows_the_rows() -> None:
     assert "Poly.add" in gpu.describe(rows[1])
 
 
-def test_first_products_are_compared_and_taken_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_products_are_measured_with_empty_and_full_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first, "SIZES", ((32, 50), (64, 30)))
     seen: list[str | None] = []
 
@@ -952,7 +952,7 @@ def test_first_products_are_compared_and_taken_once_a_process(monkeypatch: pytes
         measure(next(first.cases(wrong)), first.Processes({}))
 
 
-def test_call_tables_follow_the_rows() -> None:
+def test_report_tables_of_single_calls() -> None:
     def call(op: str, n: int, us: float, bits: int = 50, **params: int | str) -> Row:
         own: dict[str, int | str] = {"batch": 1, "launch": calls.HOST} | params
         return dataclasses.replace(gpu_row(op, n, bits, 1.0, params=own), median=1000 * us)
@@ -980,7 +980,7 @@ def test_call_tables_follow_the_rows() -> None:
     assert report.rewrite(page, [row(op="ntt")]).count("Nothing has been measured yet.") == len(calls.KINDS)
 
 
-def test_figures_of_calls_are_times_alone() -> None:
+def test_figures_of_single_calls_contain_only_times() -> None:
     plain = gpu_row("forward", 4096, 30, 2.9)
     host = dataclasses.replace(plain, params=plain.params | {"launch": calls.HOST})
     assert set(gpu.with_figures(host, 2900.0).figures) == {"us_median", "us_min"}
@@ -988,7 +988,7 @@ def test_figures_of_calls_are_times_alone() -> None:
     assert "of copy" not in gpu.describe(gpu.with_figures(host, 2900.0))
 
 
-def test_a_choice_that_is_clearly_slower_is_named() -> None:
+def test_slower_product_choices_are_reported() -> None:
     def exact(q: str, method: str, auto: int, median: float) -> Row:
         return row(op="exact product", params={"n": 8, "q": q, "method": method, "auto": auto}, median=median)
 
@@ -1001,7 +1001,7 @@ def test_a_choice_that_is_clearly_slower_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", products.NAMES)
-def test_exact_products_are_compared(name: str) -> None:
+def test_verification_of_exact_products(name: str) -> None:
     cases = list(products.cases(256, name, "cpu"))
     assert len(cases) == 2 and sum(int(case.params["auto"]) for case in cases) == 1
     q = products.modulus(256, name)
@@ -1014,7 +1014,7 @@ def test_exact_products_are_compared(name: str) -> None:
         assert not case.verify(values)
 
 
-def test_share_of_the_copy() -> None:
+def test_figures_relative_to_the_copy_bandwidth() -> None:
     figures = gpu_row("forward", 4096, 30, 2.9).figures
     assert figures["ps_per_coef"] == pytest.approx(2.9)
     assert figures["eff1"] == pytest.approx(8 / 2.9 / 2.9, abs=1e-3)
@@ -1022,7 +1022,7 @@ def test_share_of_the_copy() -> None:
     assert figures["us_min"] > 0 and figures["copy_gbps"] == 2900
 
 
-def test_gpu_tables_follow_the_rows() -> None:
+def test_report_tables_of_gpu_transforms() -> None:
     rows = [
         gpu_row("forward", 4096, 30, 2.9),
         gpu_row("inverse", 4096, 30, 3.0),
@@ -1046,7 +1046,7 @@ def test_gpu_tables_follow_the_rows() -> None:
     assert "Nothing has been measured yet." in report.rewrite(GPU_PAGE, [row(op="ntt")])
 
 
-def test_each_card_has_its_peers_and_the_summary_is_of_the_last_one() -> None:
+def test_gpu_tables_show_peers_and_summarise_the_newest_card() -> None:
     later = gpu_row("forward", 2**20, 64, 9.0, params={"batch": 4}, date="2030-01-01T00:00:00+00:00")
     later = dataclasses.replace(later, machine={**later.machine, "name": "NVIDIA H200"})
     text = report.rewrite(GPU_PAGE, [gpu_row("forward", 4096, 30, 2.9), later])
@@ -1060,7 +1060,7 @@ def test_each_card_has_its_peers_and_the_summary_is_of_the_last_one() -> None:
     assert "| 2^12 | 2.80 (99%), 3.75x GPU-NTT |" in text and "4.69x" not in text
 
 
-def test_peers_are_known_at_degrees_that_are_measured() -> None:
+def test_recorded_peers_use_measured_degrees() -> None:
     assert {NAMED, "NVIDIA H200"} == set(report.PEERS)
     for words in report.PEERS.values():
         assert all(2**k in gpu.DEGREES and ps > 0 for peers in words.values() for k, (ps, _) in peers.items())
@@ -1068,7 +1068,7 @@ def test_peers_are_known_at_degrees_that_are_measured() -> None:
 
 @pytest.mark.parametrize("bits", gpu.PRIME_BITS)
 @pytest.mark.parametrize("n", gpu.DEGREES)
-def test_every_size_has_a_prime(n: int, bits: int) -> None:
+def test_gpu_benchmark_primes_have_the_stated_size(n: int, bits: int) -> None:
     q = gpu.modulus(n, bits)
     assert q % (2 * n) == 1 and pg.is_prime(q)
     assert q.bit_length() == bits or (q, bits, n) == (gpu.BABYBEAR, 30, 2**24)
@@ -1095,7 +1095,7 @@ def wrong_at(poly: pg.Poly, q: int, *at: int) -> pg.Poly:
 
 @pytest.mark.parametrize("compared", [0, 32])
 @pytest.mark.parametrize("moduli", [pg.ntt_primes(32, bits=30), pg.ntt_primes(32, bits=60, count=2)])
-def test_wrong_results_of_a_gpu_are_noticed(
+def test_verification_rejects_wrong_gpu_results(
     moduli: list[int], compared: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     w, s = host_workload(monkeypatch, moduli)
@@ -1121,7 +1121,7 @@ def test_wrong_results_of_a_gpu_are_noticed(
 
 
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
-def test_points_are_those_of_the_definition(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_points_match_the_definition(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     w, s = host_workload(monkeypatch, pg.ntt_primes(32, bits=50, count=2), kind)
     assert len(w.points) == 3 * 2 * 3
     for p in w.points:
@@ -1130,7 +1130,7 @@ def test_points_are_those_of_the_definition(kind: str, monkeypatch: pytest.Monke
     assert [batches.reverse_bits(k, 8) for k in range(8)] == polynomials.bit_reversal(8).tolist()
 
 
-def test_buffers_take_turns_where_a_cache_would_hold_them() -> None:
+def test_successive_runs_use_different_buffers() -> None:
     order: list[int] = []
     runs: list[Any] = [lambda i=i: order.append(i) for i in range(3)]
     run = batches.turns(runs)
@@ -1258,7 +1258,7 @@ needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C 
 
 
 @needs_cc
-def test_a_peer_stands_beside_polygpu(
+def test_peer_run_measures_polygpu_and_the_peer(
     peer: Callable[..., str], small_peers: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cpu.main(["--quick", "--only", "peers", "--peer", peer(), "--out", str(tmp_path)])
@@ -1274,7 +1274,7 @@ def test_a_peer_stands_beside_polygpu(
 
 
 @needs_cc
-def test_calls_of_a_peer_keep_their_operands(
+def test_peer_calls_keep_their_operands_alive(
     peer: Callable[..., str], small_peers: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, rows_of = [], peers.rows_of
@@ -1291,12 +1291,14 @@ def test_calls_of_a_peer_keep_their_operands(
 
 
 @needs_cc
-def test_a_wrong_peer_is_not_timed(peer: Callable[..., str], small_peers: None, tmp_path: Path) -> None:
+def test_peer_with_wrong_results_is_not_timed(
+    peer: Callable[..., str], small_peers: None, tmp_path: Path
+) -> None:
     with pytest.raises(harness.Unverified, match="A peer"):
         cpu.main(["--quick", "--only", "peers", "--peer", peer("-DWRONG"), "--out", str(tmp_path)])
 
 
-def test_only_the_newest_run_is_shown() -> None:
+def test_peer_table_shows_only_the_newest_run() -> None:
     params: dict[str, int | str] = {"n": 16, "bits": 50}
     old, new = (
         row(
@@ -1312,8 +1314,8 @@ def test_only_the_newest_run_is_shown() -> None:
     assert table.body == (("50", "2^4", "0.250 / - / -"),)
 
 
-def test_the_summary_of_peers() -> None:
-    """It shows the faster build of each peer, on the best instruction set, over all N."""
+def test_summary_of_peers() -> None:
+    """The summary shows the faster build of each peer on the best instruction set, over all N."""
 
     def timed(library: str, median: float, n: int = 16, isa: str = "avx512") -> Row:
         params: dict[str, int | str] = {"n": n, "bits": 50, "run": "2026-01-01, pass 1"}
@@ -1349,15 +1351,15 @@ def test_the_summary_of_peers() -> None:
         ("A=libm.so.6", "peer_version"),
     ],
 )
-def test_what_is_no_peer(named: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_peer_arguments(named: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cpu.main(["--only", "peers", "--peer", named])
     assert words in capsys.readouterr().err
 
 
 @needs_compiler
-def test_several_gpus_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On simulated cards, at small sizes: every case but NCCL's gives a right result."""
+def test_run_on_several_simulated_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every case except NCCL's gives a right result on simulated cards at small sizes."""
     for name, value in (("HUGE", 4096), ("HUGE_ROW", 16), ("PRODUCT_DEGREE", 64), ("PRODUCT_BYTES", 2048)):
         monkeypatch.setattr(distributed, name, value)
     with simulated(devices_count=2), pg.device("cpu"):
@@ -1374,7 +1376,7 @@ def test_several_gpus_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
             assert case.verify(case.values(case.run())), case
 
 
-def test_products_on_workers_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dask_run_verifies_products(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("dask.distributed")
     from benchmarks import dask as on_workers
 

@@ -1,4 +1,4 @@
-"""The BFV example: decryption undoes encryption, and sums and products pass through it."""
+"""The BFV example: decryption inverts encryption, also after sums and products of ciphertexts."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def centred(x: bfv.Array) -> bfv.Array:
 
 
 @pytest.mark.parametrize("batch", [(), (1,), (2, 3)])
-def test_decrypt_undoes_encrypt(keys: bfv.Keys, batch: tuple[int, ...]) -> None:
+def test_encrypt_decrypt_round_trip(keys: bfv.Keys, batch: tuple[int, ...]) -> None:
     x = values(1, batch)
     ciphertext = SCHEME.encrypt(keys.public, x, b"x")
     assert ciphertext.shape == (2, *batch)
     assert np.array_equal(SCHEME.decrypt(keys.secret, ciphertext), x)
 
 
-def test_sums(keys: bfv.Keys) -> None:
+def test_sums_differences_and_multiples_of_ciphertexts(keys: bfv.Keys) -> None:
     x, y = values(1), values(2)
     cx, cy = SCHEME.encrypt(keys.public, x, b"x"), SCHEME.encrypt(keys.public, y, b"y")
     assert np.array_equal(SCHEME.decrypt(keys.secret, cx + cy), centred(x + y))
@@ -61,7 +61,7 @@ def test_products_before_and_after_relinearising(keys: bfv.Keys, batch: tuple[in
         assert np.array_equal(SCHEME.decrypt(keys.secret, ciphertext), centred(x * y))
 
 
-def test_two_levels_and_their_noise_budget(keys: bfv.Keys) -> None:
+def test_two_multiplications_leave_a_noise_budget(keys: bfv.Keys) -> None:
     x, y, z = values(1), values(2), values(3)
     cx, cy, cz = (SCHEME.encrypt(keys.public, v, seed) for v, seed in ((x, b"x"), (y, b"y"), (z, b"z")))
 
@@ -77,7 +77,7 @@ def test_two_levels_and_their_noise_budget(keys: bfv.Keys) -> None:
 
 
 @on(*CARDS)
-def test_the_same_bits_on_a_card(device: str) -> None:
+def test_results_on_a_card_have_the_same_bits(device: str) -> None:
     scheme = bfv.BFV(n=64, t=257, bits=30, limbs=3)
     x, y = (np.random.default_rng(seed).integers(-128, 128, (2, 64)) for seed in (1, 2))
 
@@ -100,7 +100,7 @@ def test_encryptions_of_batch_entries_are_independent(keys: bfv.Keys) -> None:
     assert not pg.equal(one[:, 0], one[:, 1]).any()
 
 
-def test_seeds_decide_everything(keys: bfv.Keys) -> None:
+def test_keygen_and_encrypt_are_determined_by_seeds(keys: bfv.Keys) -> None:
     x = values(1)
     assert SCHEME.keygen(b"keys") == keys
     assert SCHEME.keygen(b"other").secret != keys.secret
@@ -109,7 +109,7 @@ def test_seeds_decide_everything(keys: bfv.Keys) -> None:
     assert not pg.equal(again, SCHEME.encrypt(keys.public, x, b"y")).any()
 
 
-def test_another_key_does_not_decrypt(keys: bfv.Keys) -> None:
+def test_decrypt_with_another_key_fails(keys: bfv.Keys) -> None:
     x = values(1)
     ciphertext = SCHEME.encrypt(keys.public, x, b"x")
     other = SCHEME.keygen(b"other").secret
@@ -117,8 +117,8 @@ def test_another_key_does_not_decrypt(keys: bfv.Keys) -> None:
     assert (SCHEME.decrypt(other, ciphertext) != x).mean() > 0.99
 
 
-def test_keys_hide_what_they_should_with_small_noise(keys: bfv.Keys) -> None:
-    """Secret ternary; the public key encrypts 0; relin[i] encrypts (P mod q_i, else 0) s^2."""
+def test_keys_encrypt_their_messages_with_small_noise(keys: bfv.Keys) -> None:
+    """s is ternary, the public key encrypts 0, and relin[i] encrypts (P mod q_i, else 0) s^2."""
     s = keys.secret
     assert set(s.to_bigints(centered=True).tolist()) == {-1, 0, 1}
     noise = keys.public[0] + keys.public[1] * s
@@ -135,7 +135,7 @@ def test_keys_hide_what_they_should_with_small_noise(keys: bfv.Keys) -> None:
         assert 0 < np.max(noise.norm(np.inf)) <= 40  # 12 standard deviations
 
 
-def test_the_example_is_secure_short_and_right() -> None:
+def test_default_parameters_are_secure_and_run_succeeds() -> None:
     assert bfv.BFV().secure
     assert not SCHEME.secure
     assert len(inspect.getsource(bfv).splitlines()) < 200

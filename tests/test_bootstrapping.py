@@ -1,4 +1,4 @@
-"""The bootstrap of CKKS: its matrices and series beside NumPy's, each step, all variants, many in a row."""
+"""CKKS bootstrapping: matrices and sine series against NumPy, each step, every variant, repeated runs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def dense(matrix: bootstrapping.Diagonals, slots: int) -> Any:
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4, 32])
-def test_matrices_are_the_map_from_coefficients_to_slots(slots: int) -> None:
+def test_butterfly_matrices_map_coefficients_to_slots(slots: int) -> None:
     layers = bootstrapping.butterflies(slots)
     depth = len(layers)
     order = [int(format(i, "b").zfill(depth)[::-1], 2) for i in range(slots)]
@@ -81,7 +81,7 @@ def test_matrices_are_the_map_from_coefficients_to_slots(slots: int) -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_series_is_a_sine_at_the_likely_places(preset: str) -> None:
+def test_sine_series_approximates_the_sine_near_integers(preset: str) -> None:
     p = PRESETS[preset]
     series = bootstrapping.sine_series(p)
     integers = np.arange(-p.bound, p.bound + 1)
@@ -99,13 +99,13 @@ def test_series_is_a_sine_at_the_likely_places(preset: str) -> None:
     [(1, 1, 0.0), (3, 1, 0.0), (4, 1, 1 / 192), (5, 1, 2 / 120), (32, 16, 0.0), (2, 1, 0.0)],
 )
 def test_probability_of_failure(weight: int, bound: int, tail: float) -> None:
-    """Tails of sums of `weight` uniform numbers beyond K + 1/2, by their polynomials near the end."""
+    """Tails of sums of `weight` uniform numbers beyond K + 1/2 are computed from their densities."""
     p = replace(SMALL["precise"], sparse_weight=weight, bound=bound)
     expected = math.log2(tail * p.n) if tail else -math.inf
     assert p.failure == pytest.approx(expected)
 
 
-def test_integers_are_as_rare_as_the_failure_says() -> None:
+def test_overflow_frequency_matches_the_failure_probability() -> None:
     p = SMALL["precise"]
     _, secret, keys = made(p)
     c = encrypted(p, np.array([drawn(p, seed) for seed in range(100)]))
@@ -145,7 +145,7 @@ def test_mod_raise_adds_multiples_of_the_first_prime() -> None:
     assert 1 < abs(multiples).max() < p.bound and noise < 2**12
 
 
-def test_coefficients_move_to_the_slots_and_back() -> None:
+def test_coeff_to_slot_and_back() -> None:
     p = SMALL["precise"]
     boot, secret, keys = made(p)
     raised = boot.mod_raise(keys, encrypted(p, drawn(p, 2)))
@@ -168,7 +168,7 @@ STATED = {"precise": 19, "wide": 14}
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("preset", PRESETS)
-def test_slots_stay_and_levels_come_back(preset: str, variant: str) -> None:
+def test_bootstrap_keeps_slots_and_restores_levels(preset: str, variant: str) -> None:
     p = replace(SMALL[preset], **VARIANTS[variant])
     boot, secret, keys = made(p)
     z = drawn(p, 3)
@@ -179,7 +179,7 @@ def test_slots_stay_and_levels_come_back(preset: str, variant: str) -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_twenty_seeds(preset: str) -> None:
+def test_bootstrap_of_twenty_messages(preset: str) -> None:
     p = SMALL[preset]
     boot, secret, keys = made(p)
     z = np.array([drawn(p, seed) for seed in range(20)])
@@ -188,7 +188,7 @@ def test_twenty_seeds(preset: str) -> None:
     assert bits(boot.decrypt(secret, c), z)[0] > STATED[preset]
 
 
-def test_five_in_a_row_keep_their_bits() -> None:
+def test_five_successive_bootstraps_keep_their_precision() -> None:
     p = SMALL["precise"]
     boot, secret, keys = made(p)
     z = drawn(p, 4)
@@ -200,8 +200,8 @@ def test_five_in_a_row_keep_their_bits() -> None:
 
 
 @pytest.mark.parametrize(("arcsine", "least"), [(0, 17), (3, 25), (5, 25)])
-def test_slots_that_are_all_1_and_the_arcsine(arcsine: int, least: float) -> None:
-    """All slots equal 1: one coefficient holds all, and the sine's cubic term is largest."""
+def test_bootstrap_of_all_ones_with_and_without_arcsine(arcsine: int, least: float) -> None:
+    """If all slots equal 1, one coefficient holds everything, and the sine's cubic term is largest."""
     p = replace(SMALL["precise"], arcsine=arcsine)
     boot, secret, keys = made(p)
     c = boot.bootstrap(keys, encrypted(p, np.ones(p.slots)))
@@ -209,7 +209,7 @@ def test_slots_that_are_all_1_and_the_arcsine(arcsine: int, least: float) -> Non
     assert least < found < least + 8
 
 
-def test_messages_that_do_not_fit_are_refused() -> None:
+def test_encrypt_raises_for_invalid_messages() -> None:
     p = replace(SMALL["precise"], real=True)
     boot, secret, _ = made(p)
     with pytest.raises(pg.ParameterError, match=r"shape of z is \(511,\). It must end in 512 slots"):
@@ -218,7 +218,7 @@ def test_messages_that_do_not_fit_are_refused() -> None:
         boot.encrypt(secret, np.full(512, 1j), b"seed")
 
 
-def test_keys_serve_other_matrices_at_their_limbs() -> None:
+def test_keygen_for_additional_linear_transforms() -> None:
     p = replace(SMALL["precise"], log_n=8)
     boot = Bootstrapper(p)
     k = pow(5, -1, 1 << p.log_n)  # any step of a small matrix
@@ -240,7 +240,7 @@ def test_products_after_a_bootstrap() -> None:
 
 
 @on(*CARDS)
-def test_the_same_bits_on_a_card(device: str) -> None:
+def test_results_on_a_card_have_the_same_bits(device: str) -> None:
     p = SMALL["wide"] if device == "cuda" else replace(SMALL["wide"], log_n=8)
     with pg.device("cpu"):
         boot, _, keys = made(p)
@@ -258,7 +258,7 @@ def test_the_same_bits_on_a_card(device: str) -> None:
 # ---- the command ----
 
 
-def test_the_command_prints_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert bootstrapping.main(["--logn", "8", "--insecure", "--repeat", "2"]) == 0
     text = capsys.readouterr().out
     assert "benchmark only, not secure" in text and text.count("bootstrap ") == 4
@@ -284,9 +284,7 @@ def test_the_command_prints_what_it_found(capsys: pytest.CaptureFixture[str]) ->
         (["--set", "bound=8"], "not secure. Use --insecure to run them"),
     ],
 )
-def test_the_command_says_what_is_wrong(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
+def test_command_line_errors(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
     with pytest.raises(SystemExit) as caught:
         bootstrapping.main(arguments)
     assert caught.value.code == 2

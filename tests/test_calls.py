@@ -1,4 +1,4 @@
-"""Calls that come again: another shape, alignment, device, stream, thread or card meets no wrong record."""
+"""Repeated calls: a cached call is not used for another shape, alignment, device, stream, thread or card."""
 
 import gc
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def binary() -> list[Callable[[Poly, Poly], Poly]]:
     ]
 
 
-def test_another_shape_is_another_call(device: str) -> None:
+def test_repeated_calls_with_other_shapes(device: str) -> None:
     R = ring()
     for batch in ((2,), (3,), (2,), (1, 3), (0,), (2, 1)):
         a, b = drawn(R, batch, 1), drawn(R, batch, 2)
@@ -67,7 +67,7 @@ def test_another_shape_is_another_call(device: str) -> None:
 
 
 @on(*CARDS)
-def test_calls_that_come_again_are_those_of_the_cpu(device: str) -> None:
+def test_repeated_calls_match_the_cpu(device: str) -> None:
     R = ring()
     for batch in ((2,), (3,), (2,)):
         pair = drawn(R, batch, 1), drawn(R, batch, 2)
@@ -90,7 +90,7 @@ def unaligned(x: Poly) -> Poly:
 
 
 @on(*CARDS)
-def test_unaligned_operands_take_their_own_way(device: str) -> None:
+def test_repeated_calls_with_unaligned_operands(device: str) -> None:
     R = ring()
     a, b = (drawn(R, (3,), seed).to(pg._backends.current_device()) for seed in (1, 2))
     for compute in binary():
@@ -131,8 +131,8 @@ def holds(found: Poly, out: Poly, expected: Poly) -> None:
 
 @on(*SLOW)
 @pytest.mark.parametrize("name", INTO)
-def test_calls_with_out_are_kept_whole(device: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second call is right without the long way. So are then calls without `out` and calls in place."""
+def test_repeated_calls_with_out(device: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second call is right without the long path, and so are calls without `out` and calls in place."""
     R = ring()
     a, b, c, d = (drawn(R, (2,), seed).to() for seed in (1, 2, 3, 4))
     x, y = (c, d) if "eval" not in name and name != "intt" else (c.ntt(), d.ntt())
@@ -160,7 +160,7 @@ def test_calls_with_out_are_kept_whole(device: str, name: str, monkeypatch: pyte
 
 @on(*SLOW)
 @pytest.mark.parametrize("name", INTO)
-def test_what_out_may_not_be_meets_no_record(device: str, name: str) -> None:
+def test_repeated_calls_with_an_invalid_out_raise(device: str, name: str) -> None:
     R, other, wider = ring(), Ring(N, [97, 257]), Ring(2 * N, [193, 257])
     compute = INTO[name]
     a, b = (drawn(R, (2,), seed).to() for seed in (1, 2))
@@ -204,7 +204,7 @@ def test_what_out_may_not_be_meets_no_record(device: str, name: str) -> None:
 
 @on("cpu")
 @pytest.mark.parametrize("name", INTO)
-def test_a_read_only_out_meets_no_record(device: str, name: str) -> None:
+def test_repeated_calls_with_a_read_only_out_raise(device: str, name: str) -> None:
     R = ring()
     a, b = drawn(R, (2,), 1), drawn(R, (2,), 2)
     for _ in range(2):
@@ -218,8 +218,8 @@ def test_a_read_only_out_meets_no_record(device: str, name: str) -> None:
 
 @on(*CARDS)
 @pytest.mark.parametrize("name", INTO)
-def test_out_elsewhere_meets_no_record(device: str, name: str) -> None:
-    """Unaligned, in host memory, written on another stream and by other threads."""
+def test_repeated_calls_with_out_in_other_memory(device: str, name: str) -> None:
+    """`out` is unaligned, in host memory, or was written on another stream or by other threads."""
     R, xp, at = ring(), backend().xp, pg._backends.current_device()
     compute = INTO[name]
     a, b = (drawn(R, (2,), seed).to(at) for seed in (1, 2))
@@ -242,8 +242,8 @@ def test_out_elsewhere_meets_no_record(device: str, name: str) -> None:
 
 
 @on(*SLOW)
-def test_values_in_their_domain_are_copied(device: str) -> None:
-    """ntt(out=) of evaluated values does not transform, though a transform with the same key came before."""
+def test_ntt_of_evaluated_values_copies_into_out(device: str) -> None:
+    """ntt(out=) of evaluated values only copies, although a transform with the same key was cached."""
     R = ring()
     a = drawn(R, (2,), 1).to()
     e = a.ntt()
@@ -256,9 +256,7 @@ def test_values_in_their_domain_are_copied(device: str) -> None:
 
 
 @on("cpu")
-def test_a_product_in_place_of_a_matrix_leaves_no_record(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_product_by_one_polynomial_in_place(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     R, way, taken = Ring(8, 12289), multiplication._multiply_by_matrix, list[bool]()
     monkeypatch.setattr(
         multiplication, "_multiply_by_matrix", lambda *args: (taken.append(True), way(*args))[1]
@@ -273,7 +271,7 @@ def test_a_product_in_place_of_a_matrix_leaves_no_record(
 
 
 @on(*CARDS)
-def test_another_card_is_another_record(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_calls_depend_on_the_card(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     R, compute = Ring(64, pg.ntt_primes(64, bits=50)), backend()
     a = drawn(R, (3,), 1)
     agree(Poly.ntt, a)
@@ -284,7 +282,7 @@ def test_another_card_is_another_record(device: str, monkeypatch: pytest.MonkeyP
 
 
 @on(*CARDS)
-def test_streams_and_threads_share_records(device: str) -> None:
+def test_streams_and_threads_share_cached_calls(device: str) -> None:
     R, xp, name = ring(), backend().xp, pg._backends.current_device()
     a, b = (drawn(R, (2,), seed).to(name) for seed in (1, 2))
     expected = {c: c(a, b).cpu() for c in binary()}
@@ -300,8 +298,8 @@ def test_streams_and_threads_share_records(device: str) -> None:
 
 
 @on(*CARDS)
-def test_a_call_that_comes_often_takes_the_addresses_of_each(device: str) -> None:
-    """Launches that have become one graph, on some streams; with `out`, without, and in threads."""
+def test_cuda_graph_of_a_repeated_call_takes_new_addresses(device: str) -> None:
+    """Launches became one graph on several streams; calls with and without `out` and in threads."""
     R, xp, at = Ring(N, [97, 193, 257]), backend().xp, pg._backends.current_device()
     values = [drawn(R, (2,), seed).to(at).ntt() for seed in range(3)]
     with pg.device("reference"):
@@ -332,7 +330,7 @@ def test_a_call_that_comes_often_takes_the_addresses_of_each(device: str) -> Non
 
 
 @on(*CARDS)
-def test_operands_of_more_axes_than_kernels_take_are_copied_each_time(device: str) -> None:
+def test_repeated_calls_with_many_batch_axes(device: str) -> None:
     R = ring()
     deep, flat = drawn(R, (2, 1, 1, 1, 1, 1, 2), 1), drawn(R, (2,), 2)
     for _ in range(3):
@@ -344,10 +342,8 @@ def test_operands_of_more_axes_than_kernels_take_are_copied_each_time(device: st
 
 
 @on(*CARDS)
-def test_threads_that_compile_a_kernel_at_once_keep_the_same(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A record holds a bare handle, so the kernel to which the handle belongs must live on."""
+def test_threads_compiling_one_kernel_share_it(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cached call holds only a handle, so the kernel to which the handle belongs must stay alive."""
     R, module = Ring(2 * N, [193, 257]), backend().xp.RawModule
     a, together = drawn(R, (5,), 1).to(), Barrier(2)
     monkeypatch.setattr(backend(), "_kernels", {})
@@ -364,8 +360,8 @@ def test_threads_that_compile_a_kernel_at_once_keep_the_same(
 
 
 @on("simulated")
-def test_a_card_that_answers_is_not_asked_again(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To ask for its properties takes a millisecond."""
+def test_device_properties_are_queried_once(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query of the properties takes a millisecond."""
     name, runtime = pg._backends.current_device(), backend().xp.cuda.runtime
     x = drawn(ring(), (2,), 1).to(name)
     monkeypatch.delattr(runtime, "getDeviceProperties")
@@ -375,7 +371,7 @@ def test_a_card_that_answers_is_not_asked_again(device: str, monkeypatch: pytest
 
 
 @on(*CARDS)
-def test_records_are_bounded(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_calls_are_bounded(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Calls, "_MOST_BYTES", 20 * Calls._LEAST_BYTES)
     R, compute = Ring(N, [97, 353]), backend()
     for size in range(40):
@@ -386,7 +382,7 @@ def test_records_are_bounded(device: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @on(*HOST)
-def test_the_device_of_the_host_is_asked_each_time(device: str) -> None:
+def test_repeated_calls_follow_the_current_host_device(device: str) -> None:
     R = ring()
     a = drawn(R, (2,), 1)
     for name in ("cpu", "reference", "cpu", "reference"):
@@ -397,7 +393,7 @@ def test_the_device_of_the_host_is_asked_each_time(device: str) -> None:
 
 @on(*CARDS)
 @pytest.mark.parametrize("q", [97, 2**31 - 1, 2**62 - 57])
-def test_matrices_that_come_again(device: str, q: int) -> None:
+def test_repeated_matmul(device: str, q: int) -> None:
     rng = np.random.default_rng(q)
     dtype = np.uint32 if q <= 1 << 32 else np.uint64
     for shape in ((5, 7, 6), (6, 7, 5), (5, 7, 6), (40, 33, 48)):
@@ -412,7 +408,7 @@ def test_matrices_that_come_again(device: str, q: int) -> None:
 
 
 @on("simulated")
-def test_a_refused_launch_names_the_kernel(device: str) -> None:
+def test_failed_launch_names_the_kernel(device: str) -> None:
     compute: Any = backend()
     one = launch.Launch("pointwise.cu", "permute<u32, false, 1>", (1, 1), 2048, bytes(80))
     with pytest.raises(
@@ -421,7 +417,7 @@ def test_a_refused_launch_names_the_kernel(device: str) -> None:
         compute.launch(one)
 
 
-def test_without_a_driver_the_error_says_so() -> None:
+def test_missing_cuda_driver_raises() -> None:
     from devices import simulated
 
     with simulated(), pytest.MonkeyPatch.context() as patch:  # undone before the simulation ends
@@ -433,7 +429,7 @@ def test_without_a_driver_the_error_says_so() -> None:
 
 @on(*CARDS)
 @pytest.mark.parametrize("options", [{"product": "ntt"}, {"product": "fft"}])
-def test_products_in_many_chunks_take_the_memory_of_one(
+def test_products_in_chunks_reuse_one_workspace(
     device: str, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     R = Ring(20, 2**32, **options)
@@ -452,8 +448,8 @@ def test_products_in_many_chunks_take_the_memory_of_one(
 
 
 @pytest.mark.parametrize("step", [1, 10**20])
-def test_moduli_above_words_come_again(step: int) -> None:
-    """They are computed in Python, of which no record knows."""
+def test_repeated_calls_with_wide_moduli(step: int) -> None:
+    """Calls modulo wide primes are computed in Python and are not cached."""
     wide, small, rns = Ring(8, (1 << 100) + 277), Ring(8, 97), Ring(8, pg.ntt_primes(8, bits=60, count=3))
     for i in (1, 2, 3):
         x = i * step
@@ -463,7 +459,7 @@ def test_moduli_above_words_come_again(step: int) -> None:
         assert wide([x]).convert(Ring(8, (1 << 90) + 1)).tolist()[0] == x
 
 
-def test_mixed_domains_modulo_a_wide_prime_come_again() -> None:
+def test_repeated_dot_of_mixed_domains_modulo_a_wide_prime() -> None:
     q = next(q for q in range((1 << 70) + 1, 1 << 80, 16) if pg.is_prime(q))
     R = Ring(8, q)
     for i in (1, 2, 3):
@@ -474,8 +470,8 @@ def test_mixed_domains_modulo_a_wide_prime_come_again() -> None:
 
 
 @on(*SLOW)
-def test_empty_operands_leave_no_record(device: str) -> None:
-    """They lie where other operands begin."""
+def test_calls_with_empty_operands_are_not_cached(device: str) -> None:
+    """Empty operands may have the address of other operands."""
     R = Ring(N, pg.ntt_primes(N, bits=50, count=2))
     x, y = drawn(R, (3,), 1).to(), drawn(R, (3,), 2).to()
     for _ in range(2):
@@ -490,8 +486,8 @@ def test_empty_operands_leave_no_record(device: str) -> None:
 
 
 @on(*SLOW)
-def test_matrices_into_memory_that_does_not_fit(device: str) -> None:
-    """The second call refuses it as the first one does."""
+def test_repeated_matmul_with_an_out_that_does_not_fit(device: str) -> None:
+    """The second call raises the same error as the first one."""
     xp, q = backend().xp, 2**61 - 1
     a = xp.arange(16, dtype=np.uint64).reshape(4, 4)
     for _ in range(3):
@@ -506,7 +502,7 @@ def test_matrices_into_memory_that_does_not_fit(device: str) -> None:
 
 
 @on("cpu", "simulated")
-def test_matrices_that_were_checked_first_have_a_record(device: str) -> None:
+def test_matmul_is_cached_after_a_verified_call(device: str) -> None:
     a, q = there(np.arange(9, dtype=np.uint64).reshape(3, 3)), 2**59 + 11 * int(device == "cpu")
     basis = basis_of((q,))
     with pg.verify():
@@ -526,8 +522,8 @@ class Mutable:
         return self.value
 
 
-def test_numbers_of_every_kind_decide_what_a_call_does() -> None:
-    """An option is known by its value, whatever holds it. Every call refuses what is not an integer."""
+def test_repeated_calls_with_options_of_every_integer_type() -> None:
+    """Options of equal values are equal, whatever their type. Other types than integers raise."""
     R = Ring(8, [97, 193, 257, 353])
     q = Ring(8, 2**32)
     a, c, v = R.random((3, 2), seed=1), q.random((3, 2), seed=2), R.random((2, 3), seed=3)
@@ -570,8 +566,8 @@ def test_numbers_of_every_kind_decide_what_a_call_does() -> None:
                     verb(wrong)
 
 
-def test_records_go_with_the_rings_of_their_results() -> None:
-    """Calls into a ring do not keep it alive, and another ring in its place meets no record of it."""
+def test_cached_calls_do_not_keep_rings_alive() -> None:
+    """A cached call does not keep its ring alive, and a new ring does not find calls of the old one."""
     R = ring()
     a = drawn(R, (2,), 1)
     before = len(R._plan.calls)
@@ -590,8 +586,8 @@ def test_records_go_with_the_rings_of_their_results() -> None:
     assert not any(plan() for plan in plans) and len(R._plan.calls) == before
 
 
-def test_many_constants_take_as_long_as_few() -> None:
-    """What is kept of them is bounded, and its size is not counted anew for each."""
+def test_cached_constants_are_bounded() -> None:
+    """The memory of cached constants is bounded, and its size is not recounted for each new one."""
     known = Calls(100 * Calls._LEAST_BYTES)
     for i in range(1000):
         known.store(("number", i), i)
@@ -604,10 +600,10 @@ def test_many_constants_take_as_long_as_few() -> None:
 
 @on("cpu", *CARDS)
 @pytest.mark.parametrize("shared_first", [True, False])
-def test_operands_that_share_memory_are_repeated(
+def test_repeated_calls_with_operands_that_share_memory(
     device: str, shared_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as c[1] and c. The record also serves operands that lie apart, and the other way around."""
+    """For example c[1] and c. The cached call also serves operands that lie apart, and vice versa."""
     Q, P, observed, way = ring(), Ring(N, [257]), list[Any](), calls._observed
     monkeypatch.setattr(calls, "_observed", lambda *args: (observed.append(args[0]), way(*args))[1])
     verbs: list[Callable[[Poly, Poly, Poly], Poly]] = [

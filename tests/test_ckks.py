@@ -1,4 +1,4 @@
-"""The CKKS example: products, rotations, matrices and polynomials of encrypted vectors; noise, theory."""
+"""The CKKS example: products, rotations, matrices and polynomials of encrypted vectors, and their noise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def near(keys: ckks.Keys, c: Ciphertext, expected: Array, tolerance: float = TOL
 
 
 @pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
-def test_decrypt_undoes_encrypt(keys: ckks.Keys, batch: tuple[int, ...]) -> None:
+def test_encrypt_decrypt_round_trip(keys: ckks.Keys, batch: tuple[int, ...]) -> None:
     x = vectors(1, batch)
     c = SCHEME.encrypt(keys.public, x, b"x")
     assert c.value.shape == (*batch, 2) and c.scale == 2.0**36
@@ -40,14 +40,14 @@ def test_decrypt_undoes_encrypt(keys: ckks.Keys, batch: tuple[int, ...]) -> None
     assert abs(SCHEME.decrypt(keys.secret, c) - x).max() > 0
 
 
-def test_fresh_noise_is_that_of_theory(keys: ckks.Keys) -> None:
+def test_fresh_noise_matches_theory(keys: ckks.Keys) -> None:
     x = vectors(2, (40,))
     error = SCHEME.decrypt(keys.secret, SCHEME.encrypt(keys.public, x, b"noise")) - x
     assert 0.9 < np.sqrt(np.mean(abs(error) ** 2)) / SCHEME.fresh_deviation() < 1.1
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])
-def test_arithmetic_passes_through(keys: ckks.Keys, batch: tuple[int, ...]) -> None:
+def test_arithmetic_on_ciphertexts(keys: ckks.Keys, batch: tuple[int, ...]) -> None:
     x, y = vectors(3, batch), vectors(4, batch)
     cx, cy = SCHEME.encrypt(keys.public, x, b"x"), SCHEME.encrypt(keys.public, y, b"y")
     near(keys, SCHEME.add(cx, cy), x + y)
@@ -61,7 +61,7 @@ def test_arithmetic_passes_through(keys: ckks.Keys, batch: tuple[int, ...]) -> N
     assert SCHEME.multiply_plain(cx, 0.25).scale == cx.scale
 
 
-def test_sums_of_different_depth_are_exact(keys: ckks.Keys) -> None:
+def test_sums_of_ciphertexts_at_different_levels(keys: ckks.Keys) -> None:
     x = vectors(10)
     c = SCHEME.encrypt(keys.public, x, b"x")
     far = c._replace(scale=1.5 * c.scale)  # a fresh one whose slots are x / 1.5
@@ -73,7 +73,7 @@ def test_sums_of_different_depth_are_exact(keys: ckks.Keys) -> None:
         SCHEME.add(lower, c._replace(scale=c.scale * 2.0**40))
 
 
-def test_all_levels(keys: ckks.Keys) -> None:
+def test_squarings_through_all_levels(keys: ckks.Keys) -> None:
     x = vectors(5) / 2
     c, power = SCHEME.encrypt(keys.public, x, b"x"), x
     for _ in range(SCHEME.depth):
@@ -104,7 +104,7 @@ def test_matrix_times_vector(keys: ckks.Keys) -> None:
     near(keys, turned, 1j * np.tile(expected, SCHEME.n // 8))
 
 
-def test_polynomials_take_a_limb_for_each_bit_of_the_degree(keys: ckks.Keys) -> None:
+def test_polynomial_uses_one_limb_per_bit_of_the_degree(keys: ckks.Keys) -> None:
     x = vectors(8).real
     c = SCHEME.encrypt(keys.public, x, b"x")
     tall = [0.0] * 15 + [1.0]  # takes all limbs but one
@@ -118,13 +118,13 @@ def test_polynomials_take_a_limb_for_each_bit_of_the_degree(keys: ckks.Keys) -> 
         SCHEME.polynomial(keys, [0.0, *tall], c)
 
 
-def test_scales_that_differ_do_not_add_up(keys: ckks.Keys) -> None:
+def test_add_raises_for_different_scales(keys: ckks.Keys) -> None:
     c = SCHEME.encrypt(keys.public, vectors(9), b"x")
     with pytest.raises(ValueError, match="scales"):
         SCHEME.add(c, c._replace(scale=2 * c.scale))
 
 
-def test_default_parameters_are_those_of_the_standard() -> None:
+def test_default_parameters_are_secure() -> None:
     scheme = ckks.CKKS()
     assert scheme.secure and not SCHEME.secure
     moduli = scheme.ring.moduli
@@ -139,7 +139,7 @@ def test_run_at_full_size() -> None:
 
 
 @on(*CARDS)
-def test_the_same_bits_on_a_card(device: str) -> None:
+def test_results_on_a_card_have_the_same_bits(device: str) -> None:
     scheme = ckks.CKKS(n=64, first=50, bits=36, depth=2, size=1)
     x, y = (np.random.default_rng(seed).uniform(-1, 1, 32) for seed in (1, 2))
 

@@ -134,7 +134,7 @@ def test_doubled_product(scheme: Scheme, arithmetic: Arithmetic, batch: tuple[in
 
 
 @SCHEMES
-def test_plus(scheme: Scheme, arithmetic: Arithmetic) -> None:
+def test_plus_of_a_constant(scheme: Scheme, arithmetic: Arithmetic) -> None:
     x = scheme.vectors(1, (2,))
     c = scheme.encrypt(x)
     for constant in (0, 1, -1.0, 0.3, -7.5, 2.0**10):
@@ -157,7 +157,7 @@ def test_add(scheme: Scheme, arithmetic: Arithmetic) -> None:
 
 
 @SCHEMES
-def test_scales_that_cannot_be_mended_do_not_add_up(scheme: Scheme) -> None:
+def test_add_raises_for_incompatible_scales(scheme: Scheme) -> None:
     c = scheme.encrypt(scheme.vectors(1))
     low = scheme.encrypt(scheme.vectors(1), limbs=3)
     for a, b in ((c, c._replace(scale=1.5 * c.scale)), (c._replace(scale=c.scale**3), low)):
@@ -178,7 +178,7 @@ def test_rescale(scheme: Scheme) -> None:
 
 
 @SCHEMES
-def test_transform(scheme: Scheme, arithmetic: Arithmetic) -> None:
+def test_linear_transform(scheme: Scheme, arithmetic: Arithmetic) -> None:
     relin, n = arithmetic.relin, scheme.n
     x, d = scheme.vectors(1, (2,)), scheme.vectors(2)
     c = scheme.encrypt(x)
@@ -211,7 +211,7 @@ def test_polynomials_of_every_degree(scheme: Scheme, arithmetic: Arithmetic, bas
 
 @SCHEMES
 @BASES
-def test_polynomials_of_the_last_limbs(scheme: Scheme, arithmetic: Arithmetic, basis: Any) -> None:
+def test_polynomials_down_to_one_limb(scheme: Scheme, arithmetic: Arithmetic, basis: Any) -> None:
     x = scheme.vectors(1)
     for degree in (0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63):
         series = np.random.default_rng(degree).uniform(-1, 1, degree + 1) / (degree + 1)
@@ -224,7 +224,9 @@ def test_polynomials_of_the_last_limbs(scheme: Scheme, arithmetic: Arithmetic, b
 @SCHEMES
 @BASES
 @pytest.mark.parametrize("baby", [2, 8])
-def test_polynomials_with_zeros(scheme: Scheme, arithmetic: Arithmetic, basis: Any, baby: int) -> None:
+def test_polynomials_with_zero_coefficients(
+    scheme: Scheme, arithmetic: Arithmetic, basis: Any, baby: int
+) -> None:
     x = scheme.vectors(1)
     c = scheme.encrypt(x)
     for places in ([0], [1], [2], [8], [31], [32], [0, 32], [1, 31], [3, 8], [7, 9, 24], range(1, 32, 2), []):
@@ -267,7 +269,7 @@ def test_polynomials_of_complex_slots() -> None:
     NEAR.check(found, np.polynomial.polynomial.polyval(x, series), 8)
 
 
-def test_operands_stay_as_they_are() -> None:
+def test_operands_are_not_changed() -> None:
     arithmetic, c = made(NEAR)[0], NEAR.encrypt(NEAR.vectors(1))
     before, series = c.value.copy(), np.linspace(-1, 1, 20)
     for basis in EVALUATED:
@@ -281,7 +283,7 @@ def test_operands_stay_as_they_are() -> None:
 
 
 @BASES
-def test_too_few_limbs_are_refused(basis: Any) -> None:
+def test_polynomial_with_too_few_limbs_raises(basis: Any) -> None:
     arithmetic = made(NEAR)[0]
     for degree in (1, 2, 3, 4, 8, 40):
         c = NEAR.encrypt(NEAR.vectors(1), limbs=degree.bit_length())

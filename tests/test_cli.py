@@ -59,7 +59,7 @@ def test_demo(capsys):
     assert "ML-KEM-768" in shown and "bits of noise budget left" in shown and "by theory" in shown
 
 
-def test_a_wrong_demo_is_seen(capsys, monkeypatch):
+def test_demo_detects_wrong_results(capsys, monkeypatch):
     monkeypatch.setattr("polygpu.examples.ml_kem.decaps", lambda p, dk, c: [bytes(32)] * len(c))
     assert call("demo") == 1
     captured = capsys.readouterr()
@@ -89,12 +89,12 @@ def test_selftest_on_a_card(capsys):
     assert " 0 failed" in capsys.readouterr().out
 
 
-def test_selftest_of_the_definitions(capsys):
+def test_selftest_on_the_reference_device(capsys):
     assert call("selftest", "--device", "reference") == 0
     assert " 0 failed" in capsys.readouterr().out
 
 
-def test_selftest_sees_a_wrong_product(capsys, monkeypatch):
+def test_selftest_detects_a_wrong_product(capsys, monkeypatch):
     monkeypatch.setattr(
         "polygpu._backends.cpu.CpuBackend.multiply", lambda self, plan, a, b, out: out.fill(0)
     )
@@ -110,15 +110,15 @@ def test_module_and_script_run(tmp_path):
         assert done.returncode == 0 and "polygpu" in done.stdout, done.stderr
 
 
-def test_wrong_calls_exit_with_2():
+def test_invalid_arguments_exit_with_status_2():
     for arguments in ([], ["nothing"], ["demo", "more"], ["bench", "--out"]):
         with pytest.raises(SystemExit) as exit:
             main(arguments)
         assert exit.value.code == 2
 
 
-def test_read_only_home():
-    """No cache can be written: everything works, nothing is printed."""
+def test_library_works_with_a_read_only_home():
+    """No cache can be written, but everything works and nothing is printed."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("POLYGPU", "XDG"))}
     done = subprocess.run(
         [sys.executable, "-c", "import polygpu as pg; print(pg.Ring(4, 17)([0, 1]).ntt().data.tolist())"],
@@ -143,8 +143,8 @@ def ascii_streams(monkeypatch):
         assert {stream.errors for stream in streams.values()} == {"strict"}
 
 
-def test_every_command_writes_into_ascii(tmp_path, monkeypatch):
-    """Help, reports and errors, with names of files, values and machines that ASCII does not have."""
+def test_command_output_to_ascii_streams(tmp_path, monkeypatch):
+    """Help, reports and errors contain names and values that ASCII cannot encode."""
     from test_bench import row
 
     from polygpu._bench import bench
@@ -174,8 +174,8 @@ def test_every_command_writes_into_ascii(tmp_path, monkeypatch):
                 assert "Traceback" not in written()
 
 
-def test_ascii_in_a_process(tmp_path):
-    """With the C locale, in which Python chooses ASCII itself if it is kept from UTF-8."""
+def test_commands_in_the_c_locale(tmp_path):
+    """Python chooses ASCII in the C locale if its UTF-8 mode is disabled."""
     changes = {"LC_ALL": "C", "PYTHONUTF8": 0, "PYTHONCOERCECLOCALE": 0}
     for more in ({**changes}, {"PYTHONIOENCODING": "ascii"}):
         command = ["polygpu", "info", str(tmp_path / "é.safetensors")]
@@ -184,8 +184,8 @@ def test_ascii_in_a_process(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["facts", "help", "full", "both"])
-def test_a_reader_that_has_gone_is_told(what):
-    """Also where Python writes buffered output only as it ends."""
+def test_commands_writing_to_a_closed_pipe(what):
+    """Python may write buffered output only when it exits."""
     command = {"help": ["--help"]}
     reader, writer = os.pipe()
     os.close(reader)
@@ -258,7 +258,7 @@ def test_info_reads_no_residues(saved, capsys):
     assert call("info", file) == 0
 
 
-def test_damaged_files_are_one_line(saved, capsys):
+def test_info_of_damaged_files_prints_one_line(saved, capsys):
     file, _ = saved
     content = file.read_bytes()
     for damaged in (content[:-1], content[:100], b"", b"\xff" * 100, content[:8] + b"[" * (len(content) - 8)):
@@ -310,7 +310,7 @@ def started(folder, module, command, *arguments, interrupts=signal.default_int_h
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_an_interrupted_command_ends_in_silence(tmp_path, command):
+def test_interrupted_command_prints_nothing(tmp_path, command):
     with started(tmp_path, "cupy", command, "info") as (process, _):
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=60) == ("", "") and process.returncode == 130
@@ -324,14 +324,14 @@ def test_an_interrupted_command_ends_in_silence(tmp_path, command):
         ("cupy", ["-c", "import sys, polygpu.cli as cli; sys.exit(cli.main(['info']))"]),
     ],
 )
-def test_a_library_leaves_handlers_alone(tmp_path, module, command):
+def test_import_leaves_signal_handlers_alone(tmp_path, module, command):
     with started(tmp_path, module, [sys.executable, *command]) as (process, handler):
         assert "default_int_handler" in handler
         process.send_signal(signal.SIGINT)
         assert process.wait(60) in (130, -signal.SIGINT)
 
 
-def test_main_leaves_the_handlers_of_a_program_alone(capsys):
+def test_main_leaves_signal_handlers_alone(capsys):
     before = signal.getsignal(signal.SIGINT)
     try:
         for handler in (signal.SIG_DFL, signal.SIG_IGN, lambda *_: None):

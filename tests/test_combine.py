@@ -83,7 +83,7 @@ def test_combine_of_batches(name: str, lead: Any, batches: Any) -> None:
 
 @over(RINGS, devices=["cpu"])
 def test_combine_of_random_values(name: str) -> None:
-    """10,120 calls: 220 in each ring."""
+    """There are 10,120 calls, 220 in each ring."""
     R, rng = ring(name), random.Random(name)
     largest = R.from_residues(np.broadcast_to(R([-1]).data[..., :1], (R.rows, R.n)).copy())
     pool = [draw(R, batch, i) for i, batch in enumerate([(), (), (2,), (1,), (2, 1), (3, 1, 1)])]
@@ -104,8 +104,8 @@ def test_combine_of_random_values(name: str) -> None:
 
 @pytest.mark.parametrize("terms", [1, 2, 6, 7, 8, 9, 14, 15, 16, 17, 40])
 @pytest.mark.parametrize("bits", [5, 20, 30, 31, 32, 46, 49, 50, 51, 60, 62, 63, 64])
-def test_the_longest_sums(bits: int, terms: int, each_isa: str) -> None:
-    """All residues and factors are q - 1, or the numbers next to q / 2, between which factors are centred."""
+def test_combine_of_the_longest_sums_of_largest_values(bits: int, terms: int, each_isa: str) -> None:
+    """All residues and factors are q - 1, or next to q / 2, where centred factors are largest."""
     n = 37
     moduli = [2**bits - 1, 2**bits, 2 ** (bits - 1) + 1]
     for q in moduli:
@@ -117,15 +117,15 @@ def test_the_longest_sums(bits: int, terms: int, each_isa: str) -> None:
 
 
 @pytest.mark.parametrize("q", [2, 3, 4, 5, 15, 16, 17, 31])
-def test_small_moduli_beside_large_ones(q: int, each_isa: str) -> None:
-    """A modulus below 16 is not one of sums in doubles."""
+def test_combine_with_small_and_large_moduli(q: int, each_isa: str) -> None:
+    """Moduli below 16 are not summed in doubles."""
     R = Ring(40, [q, 2**50 - 27])
     values = [draw(R, (), i) for i in range(9)]
     ints = [[R.modulus - 1 - i for i in range(9)], list(range(9))]
     check(pg.combine(ints, [R(x) for x in values]), combined(R, ints, values))
 
 
-def test_long_rows_are_made_in_blocks(threads: Any, each_isa: str) -> None:
+def test_combine_of_long_rows(threads: Any, each_isa: str) -> None:
     R = Ring(5000, [2**50 - 27, 97, 2**63])
     values = [draw(R, batch, i) for i, batch in enumerate([(2,), (), (1,)])]
     ints = [[1, -2, 3], [2**100, 5, -6]]
@@ -154,8 +154,8 @@ def test_combine_in_every_ring(name: str) -> None:
 
 
 @over([*FEW, "1 layer early, RNS", "Goldilocks", "2^64"], FEW)
-def test_a_constant_is_a_polynomial_of_degree_0(name: str) -> None:
-    """It is that of the ring in either domain, also of an incomplete transform and for a ciphertext."""
+def test_combine_with_constants_per_result(name: str) -> None:
+    """Constants are added in either domain, in rings with incomplete transforms, and to ciphertexts."""
     R = ring(name)
     x = draw(R, (3, 2))
     constant = np.array([[[5, 0]], [[-(2**99), 0]]], object)
@@ -168,7 +168,7 @@ def test_a_constant_is_a_polynomial_of_degree_0(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint32, np.int64, np.uint64, object])
 @everywhere
-def test_ints_of_every_dtype(dtype: Any) -> None:
+def test_combine_with_ints_of_every_dtype(dtype: Any) -> None:
     x = draw(RNS, (2,))
     info = np.iinfo(np.int64 if dtype is object else dtype)
     ints = np.array([[info.max, info.min]], dtype)
@@ -177,13 +177,13 @@ def test_ints_of_every_dtype(dtype: Any) -> None:
 
 
 @everywhere
-def test_a_poly_gives_the_entries_of_its_first_axis() -> None:
+def test_combine_of_the_entries_of_one_poly() -> None:
     x = draw(RNS, (3, 2))
     check(pg.combine([1, -2, 3], RNS(x)), combined(RNS, [1, -2, 3], list(x)))
 
 
 @few_rings
-def test_combine_into_other_memory_and_over_an_operand(name: str) -> None:
+def test_combine_into_out_and_in_place(name: str) -> None:
     R = ring(name)
     x, y = draw(R, (2,), 1), draw(R, (2,), 2)
     expected = combined(R, [5, -(2**80)], [x, y], 3)
@@ -206,7 +206,7 @@ def test_combine_into_other_memory_and_over_an_operand(name: str) -> None:
 
 
 @on("cpu", "simulated")
-def test_more_batch_axes_than_a_layout_has() -> None:
+def test_combine_with_many_batch_axes() -> None:
     R = ring("30 bits")
     x, y = draw(R, (1, 2, 1, 2, 1, 2, 1), 1), draw(R, (2,), 2)
     ints = [[1, 2], [3, -4]]
@@ -215,7 +215,7 @@ def test_more_batch_axes_than_a_layout_has() -> None:
 
 @on("cpu", "simulated")
 def test_combine_of_many_values() -> None:
-    """More than 12 are no step of a record, and more than 8 several launches."""
+    """Calls with more than 12 values are not cached, and more than 8 values take several launches."""
     R = ring("50 bits")
     values = [draw(R, (), i) for i in range(20)]
     for count in (1, 12, 13, 20):
@@ -226,7 +226,7 @@ def test_combine_of_many_values() -> None:
 
 
 @on("simulated")
-def test_a_combination_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_combine_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(monkeypatch)
     R = chain(16, (50, 30, 60))
     a, b = (R(draw(R, (2,), i)).ntt() for i in (1, 2))

@@ -1,4 +1,4 @@
-"""The comparison between CKKS and TFHE: results beside NumPy's, noise beside theory, products, refusals."""
+"""Comparison of encrypted numbers by CKKS and TFHE: results against NumPy, noise, products and errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def near(found: Any, expected: Any, deviation: float) -> None:
 
 
 @pytest.mark.parametrize("slots", [2, 4, 16])
-def test_the_first_matrix_makes_slots_coefficients(slots: int) -> None:
+def test_to_coefficients_matrix_maps_slots_to_coefficients(slots: int) -> None:
     x, n = np.arange(1, slots + 1), 2 * slots
     matrix = comparison.to_coefficients(slots)
     polynomial = pg.fft.from_slots(sum(d * np.roll(x, -k) for k, d in matrix.items()))
@@ -54,7 +54,7 @@ def test_the_first_matrix_makes_slots_coefficients(slots: int) -> None:
 
 
 @pytest.mark.parametrize("slots", [2, 4, 16])
-def test_the_second_matrix_makes_packed_coefficients_slots(slots: int) -> None:
+def test_from_packed_matrix_maps_packed_coefficients_to_slots(slots: int) -> None:
     x = np.arange(1, slots + 1)
     polynomial = np.zeros(2 * slots)
     polynomial[::2] = x
@@ -67,7 +67,7 @@ def test_the_second_matrix_makes_packed_coefficients_slots(slots: int) -> None:
 
 
 @pytest.mark.parametrize("threshold", [-1, -0.7, 0, 0.25, 0.9, 1.0])
-def test_results_on_both_sides_of_a_threshold(threshold: float) -> None:
+def test_greater_on_both_sides_of_a_threshold(threshold: float) -> None:
     z = comparison.samples(SMALL, threshold)
     z[-2:] = -1, 1
     is_far = abs(z - threshold) > 0.99 * SMALL.distance
@@ -75,7 +75,7 @@ def test_results_on_both_sides_of_a_threshold(threshold: float) -> None:
     near(found[is_far], (z > threshold)[is_far].astype(float), SMALL.deviations()["slots"])
 
 
-def test_a_threshold_for_each_slot_of_a_batch() -> None:
+def test_greater_with_a_threshold_per_slot() -> None:
     z, t = drawn(SMALL, 1, (2, 3)), drawn(SMALL, 2, (3,))
     is_far = abs(z - t) > SMALL.distance
     assert is_far.mean() > 0.9
@@ -93,14 +93,14 @@ def test_a_threshold_for_each_slot_of_a_batch() -> None:
         {"log_n": 3, "log_slots": 2, "short": 4, "noise": -31},
     ],
 )
-def test_other_parameters(changes: dict[str, Any]) -> None:
+def test_greater_with_other_parameters(changes: dict[str, Any]) -> None:
     p = replace(SMALL, **changes)
     z = drawn(p, 1)
     is_far = abs(z - 0.1) > p.distance
     near(compared(p, z, 0.1)[is_far], (z > 0.1)[is_far].astype(float), p.deviations()["slots"])
 
 
-def test_slots_change_at_the_threshold_as_the_deviation_says() -> None:
+def test_results_near_the_threshold_match_the_deviation() -> None:
     """Half of the results are 1 at the threshold, 84 % one deviation above it, and none six below."""
     p = replace(SMALL, log_slots=8)
     for offset in (-6, 0, 1):
@@ -112,8 +112,8 @@ def test_slots_change_at_the_threshold_as_the_deviation_says() -> None:
 # ---- noise ----
 
 
-def test_the_noise_of_each_step_is_that_of_theory() -> None:
-    """Over a few keys: results of one key share a part of their noise."""
+def test_noise_of_each_step_matches_theory() -> None:
+    """Several keys are used, because results of one key share a part of their noise."""
     p = replace(SMALL, log_slots=6)
     squares: dict[str, list[float]] = {}
     for seed in range(4):
@@ -132,7 +132,7 @@ def test_the_noise_of_each_step_is_that_of_theory() -> None:
 # ---- products ----
 
 
-def test_a_comparison_masks_its_own_slots() -> None:
+def test_product_with_a_comparison_masks_slots() -> None:
     comparator, secret, keys = made()
     z = comparison.samples(SMALL, 0.25)
     x = comparator.encrypt(secret, z, b"z")
@@ -169,7 +169,7 @@ def test_a_comparison_of_a_product() -> None:
 # ---- full size ----
 
 
-def test_the_secure_set() -> None:
+def test_comparison_with_secure_parameters() -> None:
     p = replace(SETS["128 bits"], log_slots=4)
     assert p.is_secure
     comparator = Comparator(p)
@@ -182,14 +182,14 @@ def test_the_secure_set() -> None:
         assert step.found < 1.8 * step.theory, step.name
 
 
-def test_run() -> None:
+def test_run_of_the_example() -> None:
     result = comparison.run(b"run")
     assert result.slots == 16 and result.wrong == 0
     assert [step.name for step in result.steps] == [*SMALL.deviations()]
     assert all(step.seconds > 0 for step in result.steps)
 
 
-def test_which_sets_are_secure() -> None:
+def test_security_of_parameter_sets() -> None:
     p = SETS["128 bits"]
     assert p.is_secure and p.log_qp == 184 and p.log_qp_limit == 214
     assert max(p.ring.moduli + p.special.moduli) < 2**31
@@ -218,7 +218,7 @@ def test_which_sets_are_secure() -> None:
         ({"noise": -32}, "noise=-32 is too small, .* below 1. Use a larger noise"),
     ],
 )
-def test_parameters_without_a_comparison(changes: dict[str, Any], message: str) -> None:
+def test_invalid_parameters_raise(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(pg.ParameterError, match=message):
         replace(SMALL, **changes)
 
@@ -233,7 +233,7 @@ def test_parameters_without_a_comparison(changes: dict[str, Any], message: str) 
         (np.full(16, math.nan), "not from -1 to 1"),
     ],
 )
-def test_numbers_that_are_not_compared(z: Any, message: str) -> None:
+def test_encrypt_raises_for_invalid_numbers(z: Any, message: str) -> None:
     comparator, secret, _ = made()
     with pytest.raises(pg.ParameterError, match=message):
         comparator.encrypt(secret, z, b"z")
@@ -251,7 +251,7 @@ def test_numbers_that_are_not_compared(z: Any, message: str) -> None:
         (np.zeros((2, 16)), r"or one for each slot with shape \(16,\)"),
     ],
 )
-def test_thresholds_that_do_not_fit(threshold: Any, message: str) -> None:
+def test_invalid_thresholds_raise(threshold: Any, message: str) -> None:
     comparator, _, keys = made()
     vectors = Vectors(np.zeros((16, SMALL.short + 1), np.uint32), 0.2)
     for step in (
@@ -269,7 +269,9 @@ def test_thresholds_that_do_not_fit(threshold: Any, message: str) -> None:
         (lambda c: Ciphertext(c.value, 1.25 * c.scale), "makes 0.250 turns"),
     ],
 )
-def test_ciphertexts_that_are_not_compared(change: Callable[[Ciphertext], Ciphertext], message: str) -> None:
+def test_greater_raises_for_invalid_ciphertexts(
+    change: Callable[[Ciphertext], Ciphertext], message: str
+) -> None:
     comparator, secret, keys = made()
     c = comparator.encrypt(secret, drawn(SMALL, 1), b"z")
     with pytest.raises(pg.ParameterError, match=message):
@@ -280,7 +282,7 @@ def test_ciphertexts_that_are_not_compared(change: Callable[[Ciphertext], Cipher
 
 
 @on(*CARDS)
-def test_the_same_bits_on_a_card(device: str) -> None:
+def test_results_on_a_card_have_the_same_bits(device: str) -> None:
     p = replace(SMALL, log_n=6, log_slots=2, short=8)
     with pg.device("cpu"):
         comparator, secret, keys = made(p)
@@ -291,7 +293,7 @@ def test_the_same_bits_on_a_card(device: str) -> None:
     assert found.value.cpu() == expected.value and found.scale == expected.scale
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_output(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--logn", "10", "--log-slots", "3", "--threshold", "-0.5", "--insecure"]
     assert comparison.main(arguments) == 0
     text = capsys.readouterr().out
@@ -317,9 +319,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["--logn", "x"], "invalid int value"),
     ],
 )
-def test_the_command_says_what_is_wrong(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
+def test_command_line_errors(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
     with pytest.raises(SystemExit) as caught:
         comparison.main(arguments)
     assert caught.value.code == 2 and message in capsys.readouterr().err

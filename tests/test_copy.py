@@ -1,4 +1,4 @@
-"""Copies on every device: the values that NumPy's assignment gives, in every layout of memory."""
+"""Copies on every device match NumPy's assignment in every memory layout."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def check(x: Any, out: Any, x_view: Any, out_view: Any, offsets: tuple[int, int]
 
 @on(*PLACES)
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_layouts(device: str, name: str) -> None:
+def test_copy_between_layouts(device: str, name: str) -> None:
     shape, key, order, out_shape, out_key, out_order = LAYOUTS[name]
     for source, target in DTYPES:
         x, out = drawn(shape, source), np.asarray(drawn(out_shape, target) + target(1))
@@ -115,7 +115,7 @@ def test_layouts(device: str, name: str) -> None:
 
 @on(*PLACES)
 @pytest.mark.parametrize(("source", "target"), OTHERS)
-def test_dtypes(device: str, source: Any, target: Any) -> None:
+def test_copy_between_dtypes(device: str, source: Any, target: Any) -> None:
     least = -100 if np.dtype(source).kind in "if" else 0
     for key in (np.s_[:, :], np.s_[::2, ::3]):
         x = drawn((4, 9), source, least)
@@ -124,8 +124,8 @@ def test_dtypes(device: str, source: Any, target: Any) -> None:
 
 
 @on(*PLACES)
-def test_alignment(device: str) -> None:
-    """Each place of both arrays that their dtype allows."""
+def test_copy_at_every_alignment(device: str) -> None:
+    """Both arrays begin at every offset that their dtype allows."""
     for dtype in (U32, U64, np.complex64, np.complex128):
         size = min(8, np.dtype(dtype).itemsize)
         for offsets in product(range(0, 17, size), (0, size, 16)):
@@ -139,22 +139,24 @@ def test_alignment(device: str) -> None:
     simulated=[(1000, 130, 7), (5000, 3, 7), (66000, 130, 65535)],
     cuda=[(66000, 130, 65535), (70000, 1000, 65535)],
 )
-def test_many_rows(device: str, rows: int, length: int, blocks: int, monkeypatch: Any) -> None:
-    """More rows than a grid has blocks: a block takes several."""
+def test_copy_of_more_rows_than_blocks(
+    device: str, rows: int, length: int, blocks: int, monkeypatch: Any
+) -> None:
+    """If there are more rows than blocks in the grid, one block copies several rows."""
     monkeypatch.setattr(copies, "_MAX_BLOCKS", blocks)
     x = drawn((rows, length + 1), np.uint8)
     check(x, np.zeros((rows, length), np.uint8), lambda a: a[:, 1:], lambda a: a)
 
 
 @on(*PLACES)
-def test_an_array_onto_itself(device: str) -> None:
+def test_copy_of_an_array_onto_itself(device: str) -> None:
     x = there(drawn((3, 8), U64))
     backend().copy(x, x)
     np.testing.assert_array_equal(host(x), drawn((3, 8), U64))
 
 
-def test_axes_are_merged() -> None:
-    """Arrays that are dense have one axis, of the largest units that alignment allows."""
+def test_copy_merges_dense_axes() -> None:
+    """Dense arrays are copied as one axis, in the largest units that the alignment allows."""
     x = np.zeros((4, 6, 10, 8), U64)
     for a, b, places, axes, kind in (
         (x, x, 0, [(960, 1, 1)], "ulonglong2"),
@@ -172,8 +174,8 @@ def test_axes_are_merged() -> None:
 
 @on(*PLACES)
 @pytest.mark.parametrize("size", [1, 3, 8, 12, 32, 1040, 9000])
-def test_items_by_an_index(device: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Items of every size, more of them than a grid has blocks, in memory of any alignment."""
+def test_copy_of_items_by_index(device: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items have every size and alignment, and there are more of them than blocks in the grid."""
     monkeypatch.setattr(copies, "_MAX_BLOCKS", 3)
     items, rng = 7, np.random.default_rng(size)
     for offset in (0, 1, 4, 8):

@@ -52,7 +52,7 @@ WIDE_MODULI = [
 
 @pytest.mark.parametrize("q", MODULI + WIDE_MODULI)
 @pytest.mark.parametrize("n", [1, 3, 8, 37, 64])
-def test_pointwise_equals_python_integers(q, n, isa):
+def test_pointwise_operations_match_python_ints(q, n, isa):
     basis = basis_of((q,))
     edges = [0, 1 % q, q - 1, q // 2, max(q - 2, 0)]
     for name in _cpu.supported_isas():
@@ -99,8 +99,8 @@ def test_every_instruction_set_gives_the_same_bits(bits, kind, isa):
 
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
 @pytest.mark.parametrize("bits", [30, 31, 32, 46, 47, 49, 50, 58, 60, 61, 62, 63, 64])
-def test_extremes_keep_within_lazy_ranges(bits, kind, isa):
-    """Residues 0 and q - 1, in the orders that let sums and differences grow, forward and inverse."""
+def test_transforms_of_extreme_residues_stay_in_lazy_ranges(bits, kind, isa):
+    """Residues are 0 and q - 1, in orders that let sums and differences grow in both directions."""
     for n in (2**3, 2**4, 2**5, 2**6, 2**9, 2**12, 2**16):
         ring = pg.Ring(n, pg.ntt_primes(n, bits=bits, kind=kind), kind=kind)
         top = np.array(ring.modulus - 1, ring.dtype)
@@ -171,7 +171,7 @@ def test_calls_from_many_python_threads():
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="Linux lists threads there")
-def test_threads_are_made_once_and_wait():
+def test_threads_are_created_once_and_wait():
     done = run_python(
         """
         import os, polygpu as pg
@@ -190,8 +190,8 @@ def test_threads_are_made_once_and_wait():
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="Linux lists threads there")
-def test_threads_take_no_signals():
-    """A program that waits for a signal in a thread of its own finds it there."""
+def test_worker_threads_block_signals():
+    """A program may wait for a signal in a thread of its own."""
     done = run_python(
         """
         import os, signal, polygpu as pg
@@ -226,8 +226,8 @@ def test_fork_after_threads_were_used():
     assert done.stdout.strip() == "0", done.stderr
 
 
-def test_the_memory_of_products_is_given_back():
-    """One ring after the other, each with scratch memory of another size."""
+def test_scratch_memory_of_products_is_freed():
+    """Products in several rings need scratch memory of different sizes."""
     done = run_python(
         """
         import random
@@ -246,8 +246,8 @@ def test_the_memory_of_products_is_given_back():
     assert done.returncode == 0 and int(done.stdout) < 110, done  # tables and results are half of it
 
 
-def test_the_clock_is_that_of_a_processor():
-    """Processors that compute some steps in advance leave out none of those that it counts."""
+def test_clock_ghz_is_plausible():
+    """The loop that is timed must not be shortened by out-of-order execution."""
     assert 0.3 < _cpu.clock_ghz() < 7
 
 
@@ -265,8 +265,8 @@ def test_the_clock_is_that_of_a_processor():
         "_cpu.clock_ghz()",
     ],
 )
-def test_a_program_ends_while_daemon_threads_compute(call, threads):
-    """The threads come back from their call when the interpreter is gone."""
+def test_exit_while_daemon_threads_compute(call, threads):
+    """The threads return from their call after the interpreter has shut down."""
     done = run_python(
         f"""
         import threading, time
@@ -294,8 +294,8 @@ def test_a_program_ends_while_daemon_threads_compute(call, threads):
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
-def test_a_call_goes_on_when_the_interpreter_is_gone(threads):
-    """The call takes seconds and asks for signals from time to time, with no interpreter to ask."""
+def test_call_continues_after_interpreter_shutdown(threads):
+    """The call takes seconds and polls for signals after the interpreter has shut down."""
     done = run_python(
         """
         import ctypes, sys, threading, time
@@ -319,8 +319,8 @@ def test_a_call_goes_on_when_the_interpreter_is_gone(threads):
     [(4096, 3000, 1152921504606830593), (1 << 22, 1, 1152921504589938689), (1 << 12, 1, "2**30000 + 3")],
     ids=["many short rows", "a long row", "a wide modulus"],
 )
-def test_interrupt_is_answered_in_a_long_call(n, batch, modulus):
-    """Many short rows, and rows that alone take longer than the answer may."""
+def test_interrupt_during_a_long_call(n, batch, modulus):
+    """There are many short rows, or single rows that take longer than the response time."""
     prepare = f"""
         import polygpu as pg
         a = pg.Ring({n}, {modulus}).random({batch}, seed=1)
@@ -328,8 +328,8 @@ def test_interrupt_is_answered_in_a_long_call(n, batch, modulus):
     assert seconds_to_answer(prepare, "a * a") < 3
 
 
-def test_tables_are_ready_in_time():
-    """30 primes at 2^16 in under a second, one at 2^20 in under half of one, of processor time."""
+def test_tables_are_built_within_time_limits():
+    """30 primes at 2^16 take less than 1 s of processor time, and one at 2^20 less than 0.5 s."""
     for n, bits, count, limit in ((1 << 16, 60, 30, 1.0), (1 << 20, 60, 1, 0.5)):
         primes = tuple(pg.ntt_primes(n, bits=bits, count=count))
         roots = tuple(root_of_unity(q, 2 * n, "minimal") for q in primes)
@@ -343,8 +343,8 @@ def test_tables_are_ready_in_time():
 @pytest.mark.parametrize("bits", [12, 30, 31, 32, 50, 62, 63, 64])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("points", [2, 4, 64])
-def test_tables_are_their_definition(points, kind, bits):
-    """Powers by node (docs/math.md) and their quotients, also in a wider word than the modulus needs."""
+def test_tables_match_their_definition(points, kind, bits):
+    """Powers and quotients by node (docs/math.md), also in a wider word than the modulus needs."""
     q = pg.ntt_primes(points, bits=bits, kind=kind)[0]
     quotient = Quotient(kind, points)
     root = root_of_unity(q, quotient.order, "minimal")
@@ -374,8 +374,8 @@ def test_tables_are_their_definition(points, kind, bits):
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 9, 12, 48, 64, 192, 576])
-def test_the_smallest_generator_of_a_group_of_any_order(order):
-    """The least of the powers of a root whose exponents are coprime to the order."""
+def test_smallest_generator_of_a_group_of_any_order(order):
+    """The least power of a root whose exponent is coprime to the order."""
     q = 577  # q - 1 = 2^6 3^2
     root = pow(5, (q - 1) // order, q)
     powers = [pow(root, k, q) for k in range(1, order + 1) if math.gcd(k, order) == 1]
@@ -389,7 +389,7 @@ def test_environment_chooses_instruction_set_and_threads():
     assert done.stdout.split() == ["portable", "3"], done.stderr
 
 
-def test_import_is_light():
+def test_import_loads_no_heavy_packages():
     done = run_python(
         """
         import sys, polygpu
@@ -400,8 +400,8 @@ def test_import_is_light():
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_import_costs_less_than_two_thirds_of_numpys(tmp_path):
-    """Of the thread's processor time, from compiled bytecode, as after an installation.
+def test_import_takes_less_than_two_thirds_of_the_time_of_numpy(tmp_path):
+    """Compare processor time, from compiled bytecode as after an installation.
 
     Beside NumPy's own import, since both slow down alike on a slow core and under other work. It was 0.48 of
     it on a machine of two cores.

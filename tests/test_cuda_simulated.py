@@ -1,4 +1,4 @@
-"""The kernels of cuda/ and their launch code, run on the CPU by tests/cudasim: bits as on the CPU backend."""
+"""The kernels of cuda/ and their launch code, run on the CPU by tests/cudasim, match the CPU backend."""
 
 import gc
 import os
@@ -91,8 +91,8 @@ def primes(n, bits, kind="negacyclic", count=1):
 @needs_compiler
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 @pytest.mark.parametrize("bits", WORDS)
-def test_any_order_of_threads(bits, order):
-    """The tests of all devices run in a random order."""
+def test_operations_in_any_order_of_threads(bits, order):
+    """Simulated threads run in several orders. Tests on all devices use a random order."""
     with simulated(order=order, seed=bits):
         for kind in KINDS:
             ring = pg.Ring(64, primes(64, bits, kind), kind=kind)
@@ -106,7 +106,7 @@ def test_any_order_of_threads(bits, order):
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_goldilocks_in_any_order_of_threads(kind, order):
-    """Rounds of one to three stages, as of few rows; also among limbs of other words."""
+    """Few rows take rounds of one to three stages. Rings with limbs of other words are included."""
     with simulated(order=order, seed=1):
         for n in (2, 4, 8, 16, 64, 512, 2**13):
             check_products(pg.Ring(n, GOLDILOCKS, kind=kind))
@@ -119,7 +119,7 @@ def test_goldilocks_in_any_order_of_threads(kind, order):
 @pytest.mark.parametrize("size", [9, 10, 12, 13])
 @pytest.mark.parametrize("kind", KINDS)
 def test_goldilocks_of_many_rows(gpu, kind, size, monkeypatch):
-    """Rounds of up to five stages, as of many rows: here they fill a card of one multiprocessor."""
+    """Rounds have up to five stages if the rows fill a card, here one of a single multiprocessor."""
     backend = backends.get_backend("cuda:0")
     monkeypatch.setattr(backend, "card", replace(backend.card, multiprocessors=1))
     kernels = noted_kernels(monkeypatch)
@@ -146,8 +146,8 @@ def test_ffts_in_any_order_of_threads(dtype, order):
 
 @needs_compiler
 @pytest.mark.parametrize("size", [7, 9, 11])
-def test_many_short_rows(gpu, size, monkeypatch):
-    """So many rows that they fill a card, here of one multiprocessor, take other tiles than few rows."""
+def test_transforms_of_many_short_rows(gpu, size, monkeypatch):
+    """If rows fill a card, here of one multiprocessor, they take other tiles than few rows."""
     backend = backends.get_backend("cuda:0")
     monkeypatch.setattr(backend, "card", replace(backend.card, multiprocessors=1))
     kernels = noted_kernels(monkeypatch)
@@ -163,8 +163,8 @@ def test_many_short_rows(gpu, size, monkeypatch):
 
 
 @needs_compiler
-def test_many_short_rows_of_leaves(gpu, monkeypatch):
-    """Incomplete transforms, of many rows and of few, in turn."""
+def test_incomplete_transforms_of_many_short_rows(gpu, monkeypatch):
+    """Transforms of many rows and of few rows alternate."""
     backend = backends.get_backend("cuda:0")
     monkeypatch.setattr(backend, "card", replace(backend.card, multiprocessors=1))
     ring = pg.Ring.preset("ml-kem")
@@ -192,8 +192,8 @@ def test_many_short_rows_of_leaves(gpu, monkeypatch):
         ("48 KB", 13, 50),
     ],
 )
-def test_long_rows(card, size, bits):
-    """Rows as long as one pass takes on a card, and longer ones; a row alone, and as one of many."""
+def test_transforms_of_long_rows(card, size, bits):
+    """Rows are as long as one pass allows, or longer; single rows and batches."""
     with simulated("t4" if card == "48 KB" else card, order="random", seed=1):
         backend = backends.get_backend("cuda:0")
         if card == "48 KB":
@@ -227,8 +227,8 @@ def pieces(*shapes):
 
 @needs_compiler
 @pytest.mark.parametrize("bits", [30, 31, 50, 60, 62])
-def test_three_passes(bits, monkeypatch):
-    """At 2^12 points, though on cards they start at 2^23. Values stay lazy between passes."""
+def test_transforms_in_three_passes(bits, monkeypatch):
+    """On cards three passes begin at 2^23 points; here at 2^12. Values stay lazy between passes."""
     monkeypatch.setattr(cuda.transform, "split_passes", pieces((3, 4, 2), (5, 2, 3), (4, 0, 6)))
     for kind, order in zip(KINDS, ("reverse", "random"), strict=True):
         with simulated(order=order, seed=bits):
@@ -239,8 +239,8 @@ def test_three_passes(bits, monkeypatch):
 @needs_compiler
 @pytest.mark.parametrize("bits", [(60, 50, 30), (50, 62, 62)], ids=str)
 @pytest.mark.parametrize("lag", [0, 2])
-def test_groups_of_limbs_in_several_passes(bits, lag, monkeypatch):
-    """Also where columns of 30-bit limbs lie in 64 bits, and two passes flow."""
+def test_transforms_of_limb_groups_in_several_passes(bits, lag, monkeypatch):
+    """Columns of 30-bit limbs may be stored in 64 bits, and two passes may share one launch."""
     monkeypatch.setattr(cuda.transform, "split_passes", pieces((2, 5, 0), (5, 4, 0), (4, 0, 5)))
     monkeypatch.setattr(cuda.transform, "flow_lag", lambda *_: lag)
     monkeypatch.setattr(cuda.transform, "MAX_GRID_Y", 65535 if lag else 0)
@@ -250,7 +250,7 @@ def test_groups_of_limbs_in_several_passes(bits, lag, monkeypatch):
 
 
 @needs_compiler
-def test_more_limbs_than_a_launch_takes(gpu):
+def test_ring_with_more_limbs_than_one_launch(gpu):
     ring = chain(16, (30,) * 70 + (31,))
     groups = groups_of(ring._plan.basis, backends.get_backend("cuda:0").card)
     assert [len(group.limbs) for group in groups] == [64, 6, 1]
@@ -267,8 +267,8 @@ def test_more_limbs_than_a_launch_takes(gpu):
         (pg.Poly.mul, 2**32, "fft", 2),
     ],
 )
-def test_kernels_of_tables_compile_beside_the_others(gpu, monkeypatch, compute, moduli, product, kernels):
-    """A first call takes the time of its slowest kernel: here none is compiled until all are asked for."""
+def test_kernels_of_a_first_call_compile_in_parallel(gpu, monkeypatch, compute, moduli, product, kernels):
+    """No kernel finishes compiling here before all have been requested."""
     together, load = threading.Barrier(kernels, timeout=30), gpu.RawModule.get_function
 
     def meeting(module, name):
@@ -283,7 +283,7 @@ def test_kernels_of_tables_compile_beside_the_others(gpu, monkeypatch, compute, 
 
 @needs_compiler
 def test_tables_are_filled_once_before_any_stream_reads_them(gpu, monkeypatch):
-    """Also where the first call is refused, and where rings that share a filling are gone."""
+    """The first call may fail, and rings that share the tables may be freed."""
     ring = pg.Ring(64, primes(64, 50, count=2))
     x, names = ring.random((2,), seed=1), noted_kernels(monkeypatch)
     y, noted = x.to("cuda"), cuda.CudaBackend._kernel
@@ -309,7 +309,7 @@ def test_tables_are_filled_once_before_any_stream_reads_them(gpu, monkeypatch):
 
 @needs_compiler
 def test_rings_share_the_tables_of_primes(gpu, monkeypatch):
-    """On the device too: a part of a ring, a joined one and a chain with a wider word make none."""
+    """Parts of a ring, joined rings and chains with a wider word reuse tables on the device."""
     ring = chain(64, (50, 50, 60))
     x = ring.random(seed=1)
     same(x.to("cuda").ntt(), x.ntt())
@@ -335,8 +335,8 @@ FLOWS = [
 @needs_compiler
 @pytest.mark.parametrize("concurrent_blocks", [1, 5])
 @pytest.mark.parametrize(("passes", "bits"), FLOWS)
-def test_flow_of_two_passes(passes, bits, concurrent_blocks, monkeypatch):
-    """One launch, the second pass behind the first: by one unit or several, of whole rows or blocks."""
+def test_two_passes_in_one_launch(passes, bits, concurrent_blocks, monkeypatch):
+    """The second pass follows the first by one or several units, of whole rows or blocks."""
     stages, base = sum(p[0] for p in passes), 1 << passes[-1][1]
     monkeypatch.setattr(cuda.transform, "split_passes", pieces(*passes))
     expressions = noted_kernels(monkeypatch)
@@ -364,7 +364,7 @@ def test_incomplete_transforms_of_two_passes(monkeypatch):
 @needs_compiler
 @pytest.mark.parametrize("name", BY_FFT)
 def test_products_by_fft_in_one_kernel(name, monkeypatch):
-    """A lone product, several products in a block, and a last block with fewer."""
+    """A single product, several products in a block, and a last block with fewer products."""
     n, moduli, kind = BY_FFT[name]
     names = noted_kernels(monkeypatch)
     for order in ORDERS:
@@ -380,7 +380,7 @@ def test_products_by_fft_in_one_kernel(name, monkeypatch):
 
 @needs_compiler
 def test_products_of_more_digits_than_a_kernel_holds(gpu, monkeypatch):
-    """5 digits: in passes on every card."""
+    """Five digits take several passes on every card."""
     names = noted_kernels(monkeypatch)
     ring = pg.Ring(2**13, 2**64 - 59)
     assert product_plan(ring, "fft").digits == 5
@@ -391,7 +391,7 @@ def test_products_of_more_digits_than_a_kernel_holds(gpu, monkeypatch):
 @needs_compiler
 @pytest.mark.parametrize("card", ["h100", "t4"])
 def test_products_by_fft_on_cards(card, monkeypatch):
-    """2^11 points of 2 digits are one kernel where a block's memory takes them."""
+    """2^11 points of 2 digits take one kernel if they fit the shared memory of a block."""
     names = noted_kernels(monkeypatch)
     with simulated(card, order="random", seed=5):
         ring = pg.Ring(4096, 2**32)
@@ -404,7 +404,7 @@ def test_products_by_fft_on_cards(card, monkeypatch):
 @pytest.mark.parametrize("passes", [((4, 4, 1), (5, 0, 4)), ((2, 5, 0), (5, 4, 0), (4, 0, 5))])
 @pytest.mark.parametrize("lag", [0, 1, 3])
 def test_products_by_fft_of_several_passes(passes, lag, monkeypatch):
-    """Two and three passes over memory, of which two may flow."""
+    """Products take two or three passes, of which two may share a launch."""
     monkeypatch.setattr(cuda.multiply, "fft_tile", lambda *_: None)
     monkeypatch.setattr(cuda.multiply, "split_passes", pieces(*passes))
     monkeypatch.setattr(cuda.transform, "flow_lag", lambda *_: lag)
@@ -417,7 +417,7 @@ def test_products_by_fft_of_several_passes(passes, lag, monkeypatch):
 
 
 @needs_compiler
-def test_the_product_of_a_ring_is_chosen_by_card(gpu, monkeypatch):
+def test_product_algorithm_is_chosen_by_card(gpu, monkeypatch):
     """The FFT is taken if it is faster than auxiliary primes. The option `product` overrides this."""
     names = noted_kernels(monkeypatch)
     for options, launched in (
@@ -465,8 +465,8 @@ def transformed_back_exactly(row):
 
 @needs_compiler
 @pytest.mark.parametrize("log_points", (4, 7, 9))
-def test_errors_of_complex_passes_are_those_of_the_proof(gpu, log_points):
-    """Forward, relative to a row's 2-norm; inverse, for each number, relative to the sum of all sizes."""
+def test_errors_of_fft_passes_are_within_proven_bounds(gpu, log_points):
+    """Forward errors are relative to a row's 2-norm, inverse ones to the sum of magnitudes."""
     points = 1 << log_points
     compute, planned = backends.get_backend("cuda:0"), plan_fft(Quotient("negacyclic", 2 * points), (2**20,))
     passes = split_passes(points, 1, 16, compute.card)
@@ -494,7 +494,7 @@ def test_errors_of_complex_passes_are_those_of_the_proof(gpu, log_points):
 
 @pytest.mark.parametrize("card", nvrtc.CARDS.values(), ids=lambda card: "sm_{}{}".format(*card.capability))
 def test_tiles_of_products_by_fft(card):
-    """A tile takes all stages of a plan and fits a block; its rows hold the digits of both operands."""
+    """A tile takes all stages of a plan, fits a block, and holds the digits of both operands."""
     for log_n, bits, kind in product(range(16), range(1, 65), KINDS):
         found = plan_fft(Quotient(kind, 1 << log_n), (1 << bits,))
         tile = fft_tile(found, card)
@@ -773,8 +773,8 @@ __global__ void probe(const __grid_constant__ Probe p) {
 
 
 @needs_compiler
-def test_the_arithmetic_of_goldilocks_at_its_bounds(gpu):
-    """Results are those of Python ints, at the largest values of both signs in rounds, and at words >= p."""
+def test_goldilocks_arithmetic_at_its_bounds(gpu):
+    """Operands are the largest values of both signs within a round, and words of at least p."""
     rng, p, cases = random.Random(1), GOLDILOCKS, 64
     backend = backends.get_backend("cuda:0")
     low, high = -(1 << 32) + 1, (1 << 65) - 1  # of products
@@ -819,7 +819,7 @@ def test_the_arithmetic_of_goldilocks_at_its_bounds(gpu):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_word_of_a_root_of_goldilocks(kind):
+def test_goldilocks_word_of_each_root(kind):
     """The tree's root of unity of order 64, or of the largest order below, is 2^(3K)."""
     for n, root in product((2, 8, 32, 64, 2**12), ("minimal", "generator")):
         (tables,) = pg.Ring(n, GOLDILOCKS, kind=kind, root=root)._plan.transform.tables
@@ -830,7 +830,7 @@ def test_the_word_of_a_root_of_goldilocks(kind):
         assert pow(tables.root, order // least, GOLDILOCKS) == pow(2, 192 // least * int(k), GOLDILOCKS)
 
 
-def test_goldilocks_has_shifts_where_orders_are_powers_of_two():
+def test_goldilocks_word_needs_a_power_of_two_order():
     for degree, word in ((8, "Goldilocks<"), (12, "Strict64")):
         quotient, basis = Quotient("negacyclic", degree), basis_of((GOLDILOCKS,))
         root = pow(7, (GOLDILOCKS - 1) // quotient.order, GOLDILOCKS)  # 7 is a primitive root
@@ -872,8 +872,8 @@ def starts(one):
 
 @needs_compiler
 @pytest.mark.parametrize("bits", [30, 31, 50, 60, 62])
-def test_values_that_grow_in_every_stage(gpu, bits):
-    """The bounds of lazy values, reached (60 bits: 12q of 15q): no transform's own twiddles come near."""
+def test_lazy_values_at_their_bounds(gpu, bits):
+    """Constructed twiddles reach the bounds (12q of 15q at 60 bits); those of transforms do not."""
     card, (q,), log_length = Card((9, 0), 227 << 10), primes(64, bits), 12
     basis, word = basis_of((q,)), WORDS[bits]
     (one,) = split_passes(1 << log_length, 1, basis.dtype.itemsize, card)
@@ -983,7 +983,7 @@ class Largest:
 
 @needs_compiler
 def test_forward_products_beyond_half_of_q(gpu):
-    """In six stages they exceed 2^52. Beyond that, doubles can take away half a multiple of q."""
+    """After six stages products exceed 2^52, where rounding can lose half a multiple of q."""
     ring = pg.Ring(128, BADLY_INVERTED)
     make = Largest(BADLY_INVERTED, ring._plan.transform.tables[0].forward[0], np.random.default_rng(1))
     node = min(range(64, 128), key=make.table.__getitem__)
@@ -1003,7 +1003,7 @@ def test_forward_products_beyond_half_of_q(gpu):
 
 @needs_compiler
 def test_inverse_products_beyond_half_of_q(gpu):
-    """The difference of two sums of four products, which is multiplied, exceeds 2^52 too."""
+    """The difference of two sums of four products, which is multiplied, also exceeds 2^52."""
     ring = pg.Ring(256, BADLY_INVERTED)
     make = Largest(BADLY_INVERTED, ring._plan.transform.tables[0].inverse[0], np.random.default_rng(1))
     node = max(range(8, 16), key=lambda i: abs(make.table[i]))
@@ -1037,7 +1037,7 @@ extern "C" __global__ void multiplied(const double *x, const double *w, double *
 @needs_compiler
 @pytest.mark.parametrize("q", [BADLY_INVERTED, 2**50 - 27, 2**49 + 69, 2**33 + 17])
 def test_bounds_of_products_in_doubles(gpu, q):
-    """They hold, and modulo the worst prime they are nearly reached."""
+    """The bounds hold, and the worst prime nearly reaches them."""
     module = gpu.RawModule(code=MULTIPLIED, options=("-std=c++17", f"-I{backends.cuda_sources()}"))
     multiplied, count = module.get_function("multiplied"), 1 << 14
     rng = np.random.default_rng(q)
@@ -1059,7 +1059,7 @@ def test_bounds_of_products_in_doubles(gpu, q):
 @needs_compiler
 @pytest.mark.parametrize("n", [2, 64, 2**13])
 @pytest.mark.parametrize("bits", [30, 60])
-def test_arrays_off_the_alignment_of_chunks(gpu, bits, n):
+def test_arrays_at_any_word_alignment(gpu, bits, n):
     """Kernels move 16 bytes at once; arrays may begin at any word."""
     ring = pg.Ring(n, primes(n, bits))
     backend = backends.get_backend("cuda:0")
@@ -1092,8 +1092,8 @@ def test_arrays_off_the_alignment_of_chunks(gpu, bits, n):
 
 @needs_compiler
 @pytest.mark.parametrize("blocks", [1, 2])
-def test_results_in_place_of_ragged_tiles(blocks):
-    """The last tile has threads without a row: they must leave the rows of others alone."""
+def test_in_place_results_of_partial_tiles(blocks):
+    """Threads of the last tile without a row must not change the rows of others."""
     with simulated(concurrent_blocks=blocks):
         ring = pg.Ring(64, primes(64, 30))
         a, b = ring.random((67,), seed=1), ring.random((67,), seed=2)
@@ -1147,8 +1147,8 @@ SECOND_EVALUATED = {
         pytest.param(lambda: pg.Ring(1, 17), id="one point"),
     ],
 )
-def test_the_second_card(ring):
-    """Values lie and are computed on where they are, whatever device is current."""
+def test_operations_on_a_second_card(ring):
+    """Values are computed on the card that holds them, whatever device is current."""
     with simulated(devices_count=2):
         ring = ring()
         a, b = ring.random((3,), seed=1), ring.random((3,), seed=2)
@@ -1180,7 +1180,7 @@ def test_the_second_card(ring):
 
 
 @needs_compiler
-def test_a_graph_keeps_what_it_reads(gpu):
+def test_graph_keeps_operands_and_tables_alive(gpu):
     """Operands, tables and constants live as long as the graph."""
     ring = pg.Ring(64, primes(64, 60))
     a = ring.random((2,), seed=1)
@@ -1202,8 +1202,8 @@ def test_a_graph_keeps_what_it_reads(gpu):
 
 
 @needs_compiler
-def test_tables_between_streams(gpu, monkeypatch):
-    """A second stream waits until they are made. The first waits for it before their memory is used again."""
+def test_streams_wait_for_shared_tables(gpu, monkeypatch):
+    """A second stream waits for the tables, and the first waits before their memory is reused."""
     waits = []
     wait = gpu.cuda.Stream.wait_event
 
@@ -1233,8 +1233,8 @@ def test_tables_between_streams(gpu, monkeypatch):
 
 
 @needs_compiler
-def test_launches_that_come_again_become_one_graph(gpu, monkeypatch):
-    """Two calls of a record on a stream are launched one by one. Later ones are a graph, on four streams."""
+def test_repeated_launches_become_one_graph(gpu, monkeypatch):
+    """The first two cached calls on a stream launch kernels. Later ones launch a graph."""
     launched = []
 
     def noted(exec_, stream):
@@ -1265,8 +1265,8 @@ def test_launches_that_come_again_become_one_graph(gpu, monkeypatch):
 
 
 @needs_compiler
-def test_streams_end_while_a_ring_lives(gpu, monkeypatch):
-    """The library keeps no stream alive. For the work of one that has ended it waits for the whole device."""
+def test_streams_may_end_before_their_ring(gpu, monkeypatch):
+    """The library keeps no stream alive. For work of a destroyed stream it synchronises the device."""
     ring = pg.Ring(64, primes(64, 59))
     x, begun = ring.random(seed=1).to("cuda"), []
     x.ntt()
@@ -1286,8 +1286,8 @@ def test_streams_end_while_a_ring_lives(gpu, monkeypatch):
 
 
 @needs_compiler
-def test_memory_is_not_waited_for_while_a_graph_is_recorded(gpu, monkeypatch):
-    """A wait would end the recording."""
+def test_capture_does_not_wait_for_memory(gpu, monkeypatch):
+    """A wait would end the capture."""
     ring = pg.Ring(64, primes(64, 57))
     x = ring.random(seed=1).to("cuda")
     x.ntt()
@@ -1307,7 +1307,7 @@ def test_memory_is_not_waited_for_while_a_graph_is_recorded(gpu, monkeypatch):
 
 
 @needs_compiler
-def test_the_default_stream_of_each_thread_is_another_stream(gpu, monkeypatch):
+def test_per_thread_default_streams_are_distinct(gpu, monkeypatch):
     ring, waits = pg.Ring(64, primes(64, 58)), []
     x = ring.random(seed=1).to("cuda")
     monkeypatch.setattr(gpu.cuda.Stream, "wait_event", lambda stream, event: waits.append(stream))
@@ -1322,7 +1322,7 @@ def test_the_default_stream_of_each_thread_is_another_stream(gpu, monkeypatch):
 
 
 @needs_compiler
-def test_the_first_stream_waits_for_what_a_second_one_filled(gpu, monkeypatch):
+def test_home_stream_waits_for_tables_filled_on_another_stream(gpu, monkeypatch):
     waits = []
     monkeypatch.setattr(gpu.cuda.Stream, "wait_event", lambda stream, event: waits.append(stream.ptr))
     backend, stream = backends.get_backend("cuda:0"), gpu.cuda.Stream(non_blocking=True)
@@ -1337,8 +1337,8 @@ def test_the_first_stream_waits_for_what_a_second_one_filled(gpu, monkeypatch):
 
 
 @needs_compiler
-def test_constants_serve_all_streams(gpu):
-    """A stream that did not copy them waits for the copy."""
+def test_constants_are_shared_between_streams(gpu):
+    """A stream that did not copy the constants waits for the copy."""
     backend, stream = backends.get_backend("cuda:0"), gpu.cuda.Stream(non_blocking=True)
     small, large = np.arange(3), np.arange(10**4)
     large.setflags(write=False)
@@ -1355,7 +1355,7 @@ def test_constants_serve_all_streams(gpu):
 
 
 @pytest.mark.parametrize("card", nvrtc.CARDS.values(), ids=lambda card: "sm_{}{}".format(*card.capability))
-def test_passes(card):
+def test_split_passes_cover_every_stage_once(card):
     for size, base, word_bytes, few in product(range(1, 31), (1, 2, 4, 8), (4, 8), (False, True)):
         passes = split_passes(1 << size, base, word_bytes, card, few)
         log_base = base.bit_length() - 1
@@ -1386,8 +1386,8 @@ def test_passes(card):
             assert all(later - sooner <= one.log_values for sooner, later in pairwise(rounds))
 
 
-def test_passes_are_few():
-    """One pass over memory as far as a block of 512 threads goes, two to 2^22 points, three beyond."""
+def test_number_of_passes_by_length():
+    """One pass as far as a block of 512 threads reaches, two up to 2^22 points, three beyond."""
     h100, t4 = Card((9, 0), 227 << 10), Card((7, 5), 64 << 10)
     for word_bytes, size in product((4, 8), range(1, 29)):
         count = len(split_passes(1 << size, 1, word_bytes, h100))
@@ -1417,8 +1417,8 @@ def lag(size, word, batch, card=H100):
     return flow_lag(*passes[-2:], size, batch << passes[-2].log_blocks, word, card)
 
 
-def test_flows():
-    """The lag fills an eighth of the cache; 0 for few rows, rows too long for the cache, or too much code."""
+def test_flow_lag_by_card_and_shape():
+    """The lag fills an eighth of the cache. It is 0 for few rows, very long rows, or too much code."""
     lazy32, doubles, lazy60, strict64 = (word_of(q, 4 if q < 2**32 else 8, H100) for q in BY_WORD)
     assert lag(16, lazy32, 2048) == 25 and lag(16, doubles, 1024) == 12 and lag(15, doubles, 4096) == 25
     assert lag(16, lazy32, 99) == 0 and lag(16, lazy32, 100) == 25
@@ -1431,8 +1431,8 @@ def test_flows():
     assert lag(16, lazy32, 2048, Card((9, 0), 227 << 10)) == 0
 
 
-def test_prefetch():
-    """16 KB for each of 132 multiprocessors, in blocks of threads."""
+def test_prefetch_distance_by_length():
+    """The distance is 16 KB for each of 132 multiprocessors, in blocks of threads."""
 
     def distance(size, word_bytes, card=H100):
         return prefetch_distance(split_passes(1 << size, 1, word_bytes, card)[-1], word_bytes, card)
@@ -1464,8 +1464,8 @@ def test_prefetch():
         (2**64, (10, 0), "Strict64"),
     ],
 )
-def test_words(q, capability, word):
-    """The least word that serves a modulus, and whether the card is fast in doubles."""
+def test_word_of_each_modulus_and_card(q, capability, word):
+    """The narrowest word that fits a modulus is chosen, and doubles only on cards that are fast in them."""
     card = Card(capability, 64 << 10)
     assert word_of(q, 4 if q <= 1 << 32 else 8, card).name == word
     if q < 1 << 31 and not card.fast_doubles:
@@ -1490,8 +1490,8 @@ def test_words(q, capability, word):
         ((8, 6), (64, 30), [((0,), "Strict64, u64"), ((1,), "Lazy32, u64")]),
     ],
 )
-def test_groups(capability, bits, groups):
-    """Limbs with one word are one group, also where others lie between them."""
+def test_limb_groups_by_word(capability, bits, groups):
+    """Limbs with the same word form one group, even if other limbs lie between them."""
     moduli = [primes(64, b, count=9)[i] for i, b in enumerate(bits)]
     if len(groups) > 1:
         groups = [(limbs, f"Grouped<{word}>") for limbs, word in groups]
@@ -1556,8 +1556,8 @@ def conflicts(places, word_bytes, access_bytes):
 
 @needs_compiler
 @pytest.mark.parametrize("word_bytes", [4, 8])
-def test_bank_conflicts(gpu, word_bytes):
-    """No two threads of a warp meet in a bank, in any tile of any card.
+def test_tiles_have_no_bank_conflicts(gpu, word_bytes):
+    """No two threads of a warp access the same bank, in any tile of any card.
 
     The accesses of running transforms are counted, on residues that note where they are. Also, every exchange
     puts each value into a place of its own, inside the tile's memory.
@@ -1640,7 +1640,7 @@ def instead_of_cupy(module):
         forget()
 
 
-def test_without_cupy(monkeypatch):
+def test_cuda_without_cupy_raises(monkeypatch):
     with instead_of_cupy(None):
         with pytest.raises(
             pg.errors.BackendUnavailable, match=r'CuPy cannot be imported.*pip install "polygpu\[cuda'
@@ -1658,7 +1658,7 @@ def test_without_cupy(monkeypatch):
         monkeypatch.undo()
 
 
-def test_without_a_driver():
+def test_cuda_without_a_driver_raises():
     error = type("CUDARuntimeError", (RuntimeError,), {})
 
     def count():
@@ -1674,8 +1674,8 @@ def test_without_a_driver():
 
 
 @needs_compiler
-def test_a_kernel_that_does_not_compile(gpu, monkeypatch, caplog):
-    """An error that names it; then the process goes on."""
+def test_kernel_compilation_error(gpu, monkeypatch, caplog):
+    """The error names the kernel, and the process can continue."""
     ring = pg.Ring(16, primes(16, 30))
     a = ring.random(seed=1)
     x = a.to("cuda")
@@ -1693,7 +1693,7 @@ def test_a_kernel_that_does_not_compile(gpu, monkeypatch, caplog):
 
 
 @needs_compiler
-def test_out_of_memory(gpu, monkeypatch):
+def test_out_of_gpu_memory_raises(gpu, monkeypatch):
     ring = pg.Ring(16, primes(16, 30))
     a = ring.random((3,), seed=1)
     x = a.to("cuda")
@@ -1712,8 +1712,8 @@ def test_out_of_memory(gpu, monkeypatch):
 
 
 @needs_compiler
-def test_key_switches_say_what_does_not_fit(gpu, monkeypatch):
-    """Nothing is done, and the message says what is needed and what would help."""
+def test_key_switch_out_of_gpu_memory_raises(gpu, monkeypatch):
+    """Nothing is computed, and the message states what is needed and what would help."""
     T = pg.Ring(64, pg.ntt_primes(64, bits=30, count=3))
     Q, P = T[:2], T[2:]
     s, c = T.ternary(seed=1), Q.random(2, seed=2).ntt().to("cuda")
@@ -1736,8 +1736,8 @@ def test_key_switches_say_what_does_not_fit(gpu, monkeypatch):
 
 
 @pytest.mark.parametrize("home", ["/proc/nowhere", None])
-def test_a_home_that_cannot_be_written(tmp_path, home):
-    """CuPy makes a folder for compiled kernels when it is imported. If it cannot, polygpu must not fail."""
+def test_import_of_cupy_with_an_unwritable_home(tmp_path, home):
+    """CuPy creates a cache folder at import. If it cannot, polygpu must not fail."""
     (tmp_path / "cupy.py").write_text(
         "import os, types\n"
         "folder = os.environ.get('CUPY_CACHE_DIR') or os.path.expanduser('~/.cupy/kernel_cache')\n"
@@ -1757,14 +1757,14 @@ def test_a_home_that_cannot_be_written(tmp_path, home):
     assert done.stdout.splitlines() == [kept, "The number of GPUs is 0, and the first is cuda:0."]
 
 
-def test_without_that_card():
+def test_absent_card_raises():
     with simulated(devices_count=2), pytest.raises(pg.errors.BackendUnavailable, match="number of GPUs is 2"):
         pg.Ring(4, 17)([1]).to("cuda:2")
     with simulated(devices_count=0), pytest.raises(pg.errors.BackendUnavailable, match="number of GPUs is 0"):
         pg.Ring(4, 17)([1]).to("cuda")
 
 
-def test_too_old_a_card():
+def test_card_with_too_low_compute_capability_raises():
     v100 = replace(CARDS["t4"], name="Simulated V100", compute_capability=(7, 0))
     with (
         simulated(v100),
@@ -1775,7 +1775,7 @@ def test_too_old_a_card():
         pg.Ring(4, 17)([1]).to("cuda")
 
 
-def test_the_default_device(monkeypatch):
+def test_default_device_from_the_environment(monkeypatch):
     with simulated("t4"):
         monkeypatch.setenv("POLYGPU_DEVICE", "cuda")
         backends._default_device.cache_clear()

@@ -1,4 +1,4 @@
-"""Blocks of Dask beside whole values and Python ints; files; processes lost, short of memory, with a card."""
+"""Blocked polynomials in Dask: results, files, lost workers, workers short of memory, workers with a card."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def cut(a: Poly, batch: int, parts: int = 1) -> pd.BlockedPoly:
 
 class TestValues:
     @whole
-    def test_operations(self, name: str) -> None:
+    def test_operations_match_poly(self, name: str) -> None:
         R = ring(name)
         a, b = R.random((5, 3), seed=1), R.random((3,), seed=2)
         x, y = cut(a, 2), cut(b, 2)
@@ -98,7 +98,7 @@ class TestValues:
         assert pd.equal(x, y[0]).compute().tolist() == pg.equal(a, b[0]).tolist()
 
     @pytest.mark.parametrize("name", ["20 bits", "RNS of 3 words", "ML-KEM"])
-    def test_evaluated(self, name: str) -> None:
+    def test_operations_in_the_evaluation_domain(self, name: str) -> None:
         R = ring(name)
         assert name in WITH_EVAL
         a, b = R.random((5,), seed=1), R.random((5,), seed=2)
@@ -114,7 +114,7 @@ class TestValues:
 
     @divided
     @pytest.mark.parametrize("parts", [2, 8])
-    def test_divided_coefficients(self, name: str, parts: int) -> None:
+    def test_operations_with_divided_coefficients(self, name: str, parts: int) -> None:
         R = ring_of(name)
         a, b = R.random((3,), seed=1), R.random((2, 1), seed=2)
         x, y = cut(a, 2, parts), cut(b, 1, parts)
@@ -136,8 +136,8 @@ class TestValues:
         assert pd.equal(x, a).all().compute() and not pd.equal(x, y.ntt()).any().compute()
 
     @divided
-    def test_layouts_meet(self, name: str) -> None:
-        """Rows and columns, other numbers of parts, whole polynomials, values of this process."""
+    def test_operations_between_layouts(self, name: str) -> None:
+        """Rows, columns, other numbers of parts, whole polynomials and local values."""
         R = ring_of(name)
         a, b = R.random((2,), seed=1), R.random((2,), seed=2)
         x = cut(a, 1, 4)
@@ -158,7 +158,7 @@ class TestValues:
         same(cut(a.ntt(), 1, 4).intt(), a)
 
     @divided
-    def test_against_python_ints(self, name: str) -> None:
+    def test_divided_products_match_python_ints(self, name: str) -> None:
         R = ring_of(name)
         a, b = draw(R, (2,), random.Random(1)), draw(R, (2,), random.Random(2))
         x, y = (pd.from_array(np.array(residues(R, v), R.dtype), R, chunks=(1, -1, R.n // 4)) for v in (a, b))
@@ -170,7 +170,7 @@ class TestValues:
                 assert int(evaluated[limb, k]) == value_at(a[0], points[k], q)
 
     @whole
-    def test_batches_against_python_ints(self, name: str) -> None:
+    def test_batched_products_match_python_ints(self, name: str) -> None:
         R = ring(name)
         a, b = draw(R, (3,), random.Random(1)), draw(R, (3,), random.Random(2))
         x, y = (pd.from_array(np.array(residues(R, v), R.dtype), R, chunks=(2, -1, -1)) for v in (a, b))
@@ -179,7 +179,7 @@ class TestValues:
         total = [sum(int(v) for v in column) % R.modulus for column in a.T]
         assert x.sum().compute().to_bigints().tolist() == total
 
-    def test_matrices(self) -> None:
+    def test_matmul_of_blocked_polys(self) -> None:
         for R, parts in (
             (ring("ML-KEM"), 1),
             (ring("60 bits"), 1),
@@ -198,26 +198,26 @@ class TestValues:
         batches = R.random((2, 1, 3, 2), seed=3), R.random((3, 2, 2), seed=4)
         same(cut(batches[0], 1) @ cut(batches[1], 2), batches[0] @ batches[1])
 
-    def test_nothing_at_all(self) -> None:
+    def test_operations_on_empty_batches(self) -> None:
         R = ring("20 bits")
         a = R.zeros((0, 3))
         same(pd.from_poly(a) + 1, a + 1)
         same(pd.from_poly(a).sum(0), a.sum(0))
 
     @whole
-    def test_random_values_are_those_of_the_ring(self, name: str) -> None:
+    def test_random_matches_ring_random(self, name: str) -> None:
         R = ring(name)
         same(pd.random(R, (5, 3), seed=7, chunks=(2, 2, -1, -1), start=2), R.random((5, 3), seed=7, start=2))
         same(pd.random(R, seed=b"seed"), R.random(seed=b"seed"))
 
     @divided
-    def test_random_parts(self, name: str) -> None:
+    def test_random_with_divided_coefficients(self, name: str) -> None:
         R = ring_of(name)
         same(pd.random(R, (3,), seed=7, chunks=(2, -1, R.n // 8), start=1), R.random((3,), seed=7, start=1))
         fresh = pd.random(R, chunks=(-1, R.n // 2))
         assert fresh.compute() == fresh.compute() != pd.random(R).compute()
 
-    def test_chunks_by_size(self) -> None:
+    def test_chunks_given_as_sizes(self) -> None:
         R = ring_of("60 bits")  # 2 KiB a polynomial
         assert pd.random(R, 64, seed=1, chunks="16KiB").data.numblocks == (8, 1, 1)
         assert pd.random(R, 2, seed=1, chunks="512B").data.numblocks[1:] == (1, 4)
@@ -225,7 +225,7 @@ class TestValues:
             assert pd.from_poly(R.random(2, seed=1)).data.numblocks[1:] == (1, 2)
             assert pd.from_poly(ring("2^64").random(2, seed=1)).data.numblocks[1:] == (1, 1)
 
-    def test_other_dtypes_are_converted(self) -> None:
+    def test_from_array_converts_dtypes(self) -> None:
         R = ring_of("30 bits")
         a = R.random(2, seed=1)
         for chunks in ((1, -1, -1), (1, -1, 16)):
@@ -233,7 +233,7 @@ class TestValues:
             with pytest.raises(pg.errors.NotCanonical):
                 pd.from_array(a.data.astype(np.int64) - 2**31, R, chunks=chunks).compute()
 
-    def test_inputs_stay_as_they_are(self) -> None:
+    def test_inputs_are_not_changed(self) -> None:
         R = ring_of("60 bits")
         a = R.random(2, seed=1)
         data = a.data.copy()
@@ -242,7 +242,7 @@ class TestValues:
         (x.ntt() + 1).intt().compute()
         assert (a.data == data).all()
 
-    def test_devices(self) -> None:
+    def test_compute_on_the_reference_device(self) -> None:
         R = ring_of("30 bits")
         a = R.random(2, seed=1)
         with pg.device("reference"):
@@ -250,7 +250,7 @@ class TestValues:
             assert found.device == "reference"
         assert found == a * a
 
-    def test_threads(self) -> None:
+    def test_compute_with_the_threaded_scheduler(self) -> None:
         R = ring_of("three limbs")
         a = R.random(4, seed=1)
         with dask.config.set(scheduler="threads"):
@@ -273,7 +273,7 @@ class Arrays(Callback):  # type: ignore[misc]
 class TestTasks:
     @pytest.mark.parametrize("optimize", [False, True])
     @pytest.mark.parametrize("parts", [1, 4])
-    def test_each_gives_an_array_that_dask_can_measure_send_and_spill(
+    def test_task_results_are_arrays_that_dask_can_spill(
         self, tmp_path: Any, optimize: bool, parts: int
     ) -> None:
         R = ring_of("three limbs")
@@ -304,8 +304,8 @@ class TestTasks:
                 assert again.dtype == found.dtype and (again == found).all(), name
 
     @pytest.mark.parametrize("call", ["file[key]", "file[key] = np.ones((1, 2**10, 2**8), np.uint64)"])
-    def test_a_file_is_mapped_in_parts(self, tmp_path: Any, call: str) -> None:
-        """Dask counts mapped pages as memory of a process: a block of columns must not bring in the file."""
+    def test_load_maps_a_file_in_parts(self, tmp_path: Any, call: str) -> None:
+        """Dask counts mapped pages as process memory, so a block of columns must not map the whole file."""
         np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.uint64, (1, 2**25))
         code = f"""
 import resource
@@ -320,7 +320,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert int(done.stdout) < 80 << 10  # KiB; the file has 256 MiB, the block 2
 
-    def test_parts_of_a_file(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_slices_of_a_mapped_file(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         expected = np.arange(4 * 6 * 10).reshape(4, 6, 10)
         keys: list[Any] = [np.s_[:], np.s_[1:3, :, 2:5], np.s_[2], np.s_[..., ::-1], np.s_[::2, 3, 1:9:3]]
         keys += [np.s_[:, [0, 4]], np.s_[3, 5, 9], np.s_[:0], np.s_[:, None, 2:]]
@@ -340,7 +340,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 class TestCollection:
-    def test_dask_takes_it(self) -> None:
+    def test_blocked_poly_is_a_dask_collection(self) -> None:
         R = ring_of("60 bits")
         a = R.random(3, seed=1)
         x = cut(a, 2, 4)
@@ -353,14 +353,14 @@ class TestCollection:
         assert dask.base.tokenize(x) == dask.base.tokenize(x) != dask.base.tokenize(-x)
         assert repr(x).startswith("BlockedPoly(Ring(256, ") and repr(x).endswith("shape=(3,), blocks=8)")
 
-    def test_progress(self) -> None:
+    def test_progress_bar_of_dask(self) -> None:
         R, out = ring_of("60 bits"), io.StringIO()
         a = R.random(4, seed=1)
         with ProgressBar(out=out), dask.config.set(scheduler="threads"):
             assert (cut(a, 1, 4) * cut(a, 1, 4)).compute() == a * a
         assert "100% Completed" in out.getvalue()
 
-    def test_a_product_takes_three_exchanges(self) -> None:
+    def test_product_takes_three_exchanges(self) -> None:
         R = ring_of("60 bits")
         x, y = (cut(R.random(seed=i), 1, 8) for i in (1, 2))
         graph = dask.optimize(x * y)[0].__dask_graph__()
@@ -369,11 +369,11 @@ class TestCollection:
         # Rows of both operands, their product and its way back are one task a block.
         assert sum("rows" in name for name in names) == 8
 
-    def test_it_is_imported_by_name_alone(self) -> None:
+    def test_import_of_polygpu_does_not_import_dask(self) -> None:
         code = "import sys, polygpu; assert not {'dask', 'distributed', 'zarr'} & set(sys.modules)"
         subprocess.run([sys.executable, "-c", code], check=True)
 
-    def test_without_dask(self) -> None:
+    def test_import_without_dask_raises(self) -> None:
         code = "import sys; sys.modules['dask'] = None; import polygpu.dask"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode and 'pip install "polygpu[dask]"' in done.stderr
@@ -382,7 +382,7 @@ class TestCollection:
 class TestErrors:
     R = Ring(16, 97)
 
-    def test_rings(self) -> None:
+    def test_operations_raise_for_other_rings(self) -> None:
         x = pd.from_poly(self.R([1]))
         other = Ring(16, 193)
         for f in (
@@ -397,7 +397,7 @@ class TestErrors:
         with pytest.raises(pg.RingMismatch, match="One of a and b must be a BlockedPoly"):
             pd.equal(self.R([1]), self.R([1]))
 
-    def test_operands(self) -> None:
+    def test_operations_raise_for_invalid_operands(self) -> None:
         x = pd.from_poly(self.R.random(3, seed=1))
         for bad in (1.5, True, "1"):
             for f in (lambda b: x + b, lambda b: b - x, lambda b: x * b):
@@ -423,7 +423,7 @@ class TestErrors:
         with pytest.raises(pg.NotNTTFriendly):
             pd.from_poly(Ring(8, 15)([1])).ntt()
 
-    def test_arrays(self) -> None:
+    def test_from_array_raises_for_invalid_arrays(self) -> None:
         data = np.zeros((3, 1, 16), np.uint32)
         with pytest.raises(pg.ParameterError, match="must end in"):
             pd.from_array(data[..., :8], self.R)
@@ -434,19 +434,19 @@ class TestErrors:
         with pytest.raises(pg.ParameterError, match="does not fit"):
             pd.from_array(data, self.R, chunks=(1, 1))
         for parts in (8, (8, 4, 4), 5):  # 8: parts of 2, too many for n = 16; unequal parts; no divisor
-            with pytest.raises(pg.ParameterError, match="equal parts"):
+            with pytest.raises(pg.ParameterError, match="parts must be equal"):
                 pd.from_array(data, self.R, chunks=(1, 1, 2 if parts == 8 else parts))
         with pytest.raises(pg.ParameterError, match="rows"):
             pd.from_array(np.zeros((2, 16), np.uint32), Ring(16, [97, 193]), chunks=(1, -1))
         for R in (Ring(16, 41), Ring(12, 97), Ring(16, 10**9)):
-            with pytest.raises(pg.ParameterError, match="need a complete transform"):
+            with pytest.raises(pg.ParameterError, match="a complete transform modulo"):
                 pd.from_array(np.zeros((1, R.n), np.uint32), R, chunks=(-1, R.n // 2))
 
 
 class TestFiles:
     @pytest.mark.parametrize("ending", ["npy", "zarr"])
     @pytest.mark.parametrize("name", ["three limbs", "30 bits", "60 bits cyclic"])
-    def test_round_trip(self, tmp_path: Any, ending: str, name: str) -> None:
+    def test_save_load_round_trip(self, tmp_path: Any, ending: str, name: str) -> None:
         R = ring_of(name)
         a = R.random((5,), seed=1)
         for parts in (1, 4):
@@ -462,7 +462,7 @@ class TestFiles:
             f"{parts}{domain}.{ending}" for parts in (1, 4) for domain in ("coef", "eval")
         )
 
-    def test_what_others_read(self, tmp_path: Any) -> None:
+    def test_saved_files_are_read_by_numpy_and_zarr(self, tmp_path: Any) -> None:
         R = Ring(16, 97, root=[x for x in range(97) if pow(x, 16, 97) == 96][1])
         a = R.random((4,), seed=1)
         cut(a, 3, 2).save(tmp_path / "a.npy")
@@ -475,14 +475,14 @@ class TestFiles:
         assert plain.shape == (4, 1, 16)
         same(pd.load(tmp_path / "b.zarr", R), a)
 
-    def test_wide_moduli(self, tmp_path: Any) -> None:
+    def test_save_load_with_wide_moduli(self, tmp_path: Any) -> None:
         R = ring("wide prime, 100 bits")
         a = R.random((3,), seed=1)
         cut(a, 2).save(tmp_path / "a.zarr")
         same(pd.load(tmp_path / "a.zarr"), a)
 
     @pytest.mark.parametrize("ending", ["npy", "zarr"])
-    def test_an_interrupted_write_leaves_nothing(self, tmp_path: Any, ending: str) -> None:
+    def test_interrupted_save_leaves_no_file(self, tmp_path: Any, ending: str) -> None:
         R = ring_of("60 bits")
 
         def block(x: Any, block_id: Any = None) -> Any:
@@ -496,7 +496,7 @@ class TestFiles:
             x.save(tmp_path / f"a.{ending}")
         assert not list(tmp_path.iterdir())
 
-    def test_errors(self, tmp_path: Any) -> None:
+    def test_save_and_load_errors(self, tmp_path: Any) -> None:
         R = ring_of("60 bits")
         x = pd.from_poly(R([1]))
         with pytest.raises(pg.ParameterError, match=r"must end in \.npy or \.zarr"):
@@ -559,7 +559,7 @@ def slow(x: Any, R: Ring, parts: int) -> pd.BlockedPoly:
 class TestProcesses:
     R = Ring(2**12, pg.ntt_primes(2**12, bits=60))
 
-    def test_results_and_files(self, client: Any, tmp_path: Any) -> None:
+    def test_results_and_files_on_a_cluster(self, client: Any, tmp_path: Any) -> None:
         a, b = self.R.random(3, seed=1), self.R.random(3, seed=2)
         x = pd.random(self.R, 3, seed=1, chunks=(2, -1, 2**10))
         same(x, a)
@@ -573,7 +573,7 @@ class TestProcesses:
         wait(kept)
         same(kept @ b, a @ b)
 
-    def test_progress(self, client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_progress_on_a_cluster(self, client: Any, capsys: pytest.CaptureFixture[str]) -> None:
         a = self.R.random(4, seed=1)
         x = (cut(a, 1, 4) * cut(a, 1, 4)).persist()
         progress(x, notebook=False)
@@ -581,7 +581,7 @@ class TestProcesses:
         same(x, a * a)
 
     @pytest.mark.parametrize("after", [0.1, 0.4, 0.7])
-    def test_a_worker_is_killed_in_the_middle(self, client: Any, after: float) -> None:
+    def test_product_survives_a_killed_worker(self, client: Any, after: float) -> None:
         a, b = self.R.random(seed=1), self.R.random(seed=int(100 * after))
         client.wait_for_workers(2, timeout=20)
         workers = list(client.run(os.getpid).values())
@@ -617,7 +617,7 @@ class TestMemory:
     LIMIT = 256 << 20
     R = Ring(2**15, pg.ntt_primes(2**15, bits=60))  # 256 KiB a polynomial
 
-    def test_blocks_on_the_workers_are_spilled(self, small: Any) -> None:
+    def test_persisted_blocks_are_spilled(self, small: Any) -> None:
         small.wait_for_workers(2, timeout=20)
         count, before = 2200, spilled(small)
         x = pd.random(self.R, count, seed=1, chunks=(16, -1, -1))
@@ -629,7 +629,7 @@ class TestMemory:
         parts = [self.R.random(100, seed=1, start=first).sum() for first in range(0, count, 100)]
         assert total == pg.stack(parts).sum()
 
-    def test_files_and_the_pieces_between_are_spilled(self, small: Any, tmp_path: Any) -> None:
+    def test_product_larger_than_worker_memory_spills(self, small: Any, tmp_path: Any) -> None:
         small.wait_for_workers(2, timeout=20)
         n, before = 2**25, spilled(small)
         R = Ring(n, pg.ntt_primes(n, bits=60))
@@ -641,7 +641,7 @@ class TestMemory:
         assert spilled(small) > before
         assert (np.load(tmp_path / "b.npy", mmap_mode="r") == a.ntt().data).all()
 
-    def test_a_block_larger_than_a_worker(self, small: Any, tmp_path: Any) -> None:
+    def test_block_larger_than_worker_memory_raises(self, small: Any, tmp_path: Any) -> None:
         large = pd.random(self.R, (3, 1100), seed=1, chunks=(1, -1, -1, -1))
         calls: list[Callable[[], Any]] = [
             large.compute,
@@ -658,13 +658,13 @@ class TestMemory:
                 assert part in str(caught.value)
         assert time.monotonic() - start < 10 and not list(tmp_path.iterdir())
 
-    def test_blocks_of_which_slices_are_read(self, small: Any, tmp_path: Any) -> None:
+    def test_slices_of_a_block_larger_than_worker_memory(self, small: Any, tmp_path: Any) -> None:
         shape = 1100, self.R.rows, self.R.n
         np.lib.format.open_memmap(tmp_path / "a.npy", "w+", self.R.dtype, shape)[7] = 1
         x = pd.load(tmp_path / "a.npy", self.R, chunks=(-1, -1, -1))
         assert x[6:9].sum().compute() == self.R([1] * self.R.n)
 
-    def test_a_task_that_takes_too_much(self, small: Any) -> None:
+    def test_task_that_exceeds_worker_memory_raises(self, small: Any) -> None:
         small.wait_for_workers(2, timeout=20)
         x = pd.random(self.R, 960, seed=1, chunks=(-1, -1, -1))
         start = time.monotonic()
@@ -674,7 +674,7 @@ class TestMemory:
             assert part in str(caught.value)
         assert isinstance(caught.value.__cause__, KilledWorker) and time.monotonic() - start < 30
 
-    def test_another_end_of_a_worker_is_as_dask_says(self, small: Any) -> None:
+    def test_worker_killed_for_another_reason_raises_the_dask_error(self, small: Any) -> None:
         small.wait_for_workers(2, timeout=20)
 
         def end(block: Any) -> Any:
@@ -686,8 +686,8 @@ class TestMemory:
         with pytest.raises(KilledWorker):
             pd.from_array(ended, self.R).compute()
 
-    def test_workers_that_stop_for_ever(self, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A worker starts no task above 80 % of its memory, and Dask cannot spill what it holds here."""
+    def test_paused_workers_raise(self, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A worker above 80 % of its memory starts no task, and Dask cannot spill what it holds here."""
         small.wait_for_workers(2, timeout=20)
         monkeypatch.setattr(pd, "_LOOK", 0.3)
         monkeypatch.setattr(pd, "_PATIENCE", 2.0)
@@ -717,8 +717,8 @@ class TestMemory:
             assert part in str(caught.value)
         assert x.sum().compute() == self.R.random(64, seed=1).sum()
 
-    def test_a_task_that_computes(self, small: Any) -> None:
-        """A task that computes leaves its place to the tasks for which it waits."""
+    def test_compute_within_a_task(self, small: Any) -> None:
+        """A task that computes gives its slot to the tasks for which it waits."""
         small.wait_for_workers(2, timeout=20)
         R = self.R
         found = small.map(
@@ -749,8 +749,8 @@ def dask_teardown(worker):
 
 
 @needs_compiler
-def test_a_worker_with_a_card_computes_there() -> None:
-    """A simulated card, which POLYGPU_DEVICE names."""
+def test_worker_with_a_card_computes_on_it() -> None:
+    """POLYGPU_DEVICE selects a simulated card."""
     R = ring_of("30 bits")
     a, b = R.random((2, 3), seed=1), R.random((3,), seed=2)
     with (
@@ -795,7 +795,7 @@ def test_a_worker_with_a_card_computes_there() -> None:
 @pytest.mark.parametrize("q", [97, 2**32, 2**61 - 1, 2**64])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16, np.int64, np.uint64])
 @pytest.mark.parametrize("chunks", [(-1, -1), (7, -1), (-1, 64), (30, 50)], ids=str)
-def test_products_of_matrices(q: int, dtype: Any, chunks: Any) -> None:
+def test_integer_matmul(q: int, dtype: Any, chunks: Any) -> None:
     info, rng = np.iinfo(dtype), np.random.default_rng(1)
     a = rng.integers(info.min, info.max, (70, 130), dtype, endpoint=True)
     a[:2], a[2:4] = info.min, info.max
@@ -810,8 +810,8 @@ def test_products_of_matrices(q: int, dtype: Any, chunks: Any) -> None:
             np.testing.assert_array_equal(found.compute(), expected)
 
 
-def test_a_matrix_in_files_of_workers(tmp_path: Any) -> None:
-    """Each worker maps the rows of its blocks; the matrix does not travel."""
+def test_matmul_of_a_matrix_mapped_by_workers(tmp_path: Any) -> None:
+    """Each worker maps the rows of its blocks, so the matrix is not sent."""
     a = np.random.default_rng(2).integers(0, 256, (400, 300), np.uint8)
     np.save(tmp_path / "a.npy", a)
     rows = [
@@ -829,7 +829,7 @@ def mapped(path: str, first: int, last: int) -> np.ndarray:
     return np.load(path, mmap_mode="r")[first:last]
 
 
-def test_matrices_that_cannot_be_multiplied() -> None:
+def test_matmul_raises_for_invalid_matrices() -> None:
     A = da.ones((4, 6), dtype=np.uint8)
     for a, b, q, error, text in (
         (

@@ -1,4 +1,4 @@
-"""One table of calls for Poly and for BlockedPoly: the same results, or errors of the same class."""
+"""One table of calls on Poly and on BlockedPoly: equal results, or errors of the same class."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def some(items: list[Any], place: int, step: int = 4) -> list[Any]:
 
 class TestOneTable:
     @pytest.mark.parametrize("call", UNARY)
-    def test_of_one_value(self, call: str) -> None:
+    def test_unary_calls_match_poly(self, call: str) -> None:
         arguments, f = UNARY[call]
         for place, (ring, shape) in enumerate(FEW):
             a, layout = ring.random(shape, seed=1), LAYOUTS[place % 4]
@@ -213,7 +213,7 @@ class TestOneTable:
                 agree(outcome(f, BLOCKED, x, argument), outcome(f, POLY, a, argument))
 
     @pytest.mark.parametrize("call", BINARY)
-    def test_of_two_values(self, call: str) -> None:
+    def test_binary_calls_match_poly(self, call: str) -> None:
         f, layouts = BINARY[call], itertools.cycle(itertools.product(LAYOUTS, (*LAYOUTS, "Poly")))
         place = list(BINARY).index(call)
         pairs = [(RINGS["two limbs"], *pair) for pair in itertools.product(SHAPES, repeat=2)]
@@ -229,7 +229,7 @@ class TestOneTable:
                 agree(outcome(f, BLOCKED, y, cut(a, first)), outcome(f, POLY, b, a))
 
     @pytest.mark.parametrize("count", [1, 2, 3])
-    def test_of_einsum(self, count: int) -> None:
+    def test_einsum_matches_poly(self, count: int) -> None:
         layouts = itertools.cycle((*LAYOUTS, "Poly"))
         shapes: tuple[tuple[int, ...], ...] = ((3,), (2, 2), (2, 3), (3, 1), (0, 2), (2, 2, 1), (1, 1))
         groups = list(itertools.product(shapes[: 5 if count == 3 else None], repeat=count))
@@ -245,8 +245,8 @@ class TestOneTable:
                 found = outcome(BLOCKED.einsum, subscripts, *cuts)
                 agree(found, outcome(POLY.einsum, subscripts, *values))
 
-    def test_of_two_rings(self) -> None:
-        """Other rings raise; of equal rings the result has the left one's."""
+    def test_operations_between_two_rings(self) -> None:
+        """Different rings raise. For equal rings the result has the left operand's ring."""
         R = Ring(16, 97)
         equal_ring, others = Ring(16, 97, root=R.roots), (Ring(16, 193), Ring(8, 97), RINGS["generator"])
         for S in (equal_ring, *others):
@@ -261,7 +261,7 @@ class TestOneTable:
 
     @settings(max_examples=60, deadline=None)
     @given(st.data())
-    def test_of_any_key(self, data: Any) -> None:
+    def test_indexing_with_any_key(self, data: Any) -> None:
         shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple))
         array = integer_array_indices(shape)
         key = data.draw(basic_indices(shape, allow_newaxis=True, allow_ellipsis=True) | array)
@@ -275,8 +275,8 @@ class TestOneTable:
 class TestMakers:
     R = RINGS["two limbs"]
 
-    def test_of_residues(self) -> None:
-        """from_array takes and refuses what Ring.from_residues does."""
+    def test_from_array_matches_from_residues(self) -> None:
+        """from_array accepts and rejects the same arrays as Ring.from_residues."""
         R, good = self.R, self.R.random(3, seed=1).data
         masked = np.ma.array(good, mask=good == good[0, 0, 0])
         arrays: list[Any] = [
@@ -302,8 +302,8 @@ class TestMakers:
         assert type(outcome(pd.from_array, cut(R.zeros(3), "whole"), R)) is pg.errors.CoefficientError
 
     @pytest.mark.parametrize("parts", [1, 4])
-    def test_of_masks(self, parts: int) -> None:
-        """A mask is refused when it is seen: at once, or when the blocks are computed."""
+    def test_from_array_of_masked_arrays_raises(self, parts: int) -> None:
+        """A mask is rejected at once if it is visible, or when the blocks are computed."""
         R, good = self.R, self.R.random(3, seed=1).data
         masked = np.ma.array(good, mask=good == good[0, 0, 0])
         hidden = da.from_delayed(dask.delayed(lambda: masked)(), good.shape, good.dtype)  # type: ignore[attr-defined]
@@ -312,7 +312,7 @@ class TestMakers:
             found = outcome(lambda x=x: pd.from_array(x, R, chunks=chunks))
             assert type(found) is pg.errors.CoefficientError and "masked" in str(found)
 
-    def test_of_random_values(self) -> None:
+    def test_random_with_valid_and_invalid_arguments(self) -> None:
         R = self.R
         batches: list[Any] = [(), 3, (2, 0), [2, 2], -1, (2, -1), 1.5, "3", None, True, np.int64(2)]
         seeds: list[Any] = [0, -1, HUGE, "1", b"1", "", np.int64(1), 1.0, True, [1], "\ud800"]
@@ -325,7 +325,7 @@ class TestMakers:
                 )
                 agree(found, outcome(lambda b, s, t: R.random(b, seed=s, start=t), batch, seed, start))
 
-    def test_of_chunks(self) -> None:
+    def test_valid_and_invalid_chunks(self) -> None:
         R = self.R
         good: list[Any] = [
             "auto", "64B", "0B", "1TiB", -1, (2, -1, -1), (2, 2, 4), {0: 1}, (None, -1, -1),
@@ -393,7 +393,7 @@ class TestUnknownLengths:
     )
 
     @pytest.mark.parametrize("layout", LAYOUTS)
-    def test_after_a_mask(self, layout: str) -> None:
+    def test_operations_after_indexing_with_a_mask(self, layout: str) -> None:
         a = self.R.random((5, 2), seed=1)
         x = cut(a, layout)
         for mask in ([True, False, True, True, False], [False] * 5)[
@@ -408,8 +408,8 @@ class TestUnknownLengths:
             agree(outcome(lambda c=chosen: c.data), b.data)
 
     @pytest.mark.parametrize("layout", LAYOUTS)
-    def test_of_two_masks(self, layout: str) -> None:
-        """Blocks of other lengths do not broadcast, though one is of length 1."""
+    def test_operations_after_two_different_masks(self, layout: str) -> None:
+        """Blocks of different lengths do not broadcast, even if one has length 1."""
         x = cut(self.R.random((4,), seed=1), layout)
         first, second = (
             da.from_array(np.array(m), chunks=2)
@@ -423,7 +423,7 @@ class TestUnknownLengths:
         if layout != "whole":
             assert type(outcome(lambda: x[first] + uncut.rechunk(1))) is pg.ParameterError
 
-    def test_keys_of_dask(self) -> None:
+    def test_indexing_with_dask_arrays(self) -> None:
         a = self.R.random((3, 2), seed=1)
         x = cut(a, "batch")
         mask, numbers = np.array([True, False, True]), np.array([2, 0, 0, -1])
@@ -451,7 +451,7 @@ class TestUnknownLengths:
 
 
 class TestFiles:
-    def test_any_modulus_and_root(self, tmp_path: Path) -> None:
+    def test_files_with_any_modulus_and_root(self, tmp_path: Path) -> None:
         rings = [
             *RINGS.values(),
             Ring(16, 2**64),
@@ -477,8 +477,8 @@ class TestFiles:
                 agree(outcome(pd.load, f"{name}.zarr"), a)
                 agree(outcome(pd.load, f"{name}.npy", R, domain=domain), a)
 
-    def test_domains(self, tmp_path: Path) -> None:
-        """A domain that the file does not name is no other view of the same residues."""
+    def test_load_in_another_domain(self, tmp_path: Path) -> None:
+        """A file cannot be loaded in a domain that it does not name."""
         R = Ring(16, 97)
         a, path = R.random(3, seed=1), tmp_path / "a.zarr"
         cut(a.ntt(), "columns").save(path)
@@ -494,8 +494,8 @@ class TestFiles:
         equal_ring = Ring(16, 97, root=R.roots)
         assert pd.load(path, equal_ring).ring is equal_ring
 
-    def test_files_of_older_versions(self, tmp_path: Path) -> None:
-        """Without a format: chunks of zeros are left out, and all moduli are decimal."""
+    def test_load_of_files_of_older_versions(self, tmp_path: Path) -> None:
+        """Files without a format omit chunks of zeros and write all moduli as decimals."""
         R = RINGS["wide"]
         told = {
             "n": 4,
@@ -509,14 +509,14 @@ class TestFiles:
         assert zarr.open_array(tmp_path / "a.zarr").nchunks_initialized == 0
         agree(outcome(pd.load, tmp_path / "a.zarr"), R.zeros(2))
 
-    def test_a_file_that_would_be_refused_is_not_written(
+    def test_save_raises_for_what_load_would_refuse(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(pg.files, "_LONGEST_PRIME", 6)
         found = outcome(cut(Ring(16, 97).random(3, seed=1).ntt(), "batch").save, tmp_path / "a.zarr")
         assert type(found) is pg.ParameterError and not list(tmp_path.iterdir())
 
-    def test_damaged_folders(self, tmp_path: Path) -> None:
+    def test_load_of_damaged_folders(self, tmp_path: Path) -> None:
         R = Ring(16, 97)
         good = tmp_path / "good.zarr"
         cut(R.random(3, seed=1), "batch").save(good)
@@ -581,7 +581,7 @@ class TestFiles:
         assert still_whole < 8
 
     @pytest.mark.parametrize("damage", ["missing", "cut", "long", "wrong"])
-    def test_damaged_chunks(self, tmp_path: Path, damage: str) -> None:
+    def test_load_of_damaged_chunks(self, tmp_path: Path, damage: str) -> None:
         R, path = Ring(16, [97, 193]), tmp_path / "a.zarr"
         cut(R.random(5, seed=1), "columns").save(path)
         chunk = path / "c" / "1" / "0" / "0"
@@ -596,7 +596,7 @@ class TestFiles:
             if damage != "missing":
                 assert pd.load(path, chunks=chunks)[:2].ring == R  # found when the block is read
 
-    def test_damaged_arrays(self, tmp_path: Path) -> None:
+    def test_load_of_damaged_arrays(self, tmp_path: Path) -> None:
         R = Ring(16, 97)
         path = tmp_path / "a.npy"
         np.save(path, R.random(3, seed=1).data)
@@ -641,7 +641,7 @@ class TestFiles:
         path.write_bytes(data[:-4])
         assert type(outcome(lambda: x)) is pg.errors.FileError
 
-    def test_other_kinds_of_files(self, tmp_path: Path) -> None:
+    def test_load_of_other_kinds_of_files(self, tmp_path: Path) -> None:
         (tmp_path / "a.npy").mkdir()
         (tmp_path / "a.zarr").write_text("{}")
         (tmp_path / "b.zarr").mkdir()

@@ -1,4 +1,4 @@
-"""Values on several devices: divided batches, limbs and coefficients, beside the same on one device."""
+"""Values on several devices: divided batches, limbs and coefficients match values on one device."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def check_divided(gpus: Devices, ring: Ring, batch: tuple[int, ...], order: Any)
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
 @pytest.mark.parametrize("name", MODULI)
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_coefficients_on_the_host(
+def test_divided_coefficients_on_the_host(
     count: int, name: str, kind: Any, order: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for coefficients in (1, divided._SLICE):  # sixteen slices, one slice
@@ -81,8 +81,8 @@ def test_coefficients_on_the_host(
             check_divided(host_devices(count), Ring(n, MODULI[name], kind=kind), batch, order)
 
 
-def test_a_value_is_that_of_the_polynomial() -> None:
-    """By Horner's rule in Python ints: entry k of the runs is a(psi^(2 br(k) + 1))."""
+def test_ntt_entries_match_horner() -> None:
+    """Entry k of the runs is a(psi^(2 br(k) + 1)), by Horner's rule in Python ints."""
     ring = Ring(64, 257)
     assert ring.roots is not None
     a = ring.random(seed=3)
@@ -112,7 +112,7 @@ def without_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("tables", [True, False])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("count", [2, 4])
-def test_coefficients_on_simulated_cards(
+def test_divided_coefficients_on_simulated_cards(
     count: int, order: Any, tables: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not tables:
@@ -127,8 +127,10 @@ def test_coefficients_on_simulated_cards(
 @pytest.mark.usefixtures("in_slices")
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
 @pytest.mark.parametrize("name", MODULI)
-def test_rows_with_tables_of_theirs(name: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns and rows of one launch and of two, rows of one and of several below a node."""
+def test_columns_and_rows_with_their_own_tables(
+    name: str, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns and rows take one or two launches, with one or several rows below a node."""
     heights = (
         (64, 1, 10),
         (64, 5, 10),
@@ -147,8 +149,8 @@ def test_rows_with_tables_of_theirs(name: str, kind: Any, monkeypatch: pytest.Mo
 
 
 @needs_compiler
-def test_cards_that_are_not_linked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver then copies through the host's memory, and access between the cards is not enabled."""
+def test_cards_without_peer_access(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver copies through host memory, and access between the cards is not enabled."""
     with simulated_devices(2) as gpus:
         runtime = gpus.backends[0].xp.cuda.runtime  # type: ignore[attr-defined]
         monkeypatch.setattr(runtime, "deviceCanAccessPeer", lambda device, peer: 0)
@@ -160,8 +162,8 @@ def test_cards_that_are_not_linked(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_card
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", MODULI)
-def test_coefficients_on_cards(name: str, order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On all cards, or twice on one."""
+def test_divided_coefficients_on_cards(name: str, order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All cards are used, or one card twice."""
     gpus = pg.devices() if len(pg.devices()) in (2, 4, 8) else pg.devices("cuda:0", "cuda:0")
     check_divided(gpus, Ring(2**14, MODULI[name]), (2,), order)
     monkeypatch.setattr(divided, "_SLICE", 1)  # sixteen slices
@@ -194,8 +196,8 @@ def check_empty(gpus: Devices, order: Any, batch: tuple[int, ...]) -> None:
 @needs_compiler
 @pytest.mark.usefixtures("in_slices")
 @pytest.mark.parametrize("way", ["natural", "transposed", "back"])
-def test_an_error_in_the_middle_leaves_no_copy_behind(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No copy that is still to come reads or writes memory that has gone back to its pool."""
+def test_error_during_an_exchange_leaves_no_pending_copy(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pending copy reads or writes memory that was returned to its pool."""
     with simulated_devices(2) as gpus:
         ring = Ring(256, MODULI["30 bits"])
         x = gpus.random(ring, seed=1, order="natural" if way == "natural" else "transposed")
@@ -218,14 +220,14 @@ def test_an_error_in_the_middle_leaves_no_copy_behind(way: str, monkeypatch: pyt
 
 
 @needs_compiler
-def test_what_several_cards_do_is_not_recorded() -> None:
+def test_capture_raises_for_values_on_several_cards() -> None:
     with simulated_devices(2) as gpus:
         ring = Ring(64, 257)
         a = ring.random(4, seed=1)
         x, y, on_first = gpus.spread(a), gpus.divide(a), a.to(gpus.names[0])
         for work in (lambda: x + x, lambda: y + y, lambda: y.ntt(), lambda: y.gather()):
             with pytest.raises(
-                pg.DeviceError, match=r"capture what each|cannot record a copy|read values back"
+                pg.DeviceError, match=r"Call capture once for each|cannot record a copy|read values back"
             ):
                 pg.capture(lambda p, work=work: (work(), p)[1], on_first)
         alone = pg.capture(lambda p: p * p, x.parts[0])
@@ -233,8 +235,8 @@ def test_what_several_cards_do_is_not_recorded() -> None:
 
 
 @needs_compiler
-def test_copies_between_cards_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dense array is one copy, and so are rows at equal steps. Rows at too long steps go one by one."""
+def test_exchange_between_cards_uses_few_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dense arrays and equally spaced rows take one copy. Rows too far apart are copied one by one."""
     with simulated_devices(2) as gpus:
         runtime, made = gpus.backends[0].xp.cuda.runtime, []  # type: ignore[attr-defined]
         for name in ("memcpyAsync", "memcpy2DAsync"):
@@ -269,7 +271,7 @@ def test_random_values_do_not_depend_on_the_devices() -> None:
     assert (unseeded.data[0] != unseeded.data[1]).any(), "devices drew the same numbers"
 
 
-def test_layouts() -> None:
+def test_layout_of_divided_coefficients() -> None:
     """Every coefficient has one place, and columns are long enough for all devices."""
     for log_n in range(2, 34):
         for count in (1, 2, 4, 8):
@@ -287,7 +289,7 @@ def test_layouts() -> None:
     assert layout_of(2**40, 2, log_height=38).slices == 2, "a device has two columns"
 
 
-def test_what_is_refused_of_coefficients() -> None:
+def test_invalid_uses_of_divided_coefficients_raise() -> None:
     two, four = host_devices(2), host_devices(4)
     ring = Ring(64, 257)
     a = ring.random(seed=1)
@@ -313,7 +315,7 @@ def test_what_is_refused_of_coefficients() -> None:
     ):
         with pytest.raises(pg.DeviceError, match=r"devices\.divide"):
             wrong()
-    with pytest.raises(pg.DeviceError, match="must be on"):
+    with pytest.raises(pg.DeviceError, match=r"One operand is on .* both operands"):
         x + four.divide(a)
     with pytest.raises(pg.ParameterError, match="log_height"):
         x + two.divide(a, log_height=2)
@@ -358,7 +360,7 @@ kinds = pytest.mark.parametrize("kind", ["cpu", pytest.param("simulated", marks=
 
 
 @kinds
-def test_batches(kind: str) -> None:
+def test_operations_on_divided_batches(kind: str) -> None:
     ring = Ring(64, MODULI["three limbs"])
     a, b, c = (ring.random(batch, seed=i) for i, batch in enumerate([(5, 2), (5, 1), ()]))
     with some_devices(kind, 3) as gpus:
@@ -377,7 +379,7 @@ def test_batches(kind: str) -> None:
 
 
 @kinds
-def test_limbs(kind: str) -> None:
+def test_operations_on_divided_limbs(kind: str) -> None:
     ring = Ring(64, pg.ntt_primes(64, bits=30, count=4) + pg.ntt_primes(64, bits=60, count=1))
     a, b = ring.random(seed=1), ring.random(3, seed=2)
     with some_devices(kind, 2) as gpus:
@@ -389,14 +391,14 @@ def test_limbs(kind: str) -> None:
             assert (x - 2**80).gather() == a - 2**80
 
 
-def test_what_is_refused_of_batches_and_limbs() -> None:
+def test_invalid_uses_of_divided_batches_and_limbs_raise() -> None:
     two = host_devices(2)
     ring = Ring(64, [257, 641])
     a, single = ring.random((4, 3), seed=1), ring.random(seed=2)
     x = two.spread(a)
     with pytest.raises(pg.DeviceError, match="copies"):
         x + single  # type: ignore[operator]
-    with pytest.raises(pg.ParameterError, match="coefficients of the operand are divided"):
+    with pytest.raises(pg.ParameterError, match="divided by coefficients"):
         x + two.divide(single)  # type: ignore[operator]
     with pytest.raises(pg.DeviceError, match="to spread it first"):
         _ = x == single
@@ -416,14 +418,14 @@ def test_what_is_refused_of_batches_and_limbs() -> None:
         two.spread(single, "batch")
     with pytest.raises(pg.ParameterError, match="'batch', 'limbs' or 'copies'"):
         two.spread(a, "rows")  # type: ignore[arg-type]
-    with pytest.raises(pg.ParameterError, match="Spread both with one axis"):
+    with pytest.raises(pg.ParameterError, match="Spread both operands with the same axis"):
         x + two.spread(a, "limbs")
     for other in (a[0], a[:1], a[:3]):
         with pytest.raises(pg.ParameterError, match="first axis"):
             x + two.spread(other)
     with pytest.raises(pg.ParameterError, match="first axis"):
         x + two.spread(a[None], "copies")
-    with pytest.raises(pg.DeviceError, match="must be on"):
+    with pytest.raises(pg.DeviceError, match=r"One operand is on .* both operands"):
         x + host_devices(4).spread(a)
     with pytest.raises(pg.RingMismatch):
         x + two.spread(Ring(64, 257).random((4, 3), seed=1))
@@ -437,7 +439,7 @@ def test_what_is_refused_of_batches_and_limbs() -> None:
         x * 0.5  # type: ignore[operator]
 
 
-def test_devices() -> None:
+def test_devices_with_valid_and_invalid_names() -> None:
     with pytest.raises(pg.DeviceError, match="GPUs and the host"), simulated(devices_count=1):
         pg.devices("cuda:0", "cpu")
     for names in (("tpu",), (["cpu", "cpu"],), (2,)):
@@ -449,8 +451,8 @@ def test_devices() -> None:
         assert pg.devices().names == ("cuda:0", "cuda:1")
 
 
-def test_a_root_that_needs_no_search_needs_no_tables() -> None:
-    """Rings too large for tables: four steps need the root alone."""
+def test_root_of_a_ring_too_large_for_tables() -> None:
+    """The four-step transform needs only the root."""
     q = pg.ntt_primes(2**40, bits=60)[0]
     ring = Ring(2**40, q, root="generator")
     assert ring.roots is not None and pow(ring.roots[0], 2**40, q) == q - 1

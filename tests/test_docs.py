@@ -1,4 +1,4 @@
-"""The reference names all that is public, docstrings say what a reader needs, and code of pages runs."""
+"""The reference names every public name, docstrings are complete, and the code in pages runs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def documented() -> dict[str, Any]:
     return {name: x for name, x in everything().items() if name not in INTERNAL}
 
 
-def test_modules_are_those_that_polygpu_exports():
+def test_documented_modules_match_the_exports():
     tree = ast.parse((ROOT / "polygpu" / "__init__.py").read_text())
     exported = {
         alias.name
@@ -148,13 +148,13 @@ def signatures() -> dict[str, inspect.Signature]:
     return found
 
 
-def test_the_page_of_signatures_has_each() -> None:
+def test_signatures_page_is_complete() -> None:
     page = (DOCS / "reference" / "signatures.md").read_text()
     listed = "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)).split("\n")
     assert sorted(filter(None, listed)) == sorted(f"{name}{x}" for name, x in signatures().items())
 
 
-def test_options_are_keywords_and_out_is_the_last() -> None:
+def test_signatures_have_keyword_options_and_out_last() -> None:
     about = {  # what these verbs are about
         "Divided.reorder": "order",
         "dask.BlockedPoly.rechunk": "chunks",
@@ -206,7 +206,7 @@ def test_every_public_name_is_in_the_reference():
     assert not set(documented()) - set(reference_names())
 
 
-def test_the_reference_names_things_once_and_only_what_exists():
+def test_reference_names_are_unique_and_exist():
     names = Counter(reference_names())
     assert not [name for name, count in names.items() if count > 1]
     for name in names:
@@ -270,15 +270,15 @@ def callables() -> dict[str, Callable[..., Any]]:
 
 
 @pytest.mark.parametrize("name", callables())
-def test_a_docstring_says_what_a_reader_needs(name):
+def test_docstring_is_complete(name):
     assert set(lacking(name, callables()[name])) == set(EXEMPT.get(name, ()))
 
 
-def test_exceptions_are_of_public_names():
+def test_exempt_names_are_public():
     assert set(EXEMPT) <= set(callables()) and set(INTERNAL) <= set(everything())
 
 
-def test_every_public_thing_has_a_docstring():
+def test_every_public_name_has_a_docstring():
     assert not [name for name, x in documented().items() if not inspect.getdoc(x)]
 
 
@@ -286,7 +286,7 @@ def test_every_public_thing_has_a_docstring():
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
-def test_code_of_pages_runs(path):
+def test_code_in_pages_runs(path):
     cells = [cell for cell in cells_of_page(path.read_text()) if cell.executed]
     execute(path, cells)
 
@@ -303,7 +303,7 @@ def test_every_question_has_an_answer_a_link_and_code():
 
 
 def test_the_site_lists_every_page():
-    """Each page is in a table of contents, which Sphinx would warn of too."""
+    """Each page is in a table of contents. Sphinx would also warn otherwise."""
     listed = set()
     for path in DOCS.rglob("*.md"):
         for block in re.findall(r"```\{toctree\}\n(.*?)```", path.read_text(), re.DOTALL):

@@ -1,4 +1,4 @@
-"""Sums of products over batch axes, against NumPy's on big integers that hold whole polynomials."""
+"""Sums of products over batch axes, against NumPy on big integers that hold whole polynomials."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ SHAPES = [
 
 
 @over(["ML-KEM's primes", "RNS"])
-def test_repeated_sums_follow_their_operands(name: str) -> None:
-    """A call that is repeated with other values, in either domain, gives the sum of those."""
+def test_repeated_calls_follow_new_operands(name: str) -> None:
+    """A repeated call with other values, in either domain, gives the sum of the new values."""
     R = RINGS[name]
     calls: list[tuple[Any, Any, Any, Any]] = [(pg.matmul, np.matmul, *shapes) for shapes in SHAPES]
     calls += [(pg.dot, lambda x, y: (x * y).sum(-1), left, (3,)) for left in ((3,), (2, 3))]
@@ -153,8 +153,8 @@ def test_matmul_in_every_ring(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RINGS)
-def test_largest_entries(name: str, each_isa: str) -> None:
-    """All coefficients, and all evaluated residues, are q - 1."""
+def test_matmul_of_largest_entries(name: str, each_isa: str) -> None:
+    """All coefficients and all evaluated residues are q - 1."""
     R = RINGS[name]
     largest = np.full((2, 9, R.n), R.modulus - 1, dtype=object)
     check(R(largest) @ R(largest.transpose(1, 0, 2)), by_numpy(R, lambda x, y: x @ y.T, largest, largest))
@@ -171,7 +171,7 @@ def _values(name: str) -> tuple[Poly, Poly]:
 
 
 @few_rings
-def test_matrices_are_a_ring(name: str) -> None:
+def test_matmul_satisfies_ring_laws(name: str) -> None:
     a, b = _values(name)
     one = RINGS[name].zeros((3, 3)) + 0
     for i in range(3):
@@ -324,8 +324,8 @@ def test_any_einsum_in_any_ring(case: Any, R: Ring, data: st.DataObject) -> None
 @pytest.mark.parametrize(
     "subscripts", ["ij,jk->ik", "ij,ij->", "ji,jk->ik", "ij,j->ij", "ij,k->ki", "ii,ij->j"]
 )
-def test_a_sum_that_comes_again(name: str, subscripts: str) -> None:
-    """With other values, in other domains, with an `out`."""
+def test_repeated_einsum(name: str, subscripts: str) -> None:
+    """Repeated calls have other values, other domains, or an `out`."""
     R = Ring(RINGS[name].n, RINGS[name].moduli, product=RINGS[name].product)  # without calls of other tests
     left, right = subscripts.partition("->")[0].split(",")
     for seed in range(3):
@@ -346,7 +346,7 @@ def test_a_sum_that_comes_again(name: str, subscripts: str) -> None:
         assert pg.matmul(b, b, out=out) is out and np.array_equal(out.to_bigints(), squared)
 
 
-def test_a_sum_that_comes_again_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_matmul_uses_the_cached_call(monkeypatch: pytest.MonkeyPatch) -> None:
     R = Ring(8, RINGS["30 bits"].moduli)
     a, b, out = R.random((2, 3), seed=1), R.random(3, seed=2), R.zeros(2)
     first = a @ b
@@ -368,7 +368,7 @@ def test_a_sum_that_comes_again_is_one_call(monkeypatch: pytest.MonkeyPatch) -> 
 
 @everywhere
 @pytest.mark.parametrize("domain", ["coef", "eval"])
-def test_a_result_in_an_operand(domain: str) -> None:
+def test_matmul_and_einsum_in_place(domain: str) -> None:
     R = RINGS["RNS"]
     x = draw(R, (3, 3))
     for call, expected in (
@@ -381,13 +381,13 @@ def test_a_result_in_an_operand(domain: str) -> None:
         check(a, expected, domain)
 
 
-def test_results_share_no_memory() -> None:
+def test_einsum_results_share_no_memory() -> None:
     a = RINGS["30 bits"].random((2, 2), seed=1)
     for subscripts in ("ij->ij", "ij->ji", "ii->i", "ij->i"):
         assert not np.shares_memory(pg.einsum(subscripts, a).data, a.data)
 
 
-def test_the_domain_of_an_out_follows_the_result() -> None:
+def test_domain_of_out_follows_the_result() -> None:
     R = RINGS["30 bits"]
     a = R.random((2, 2), seed=1)
     out = R.zeros((2, 2))
@@ -396,7 +396,7 @@ def test_the_domain_of_an_out_follows_the_result() -> None:
 
 
 @over(FEW, devices=["cpu"])
-def test_products_are_summed_some_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matmul_in_several_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rings without a complete transform hold few products of polynomials at a time."""
     R = RINGS[name]
     x, y = draw(R, (2, 7), 1), draw(R, (7, 3), 2)
@@ -409,8 +409,8 @@ def test_products_are_summed_some_at_a_time(name: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     "subscripts", ["ij,jk->ik", "ij,bjk->bik", "bij,jk->bik", "ij,j->i", "i,i->", "ji,jk->ki"]
 )
-def test_operands_are_not_copied(subscripts: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call of the backend, on views of the operands and of the result."""
+def test_einsum_does_not_copy_operands(subscripts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one backend call, on views of the operands and of the result."""
     R = RINGS["30 bits"]
     sizes = {"i": 2, "j": 3, "k": 4, "b": 5}
     inputs = subscripts.partition("->")[0].split(",")
@@ -439,7 +439,7 @@ def test_threads_and_instruction_sets_give_the_same_bits(each_isa: str, threads:
     check(one, by_numpy(R, np.matmul, a.to_bigints(), b.to_bigints()))
 
 
-def test_the_operator_leaves_foreign_types_alone() -> None:
+def test_matmul_operator_defers_to_other_types() -> None:
     class Other:
         def __matmul__(self, x: Any) -> str:
             return "left"

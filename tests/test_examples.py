@@ -1,4 +1,4 @@
-"""Every public function of the examples against plain arithmetic, at the edges: empty, one, zero, largest.
+"""Every public function of the examples against plain arithmetic: empty, zero, one and largest inputs.
 
 The functions `run` and the demo are tried at full size in the files of their schemes.
 """
@@ -64,7 +64,7 @@ def near(scheme: ckks.CKKS, c: Ciphertext, expected: Any, error: float = SCALED)
 
 @slow
 @given(data=st.data(), scheme=st.sampled_from([ONE_SLOT, EIGHT]), batch=BATCHES)
-def test_ckks_computes_as_numpy_does(data: Any, scheme: ckks.CKKS, batch: tuple[int, ...]) -> None:
+def test_ckks_matches_numpy(data: Any, scheme: ckks.CKKS, batch: tuple[int, ...]) -> None:
     keys, half = ckks_keys(scheme), scheme.n // 2
     other = data.draw(st.sampled_from([batch, ()]))
     x, y = data.draw(slots_of(scheme, batch)), data.draw(slots_of(scheme, other))
@@ -102,9 +102,7 @@ def test_ckks_computes_as_numpy_does(data: Any, scheme: ckks.CKKS, batch: tuple[
 @given(
     data=st.data(), scheme=st.sampled_from([ONE_SLOT, EIGHT, LAST, LONG]), sign=st.sampled_from([1, -1, 1j])
 )
-def test_ckks_values_of_any_size_come_back_or_are_refused(
-    data: Any, scheme: ckks.CKKS, sign: complex
-) -> None:
+def test_ckks_values_of_any_size_round_trip_or_raise(data: Any, scheme: ckks.CKKS, sign: complex) -> None:
     bits = scheme.ring.modulus.bit_length() - scheme.bits
     exponent = data.draw(st.integers(-1080, 1022) | st.integers(bits - 4, bits + 2) | st.integers(20, 26))
     value = sign * data.draw(st.floats(1, 1.9375)) * 2.0 ** min(exponent, 1022)
@@ -117,7 +115,7 @@ def test_ckks_values_of_any_size_come_back_or_are_refused(
 
 
 @given(z=st.floats(0.5, 2**40), exponent=st.integers(-40, 900), scale=st.floats(1, 2) | st.fractions(1, 2))
-def test_ckks_encodes_by_any_scale(z: float, exponent: int, scale: Any) -> None:
+def test_ckks_encode_with_any_scale(z: float, exponent: int, scale: Any) -> None:
     large = scale * Fraction(2) ** exponent
     for kind in (Fraction, float, np.float64):
         m = LONG.encode(z, LONG.ring, kind(large))
@@ -125,7 +123,7 @@ def test_ckks_encodes_by_any_scale(z: float, exponent: int, scale: Any) -> None:
         assert abs(decode(m, float(large))[0] - z) <= z * 2.0**-46 + 4 / float(large)
 
 
-def test_ckks_refuses_what_has_no_result() -> None:
+def test_ckks_raises_for_invalid_arguments() -> None:
     keys, c = ckks_keys(EIGHT), encrypted(EIGHT, 1)
     few = EIGHT.keygen(b"keys", [np.uint8(3), -7])
     assert set(few.rotations) == {galois_element(16, 3), galois_element(16, 1)}
@@ -161,7 +159,7 @@ def centred(x: Any, t: int) -> list[Any]:
 
 @slow
 @given(data=st.data(), t=st.sampled_from(MODULI), batch=BATCHES)
-def test_bfv_computes_as_python_does(data: Any, t: int, batch: tuple[int, ...]) -> None:
+def test_bfv_matches_python(data: Any, t: int, batch: tuple[int, ...]) -> None:
     scheme = bfv.BFV(n=8, t=t, bits=60, limbs=5)
     keys = bfv_keys(scheme)
     edges = st.sampled_from(
@@ -184,7 +182,7 @@ def test_bfv_computes_as_python_does(data: Any, t: int, batch: tuple[int, ...]) 
         assert scheme.noise_budget(keys.secret, c) > 1
 
 
-def test_bfv_keys_hide_what_they_should() -> None:
+def test_bfv_zeros_encrypt_zero() -> None:
     scheme = bfv.BFV(n=8, t=17, bits=30, limbs=2)
     s = scheme.whole.ternary(seed=1).ntt()
     for batch in ((), (0,), (2, 1)):
@@ -198,7 +196,7 @@ def test_bfv_keys_hide_what_they_should() -> None:
 
 @slow
 @given(data=st.data(), size=st.integers(1, 40), count=st.integers(1, 60))
-def test_every_record_is_retrieved(data: Any, size: int, count: int) -> None:
+def test_simple_pir_retrieves_every_record(data: Any, size: int, count: int) -> None:
     database = data.draw(arrays(np.uint8, (count, size), elements=st.sampled_from([0, 127, 128, 255])))
     server, index = pir.simple.Server(database, size, b"public"), data.draw(st.integers(0, count - 1))
     client = pir.simple.Client(server.layout, server.seed, server.hint)
@@ -223,7 +221,7 @@ def tfhe_keys(scheme: tfhe.TFHE) -> tfhe.Keys:
 
 
 @given(data=st.data(), scheme=st.sampled_from(TORI), batch=BATCHES)
-def test_tfhe_computes_as_python_does(data: Any, scheme: tfhe.TFHE, batch: tuple[int, ...]) -> None:
+def test_tfhe_matches_python(data: Any, scheme: tfhe.TFHE, batch: tuple[int, ...]) -> None:
     keys, p = tfhe_keys(scheme), scheme.p
     kind = data.draw(st.sampled_from([np.int64, np.uint8, np.uint64]))
     x, y = (data.draw(arrays(kind, batch, elements=st.integers(0, p - 1))) for _ in range(2))
@@ -242,14 +240,14 @@ def test_tfhe_computes_as_python_does(data: Any, scheme: tfhe.TFHE, batch: tuple
 
 
 @given(data=st.data(), scheme=st.sampled_from(TORI[:1]), count=st.integers(0, 3))
-def test_tfhe_numbers_of_any_length_add_up(data: Any, scheme: tfhe.TFHE, count: int) -> None:
+def test_tfhe_add_numbers_of_any_length(data: Any, scheme: tfhe.TFHE, count: int) -> None:
     keys, numbers = tfhe_keys(scheme), [data.draw(st.integers(0, 2**count - 1)) for _ in range(2)]
     bits = [scheme.encrypt(keys, [v >> i & 1 for i in range(count)], bytes([v])) for v in numbers]
     total = scheme.decrypt(keys, tfhe.add_numbers(scheme, keys, *bits))
     assert sum(int(bit) << i for i, bit in enumerate(total)) == sum(numbers) and len(total) == count + 1
 
 
-def test_tfhe_refuses_messages_that_do_not_fit() -> None:
+def test_tfhe_raises_for_invalid_messages() -> None:
     scheme = TORI[0]
     keys = tfhe_keys(scheme)
     for messages in (4, [-1], np.array([2**63], np.uint64)):
@@ -285,7 +283,7 @@ def test_ml_kem_and_ml_dsa_on_batches_of_any_length(seeds: list[tuple[bytes, byt
 
 
 @given(d=st.integers(1, 16), rows=st.integers(0, 3), data=st.data())
-def test_values_are_packed_as_python_ints(d: int, rows: int, data: Any) -> None:
+def test_ml_kem_byte_encode_matches_python_ints(d: int, rows: int, data: Any) -> None:
     edges = st.sampled_from([0, 1, 2**d - 1]) | st.integers(0, 2**d - 1)
     values = data.draw(arrays(data.draw(st.sampled_from([np.int64, np.uint16])), (rows, 8), elements=edges))
     packed = ml_kem.byte_encode(values, d)
@@ -299,7 +297,7 @@ def test_values_are_packed_as_python_ints(d: int, rows: int, data: Any) -> None:
 
 
 @given(rows=st.lists(st.binary(min_size=5, max_size=5), max_size=3))
-def test_fields_are_cut_and_joined(rows: list[bytes]) -> None:
+def test_ml_kem_columns_and_join(rows: list[bytes]) -> None:
     ml_kem.check_lengths(rows, 5)
     fields = ml_kem.columns(rows, 2, 0, 3)
     assert fields == [[row[:2] for row in rows], [b""] * len(rows), [row[2:] for row in rows]]
@@ -309,7 +307,7 @@ def test_fields_are_cut_and_joined(rows: list[bytes]) -> None:
 
 
 @given(rows=st.integers(0, 2), seed=st.integers(0, 9))
-def test_residues_are_accepted_and_evaluated(rows: int, seed: int) -> None:
+def test_ml_kem_rejection_sampling_and_evaluation(rows: int, seed: int) -> None:
     R, q = ml_kem.RING, ml_kem.Q
     candidates = np.random.default_rng(seed).integers(0, 4096, (rows, 560), np.uint16)
     accepted = ml_kem.first_accepted(candidates, below=q)

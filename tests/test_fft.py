@@ -1,4 +1,4 @@
-"""Fourier transforms and convolutions of complex rows: values, layouts, laws, and errors as documented."""
+"""Fourier transforms and convolutions of complex rows: values, layouts, laws and errors."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ def errors_by_definition(x: Any, found: Any, inverse: bool = False) -> list[floa
 @on_every_type
 @in_both_directions
 @fast_devices
-def test_64_points_by_the_definition(dtype: Any, inverse: bool) -> None:
+def test_fft64_matches_the_definition(dtype: Any, inverse: bool) -> None:
     x = rows_of_64(dtype)
     found = host(fft.fft64(there(x), inverse=inverse))
     assert max(errors_by_definition(x, found, inverse)) <= SHORT[dtype]
 
 
 @on_every_type
-def test_256_points_by_the_definition(dtype: Any) -> None:
+def test_fft_of_256_points_matches_the_definition(dtype: Any) -> None:
     x = values((1, 256), dtype)
     assert max(errors_by_definition(x, fft.fft(x))) < LONG[dtype]
 
@@ -115,7 +115,7 @@ def test_256_points_by_the_definition(dtype: Any) -> None:
     simulated=[(i, d, bool(i % 2)) for i in range(13) for d in SHORT] + [(6, d, True) for d in SHORT],
     cuda=itertools.product(range(13), SHORT, [False, True]),
 )
-def test_every_length(device: str, log_n: int, dtype: Any, inverse: bool) -> None:
+def test_fft_of_every_length(device: str, log_n: int, dtype: Any, inverse: bool) -> None:
     """A row has the same bits in every batch and in place, whether or not the batch fills blocks."""
     n, rows = 1 << log_n, 1027 if device == "cuda:0" else 33
     x = values((rows, n), dtype)
@@ -135,7 +135,7 @@ def test_every_length(device: str, log_n: int, dtype: Any, inverse: bool) -> Non
 @in_both_directions
 @everywhere
 @pytest.mark.parametrize("n", [1, 2, 4, 8, 32, 64])
-def test_natural_order(n: int, dtype: Any, inverse: bool) -> None:
+def test_fft_of_unit_vectors_in_natural_order(n: int, dtype: Any, inverse: bool) -> None:
     """The transform of unit vector j is column j of the transform's matrix."""
     turns = np.outer(np.arange(n), np.arange(n)) % n / n
     expected = np.exp((2j if inverse else -2j) * np.pi * turns) / (n if inverse else 1)
@@ -146,7 +146,7 @@ def test_natural_order(n: int, dtype: Any, inverse: bool) -> None:
 
 @on_every_type
 @in_both_directions
-def test_the_reference_device(dtype: Any, inverse: bool) -> None:
+def test_fft_on_the_reference_device(dtype: Any, inverse: bool) -> None:
     x, b = values((3, 64), dtype), values((64,), dtype, 2)
     with pg.device("reference"):
         assert error(fft.fft64(x, inverse=inverse), exact(x, inverse)) < LONG[dtype]
@@ -156,7 +156,7 @@ def test_the_reference_device(dtype: Any, inverse: bool) -> None:
 
 @on_every_type
 @in_both_directions
-def test_64_points_are_a_case_of_any(dtype: Any, inverse: bool) -> None:
+def test_fft64_equals_fft(dtype: Any, inverse: bool) -> None:
     x = values((7, 64), dtype)
     same_bits(fft.fft64(x, inverse=inverse), fft.fft(x, inverse=inverse))
 
@@ -164,8 +164,8 @@ def test_64_points_are_a_case_of_any(dtype: Any, inverse: bool) -> None:
 @on_every_type
 @fast_devices
 @pytest.mark.parametrize("n", [1, 8, 64, 512])
-def test_a_row_depends_on_itself_alone(n: int, dtype: Any) -> None:
-    """Infinities and NaNs stay in their row; the bits of the others are those of a batch of one."""
+def test_infinities_and_nan_stay_in_their_row(n: int, dtype: Any) -> None:
+    """The other rows have the same bits as in a batch of one."""
     x = values((37, n), dtype)
     bad = {5: np.inf, 6: -np.inf * 1j, 20: np.nan, 36: complex(0, np.nan)}
     for row, value in bad.items():
@@ -193,7 +193,7 @@ def test_a_row_depends_on_itself_alone(n: int, dtype: Any) -> None:
 @on_every_type
 @everywhere
 def test_convolutions_of_integers(dtype: Any) -> None:
-    """The operands are small integers, so that the found values round to the exact ones."""
+    """The operands are small integers, so the results round to the exact ones."""
     rng = np.random.default_rng(1)
     a, b = rng.integers(-9, 10, (2, 5, 64, 2))
     k = np.arange(64)
@@ -219,8 +219,8 @@ def test_convolutions_of_random_rows(rows: int, dtype: Any) -> None:
 
 @on_every_type
 @fast_devices
-def test_convolutions_at_their_largest(dtype: Any) -> None:
-    """Two tones of one frequency: all of the result is in one value of the spectrum."""
+def test_convolutions_of_equal_tones(dtype: Any) -> None:
+    """For two tones of one frequency, a single value of the spectrum holds the whole result."""
     rng = np.random.default_rng(3)
     frequencies, factors = rng.integers(64, size=(100, 1)), values((2, 100, 1), np.complex128, 4)
     tones = np.exp(2j * np.pi * frequencies * np.arange(64) / 64)
@@ -252,7 +252,7 @@ SHAPES = [
 @on_every_type
 @fast_devices
 @pytest.mark.parametrize(("left", "right"), SHAPES, ids=str)
-def test_batches_broadcast(left: tuple[int, ...], right: tuple[int, ...], dtype: Any) -> None:
+def test_convolution_broadcasts_batches(left: tuple[int, ...], right: tuple[int, ...], dtype: Any) -> None:
     a, b = there(values(left, dtype, 1)), there(values(right, dtype, 2))
     kept = a.copy(), b.copy()
     found = fft.convolve64(a, b)
@@ -270,7 +270,7 @@ def test_batches_broadcast(left: tuple[int, ...], right: tuple[int, ...], dtype:
 
 @on_every_type
 @fast_devices
-def test_a_shared_filter_is_one_of_each_row(dtype: Any) -> None:
+def test_convolution_with_a_shared_filter(dtype: Any) -> None:
     a, b = there(values((9, 64), dtype, 1)), values((64,), dtype, 2)
     found = fft.convolve64(a, there(b))
     same_bits(fft.convolve64(there(b), a), found)
@@ -280,7 +280,7 @@ def test_a_shared_filter_is_one_of_each_row(dtype: Any) -> None:
 
 @on_every_type
 @fast_devices
-def test_a_convolution_alone_has_the_bits_of_one_in_a_batch(dtype: Any) -> None:
+def test_convolution_bits_do_not_depend_on_the_batch(dtype: Any) -> None:
     a, b = there(values((20, 64), dtype, 1)), there(values((20, 64), dtype, 2))
     found = fft.convolve64(a, b)
     for row in range(20):
@@ -289,7 +289,7 @@ def test_a_convolution_alone_has_the_bits_of_one_in_a_batch(dtype: Any) -> None:
 
 @on_every_type
 @fast_devices
-def test_convolutions_into_an_operand(dtype: Any) -> None:
+def test_convolutions_in_place(dtype: Any) -> None:
     a, b, f = (there(values((rows, 64), dtype, seed)) for seed, rows in enumerate((33, 33, 1)))
     expected, filtered, square = fft.convolve64(a, b), fft.convolve64(a, f), fft.convolve64(a, a)
     one = fft.convolve64(f, f)
@@ -338,7 +338,7 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
 
 @on_every_type
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_any_layout_is_read(layout: str, dtype: Any) -> None:
+def test_fft_of_any_memory_layout(layout: str, dtype: Any) -> None:
     x = values((2, 3, 64), dtype)
     forward, inverse = fft.fft(x), fft.fft(x, inverse=True)
     filtered = fft.convolve64(x, x[0])
@@ -352,7 +352,7 @@ def test_any_layout_is_read(layout: str, dtype: Any) -> None:
 
 @on_every_type
 @on(*CARDS)
-def test_any_layout_is_read_on_a_card(dtype: Any) -> None:
+def test_fft_of_any_memory_layout_on_a_card(dtype: Any) -> None:
     x, xp = values((6, 64), dtype), backend().xp
     kept = there(x)
     expected, filtered = fft.fft64(kept), fft.convolve64(kept, kept[0])
@@ -369,7 +369,7 @@ def test_any_layout_is_read_on_a_card(dtype: Any) -> None:
 
 
 @on(*CARDS)
-def test_operands_of_several_devices(device: str) -> None:
+def test_operands_on_different_devices_raise(device: str) -> None:
     x = values((3, 64), np.complex64)
     y = there(x)
     for call, wrong, words in (
@@ -390,7 +390,7 @@ def test_operands_of_several_devices(device: str) -> None:
 
 
 @on_every_type
-def test_a_row_that_is_repeated(dtype: Any) -> None:
+def test_fft_of_a_broadcast_row(dtype: Any) -> None:
     row = values((64,), dtype)
     same_bits(fft.fft64(np.broadcast_to(row, (4, 64))), np.tile(fft.fft64(row), (4, 1)))
 
@@ -400,7 +400,7 @@ def test_a_row_that_is_repeated(dtype: Any) -> None:
 @pytest.mark.parametrize(
     "shape", [(64,), (1, 64), (2, 3, 64), (0, 64), (2, 0, 64), (1, 1, 1, 1, 1, 1, 1, 64)]
 )
-def test_batch_axes(shape: tuple[int, ...], dtype: Any) -> None:
+def test_fft_with_batch_axes(shape: tuple[int, ...], dtype: Any) -> None:
     x = there(values(shape, dtype))
     kept = x.copy()
     found = fft.fft64(x)
@@ -417,16 +417,16 @@ def test_batch_axes(shape: tuple[int, ...], dtype: Any) -> None:
 
 
 @on_every_type
-def test_other_views_of_the_result_are_read_before_it_is_written(dtype: Any) -> None:
-    """An operand that is not contiguous is copied first, so that `out` may overlap it."""
+def test_fft_into_an_out_that_overlaps_its_operand(dtype: Any) -> None:
+    """An operand that is not contiguous is copied first, so `out` may overlap it."""
     x = values((64, 64), dtype)
     expected = fft.fft64(x.T)
     assert fft.fft64(x.T, out=x) is x
     same_bits(x, expected)
 
 
-def test_a_length_is_no_direction() -> None:
-    """The second argument of numpy.fft.fft is a length; a length or an array in its place is refused here."""
+def test_inverse_that_is_not_a_bool_raises() -> None:
+    """The second argument of numpy.fft.fft is a length; here a length or an array raises."""
     x = values((64,), np.complex128)
     for wrong in (64, None, 1, x):
         with pytest.raises(pg.ParameterError, match="must be True or False"):
@@ -434,8 +434,8 @@ def test_a_length_is_no_direction() -> None:
     same_bits(fft.fft(x, inverse=np.True_), fft.fft(x, inverse=True))
 
 
-def test_what_a_definition_cannot_sum_exactly() -> None:
-    """Rows with infinities, NaN or an overflow are not finite on the device "reference" either."""
+def test_reference_fft_of_infinities_nan_and_overflow() -> None:
+    """Rows with infinities, NaN or an overflow are not finite on "reference" either."""
     rows = np.full((3, 64), 1e307 + 0j)
     rows[0, :2], rows[1, 0] = (np.inf, -np.inf), np.nan
     with pg.device("reference"), np.errstate(all="ignore"):
@@ -443,7 +443,7 @@ def test_what_a_definition_cannot_sum_exactly() -> None:
     assert not np.isfinite(found).all(axis=-1).any() and not np.isfinite(convolved).all(axis=-1).any()
 
 
-def test_memory_that_is_mapped_is_host_memory(tmp_path: Any) -> None:
+def test_fft_of_memory_mapped_arrays(tmp_path: Any) -> None:
     x = values((3, 64), np.complex64)
     mapped = np.memmap(tmp_path / "rows", np.complex64, "w+", shape=x.shape)
     mapped[...] = x
@@ -488,22 +488,22 @@ def test_transforms_are_linear(case: tuple[Any, ...], c: complex, inverse: bool)
 
 
 @given(rows(1), st.booleans())
-def test_transforms_have_inverses(case: tuple[Any, ...], inverse: bool) -> None:
+def test_fft_inverse_round_trip(case: tuple[Any, ...], inverse: bool) -> None:
     (x,) = case
     back = fft.fft(fft.fft(x, inverse=inverse), inverse=not inverse)
     assert np.all(norm(back - x) <= 2.01 * LONG[x.dtype.type] * norm(x))
 
 
 @given(rows(1), st.booleans())
-def test_transforms_keep_energy(case: tuple[Any, ...], inverse: bool) -> None:
-    """Parseval: the norm grows by the square root of n forward, and falls by it in the inverse."""
+def test_parseval_identity(case: tuple[Any, ...], inverse: bool) -> None:
+    """The norm grows by sqrt(n) in the forward transform and shrinks by it in the inverse."""
     (x,) = case
     expected = np.sqrt(np.longdouble(x.shape[-1])) ** (-1 if inverse else 1) * norm(x)
     assert np.all(abs(norm(fft.fft(x, inverse=inverse)) - expected) <= LONG[x.dtype.type] * expected)
 
 
 @given(rows(1), st.integers(0, 511))
-def test_shifts_turn_the_spectrum(case: tuple[Any, ...], shift: int) -> None:
+def test_shift_theorem(case: tuple[Any, ...], shift: int) -> None:
     (x,) = case
     n = x.shape[-1]
     turns = (np.arange(n) * shift % n).astype(np.longdouble) / n
@@ -513,7 +513,7 @@ def test_shifts_turn_the_spectrum(case: tuple[Any, ...], shift: int) -> None:
 
 
 @given(rows(2, n=64))
-def test_convolutions_multiply_spectra(case: tuple[Any, ...]) -> None:
+def test_convolution_theorem(case: tuple[Any, ...]) -> None:
     a, b = case
     bound, size = LONG[a.dtype.type], GROWTH * norm(a) * norm(b)
     found = fft.convolve64(a, b)

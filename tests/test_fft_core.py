@@ -1,4 +1,4 @@
-"""The native core's complex FFT: every instruction set, size and precision against the definition."""
+"""The complex FFT of the native core: every instruction set, size and precision against the definition."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def units(found, expected):
     return float(np.max(error / np.linalg.norm(expected, axis=1)) / (np.finfo(found.dtype).eps / 2))
 
 
-def test_the_reference_is_the_definition():
+def test_reference_dft_matches_the_definition():
     mpmath = pytest.importorskip("mpmath")
     x = values(2, 32, np.complex128)
     with mpmath.workdps(40):
@@ -83,7 +83,7 @@ def test_the_reference_is_the_definition():
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("n", SIZES)
-def test_transform_is_the_definition(n, dtype, each_isa):
+def test_fft_matches_the_definition(n, dtype, each_isa):
     x = values(1 if n == LARGEST else 11, n, dtype)
     for inverse in (False, True):
         expected = dft(x, inverse)
@@ -99,8 +99,8 @@ def test_transform_is_the_definition(n, dtype, each_isa):
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("n", SIZES)
-def test_impulses(n, dtype, each_isa):
-    """Unit vector k gives column k of the matrix: sums with zeros are exact, only products round."""
+def test_fft_of_unit_vectors(n, dtype, each_isa):
+    """Unit vector k gives column k of the matrix. Sums with zeros are exact, so only products round."""
     x = np.eye(n, dtype=dtype)[:: max(1, n // 64)].copy()
     w = roots_of_unity(n)
     for inverse in (False, True):
@@ -119,7 +119,7 @@ def test_impulses(n, dtype, each_isa):
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("n", SIZES)
-def test_a_row_depends_on_itself_alone(n, dtype, each_isa):
+def test_bits_of_a_row_do_not_depend_on_the_batch(n, dtype, each_isa):
     """A row's bits do not depend on its place, its neighbours, their number, or its address."""
     x = values(67, n, dtype)
     alone = np.concatenate([fft(row[None]) for row in x])
@@ -141,7 +141,7 @@ def test_a_row_depends_on_itself_alone(n, dtype, each_isa):
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
-def test_tiny_and_huge_values(dtype, each_isa):
+def test_fft_of_tiny_and_huge_values(dtype, each_isa):
     """Powers of two scale results exactly, and sums of the smallest denormal number are exact."""
     info = np.finfo(dtype)
     x = values(3, 64, dtype)
@@ -194,7 +194,7 @@ def test_convolution(rows, dtype, each_isa):
     assert not np.isfinite(out_poisoned[~others]).any()
 
 
-def test_no_rows(each_isa):
+def test_fft_and_convolution_of_no_rows(each_isa):
     for dtype in PRECISIONS:
         empty = np.empty((0, 64), dtype=dtype)
         _cpu.fft(empty, empty, False)

@@ -1,4 +1,4 @@
-"""Exact products by complex transforms of digits in the native core, against python-flint's integers."""
+"""Exact products by complex FFTs of digits in the native core, against python-flint."""
 
 from functools import lru_cache
 
@@ -133,7 +133,7 @@ def test_long_products_are_exact(n, kind, q, each_isa):
     "q", [16, 251, 2**16, 2**24 - 3, 2**32, 2**40 + 15, 2**56, 2**62 - 57, 2**62 + 135, 2**64]
 )
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
-def test_any_number_of_digits(kind, q, each_isa):
+def test_products_with_any_number_of_digits(kind, q, each_isa):
     n, bits = 64, (q - 1).bit_length()
     rng = np.random.default_rng(bits)
     for digits in range(-(-bits // 20), 9):  # 64 coefficients are exact with digits of at most 20 bits
@@ -147,7 +147,7 @@ def test_any_number_of_digits(kind, q, each_isa):
 
 
 @pytest.mark.parametrize("q", [2**32, 2**48, 2**64])
-def test_sums_whose_weight_vanishes_are_not_needed(q, each_isa):
+def test_digit_sums_of_zero_weight_are_skipped(q, each_isa):
     n = 128
     digits = (q - 1).bit_length() // 16
     a, b = random_rows(np.random.default_rng(0), (2, 1, n), q)
@@ -159,7 +159,7 @@ def test_sums_whose_weight_vanishes_are_not_needed(q, each_isa):
 
 @pytest.mark.parametrize("moduli", [(3329, 2**31 - 1, 2**32), (257, 2**32, 2**61 - 1, 2**64 - 59, 2**64)])
 @pytest.mark.parametrize(("n", "kind"), [(64, "negacyclic"), (64, "cyclic"), (33, "negacyclic")])
-def test_limbs_batches_and_results_in_place(n, kind, moduli, each_isa):
+def test_products_of_limbs_and_batches_in_place(n, kind, moduli, each_isa):
     core, dtype = native(n, kind, moduli)
     rng = np.random.default_rng(n)
 
@@ -202,7 +202,7 @@ def test_threads_do_not_change_values(each_isa, threads):
     assert results[0] == results[1] == results[2]
 
 
-def test_arguments_are_checked():
+def test_invalid_arguments_raise():
     basis = _cpu.Basis(np.array([[2**32]], np.uint64), 32)
     wide = _cpu.Basis(np.array([[1, 1]], np.uint64), 64)
     good = {"basis": basis, "degree": 8, "length": 8, "quotient": _cpu.Quotient.negacyclic}

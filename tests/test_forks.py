@@ -1,4 +1,4 @@
-"""fork() while other threads are at work: the child finds no lock held and nothing half made."""
+"""fork() while other threads work: the child finds no lock held and no object half built."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_only_one_module_makes_locks() -> None:
 
 
 def test_the_core_has_locks_in_one_file() -> None:
-    """threads.cpp, whose pool a child makes anew. No static object of a function is made when first used."""
+    """Only threads.cpp has locks, and a child rebuilds its pool. No function has a lazy static object."""
     locks = re.compile(r"\b(mutex|once_flag|call_once|condition_variable|pthread_once|future)\b")
     # The object `python` is made while the module is imported.
     static = re.compile(r"^\s+static (?!constexpr|inline|const Python python)[^()]*[={]", re.MULTILINE)
@@ -76,7 +76,7 @@ def test_the_core_has_locks_in_one_file() -> None:
     assert not [(path.name, found[0]) for path in sources for found in static.finditer(path.read_text())]
 
 
-def test_a_fork_waits_for_every_package_that_is_imported() -> None:
+def test_fork_waits_for_imports_of_every_package() -> None:
     packages = set()
     for _, tree in trees():
         for node in ast.walk(tree):
@@ -104,14 +104,14 @@ class Counted:
 
 
 def test_threads_get_one_value_of_a_cached_property() -> None:
-    """All four compute it at the same time, which a lock would not let them do."""
+    """All four threads compute it at the same time, which a lock would prevent."""
     x = Counted()
     with ThreadPoolExecutor(4) as pool:
         values = set(pool.map(lambda _: x.value, range(4)))
     assert values == {x.value} and x.calls == 4
 
 
-def test_a_cached_property_is_one_of_functools() -> None:
+def test_cached_property_is_a_functools_cached_property() -> None:
     """inspect, Sphinx and the tests of frozen classes recognise it by its type."""
     own: Any = vars(Counted)["value"]
     assert isinstance(own, functools.cached_property) and own.__doc__ == "A value." and Counted.value is own
@@ -269,8 +269,8 @@ os._exit(0)
 """
 
 
-def test_a_child_finds_no_lock_of_another_thread() -> None:
-    """A thread is inside each kind of lock at the moment of the fork; the child does the same work."""
+def test_child_process_finds_no_lock_of_another_thread() -> None:
+    """At the fork a thread holds each kind of lock, and the child repeats the same work."""
     found = json.loads(run_python(CASES))
     assert found["codes"] == dict.fromkeys(found["codes"], 0)
     waited = found["seconds"]
@@ -279,8 +279,8 @@ def test_a_child_finds_no_lock_of_another_thread() -> None:
     assert waited["import_of_a_program"] < 5
 
 
-def test_forks_amid_new_rings_and_first_transforms() -> None:
-    """Forks at any moment of another thread that makes plans, and the core's tables without Python's lock."""
+def test_fork_during_ring_creation_and_first_transforms() -> None:
+    """Another thread creates plans, and tables of the core without holding the GIL."""
     code = """
         import os, signal, threading, time, zlib
         import polygpu as pg
@@ -316,7 +316,7 @@ def test_forks_amid_new_rings_and_first_transforms() -> None:
 
 
 @pytest.mark.parametrize("threads", ["1", "3"])
-def test_a_signal_handler_forks_amid_a_call(threads: str) -> None:
+def test_fork_in_a_signal_handler_during_a_call(threads: str) -> None:
     """Other threads have part of the rows; the child has no such threads, and says so.
 
     A signal that comes when the core asks no more is handled after the call. So there are several trials.

@@ -1,4 +1,4 @@
-"""The four steps of a transform, on parts of its matrix, against whole transforms and values at points."""
+"""Parts of the four-step transform, against whole transforms and values at points."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def joined(pieces: list[Any], axis: int) -> Any:
 )
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
 @pytest.mark.parametrize("name", MODULI)
-def test_parts_give_the_whole(
+def test_parts_of_a_transform_match_the_whole(
     device: str, name: str, kind: Any, height: int, width: int, columns: int, rows: int
 ) -> None:
     ring = Ring(height * width, MODULI[name], kind=kind, root="generator")
@@ -72,8 +72,8 @@ def test_parts_give_the_whole(
     assert (joined(pieces, -1) == coefficients).all()
 
 
-def test_each_entry_is_a_value_of_the_polynomial() -> None:
-    """By Horner's rule in Python ints: entry (i, k) is a(psi^(2 br(i width + k) + 1))."""
+def test_entries_match_horner() -> None:
+    """Entry (i, k) is a(psi^(2 br(i width + k) + 1)), by Horner's rule in Python ints."""
     q, height, width = 114689, 8, 16
     ring = Ring(height * width, q)
     assert ring.roots is not None

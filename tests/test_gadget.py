@@ -1,4 +1,4 @@
-"""Gadgets, on every device: digits and products against Python ints, noise against theory."""
+"""Gadget decomposition and external products on every device: against Python ints, noise against theory."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def edges(q: int, bits: int, levels: int) -> list[int]:
 
 
 @over(RINGS, ["30 bits", "2^32", "63 bits", "2^64", "two of 30 bits", "three words"])
-def test_digits(name: str) -> None:
+def test_decompose_matches_python_ints(name: str) -> None:
     R = RINGS[name]
     q = R.modulus
     for bits, levels in fitting(q):
@@ -156,7 +156,7 @@ def test_digits(name: str) -> None:
 
 @settings(max_examples=60)
 @given(st.integers(2, 2**64), st.data())
-def test_digits_of_any_modulus(q: int, data: st.DataObject) -> None:
+def test_decompose_modulo_any_number(q: int, data: st.DataObject) -> None:
     total = data.draw(st.integers(1, q.bit_length() - 1))
     bits = data.draw(st.integers(1, total))
     levels = total // bits
@@ -170,7 +170,7 @@ def test_digits_of_any_modulus(q: int, data: st.DataObject) -> None:
 
 
 @everywhere
-def test_digits_of_integers() -> None:
+def test_decompose_integers() -> None:
     for q in (3, 12289, 2**31 - 1, 2**32, 2**50, GOLDILOCKS, 2**64):
         for bits, levels in fitting(q):
             values = edges(q, bits, levels)
@@ -186,8 +186,8 @@ def test_digits_of_integers() -> None:
     assert lattice.decompose_integers(np.zeros((0, 3), np.int64), q=17, bits=2, levels=2).shape == (0, 3, 2)
 
 
-def test_modulus_switching() -> None:
-    """A digit of one level is x 2N / q, rounded: here 2N = 2^11."""
+def test_decompose_integers_with_one_level() -> None:
+    """With one level the digit is x 2N / q, rounded. Here 2N = 2^11."""
     rng, q = random.Random(1), 2**32
     x = [rng.randrange(q) for _ in range(100)]
     found = lattice.decompose_integers(x, q=q, bits=11, levels=1)[..., 0] % 2048
@@ -268,7 +268,7 @@ def by_limbs(T: Ring, count: int, size: int, ggsw: np.ndarray, c: np.ndarray) ->
 
 
 @over(CHAINS, ["30 bits", "mixed words"])
-def test_products_by_groups_of_limbs(name: str) -> None:
+def test_external_product_with_groups_of_limbs(name: str) -> None:
     T, count, size = CHAINS[name]
     Q, P = T[:count], T[count:]
     way: dict[str, Any] = {"limbs_per_digit": size, "special": P}
@@ -299,8 +299,8 @@ def test_products_by_groups_of_limbs(name: str) -> None:
     np.testing.assert_array_equal(found.to_bigints(), total)
 
 
-def test_no_two_keys_of_one_seed_share_masks() -> None:
-    """Keys that differ in a message, in their digits, or only in where Q ends and P begins."""
+def test_keys_of_one_seed_have_distinct_masks() -> None:
+    """The keys differ in the message, in their digits, or only in the split between Q and P."""
     T = chain(16, (30,) * 4)
     s = T.ternary(1, seed=9)
 
@@ -324,8 +324,8 @@ def test_no_two_keys_of_one_seed_share_masks() -> None:
 
 @on("cpu", *CARDS)
 @pytest.mark.parametrize("by_base", [True, False])
-def test_noise_of_products_in_several_limbs(device: str, by_base: bool) -> None:
-    """Standard deviations of noise are within 10 % of theory, for keys of each kind that ggsw makes."""
+def test_noise_of_external_products_in_several_limbs(device: str, by_base: bool) -> None:
+    """Standard deviations are within 10 % of theory, for each kind of key that ggsw makes."""
     n, sigma, B, levels = 256, 3.2, 2**13, 4
     T = Ring(n, pg.ntt_primes(n, bits=30, count=3))
     Q, P = T[:2], T[2:]
@@ -351,8 +351,8 @@ def test_noise_of_products_in_several_limbs(device: str, by_base: bool) -> None:
 
 @on(*CARDS)
 @pytest.mark.parametrize("n", [64, 256])  # 64 is too short for one kernel
-def test_a_recorded_rotation(device: str, n: int) -> None:
-    """The exponents lie on the card, and each replay reads them again."""
+def test_capture_of_blind_rotate(device: str, n: int) -> None:
+    """The exponents are on the card, and each replay reads them again."""
     R = Ring(n, pg.ntt_primes(n, bits=31))
     acc, bsk = R.random((2, 2), seed=1), R.random((3, 2, 2, 2), seed=2).ntt()
     exponents = there(np.arange(8).reshape(2, 4))
@@ -394,10 +394,10 @@ def in_one_kernel(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         (64, 256, 2, 2, 3, "negacyclic"),
     ],
 )
-def test_products_in_one_kernel(
+def test_external_product_in_one_kernel(
     device: str, bits: int, n: int, k: int, items: int, count: int, kind: Any, in_one_kernel: list[bool]
 ) -> None:
-    """Polynomials of these lengths stay in one block's memory; the first and last item by the definition."""
+    """These polynomials fit one block's memory. The first and last item are checked by definition."""
     R, levels = Ring(n, pg.ntt_primes(n, bits=bits, kind=kind), kind=kind), 3
     x, matrices = draw(R, (items, k), 1), draw(R, (max(count, 1), k, levels, k), 2)
     with pg.device("cpu"):
@@ -421,7 +421,7 @@ def test_products_in_one_kernel(
 
 @on(*CARDS)
 @pytest.mark.parametrize("n", [1, 2, 4])
-def test_products_of_the_shortest_polynomials(device: str, n: int) -> None:
+def test_external_product_of_the_shortest_polynomials(device: str, n: int) -> None:
     R = Ring(n, pg.ntt_primes(n, bits=30))
     x, matrix = draw(R, (200, 2), 1), draw(R, (2, 3, 2), 2)
     found = lattice.external_product(R(matrix).ntt(), R(x), bits=7).to_bigints()
@@ -429,8 +429,8 @@ def test_products_of_the_shortest_polynomials(device: str, n: int) -> None:
 
 
 @on(*CARDS)
-def test_products_that_one_kernel_does_not_serve(device: str, in_one_kernel: list[bool]) -> None:
-    """Four components, and matrices that are not aligned."""
+def test_external_product_in_several_kernels(device: str, in_one_kernel: list[bool]) -> None:
+    """One kernel does not support four components or matrices that are not aligned."""
     R = Ring(256, pg.ntt_primes(256, bits=31))
     with pg.device("cpu"):
         c, keys = R.random((2, 4), seed=1), R.random((2, 4, 2, 4), seed=2).ntt()
@@ -449,7 +449,7 @@ def test_products_that_one_kernel_does_not_serve(device: str, in_one_kernel: lis
 
 @everywhere
 @pytest.mark.parametrize("name", ["30 bits", "50 bits", "cyclic", "2^32", "2^64"])
-def test_extracted_vectors_have_the_phase_of_their_coefficient(name: str) -> None:
+def test_extract_keeps_the_phase_of_the_coefficient(name: str) -> None:
     R = RINGS[name]
     (q,) = R.moduli
     assert lattice.extract(R.zeros((0, 2)), 0).shape == (0, 1 + R.n)
@@ -493,8 +493,8 @@ def ggsw_of(R: Ring, s: Poly, bits_hidden: list[int], bits: int, levels: int, se
 
 @on("cpu", *CARDS)
 @pytest.mark.parametrize("q", [pg.ntt_primes(64, bits=31)[0], pg.ntt_primes(64, bits=50)[0]])
-def test_a_rotation_by_a_hidden_amount(device: str, q: int) -> None:
-    """The phase turns by the exponents of the hidden bits, and the noise stays within its bound."""
+def test_blind_rotate_turns_the_phase(device: str, q: int) -> None:
+    """The phase turns by the exponents of the encrypted bits, and the noise stays within its bound."""
     R, bits, levels, hidden = Ring(64, q), 7, 3, [1, 0, 1, 1, 0, 1]
     s = R.ternary(seed=1)
     key = ggsw_of(R, s, hidden, bits, levels, 2)
@@ -520,7 +520,7 @@ WITHOUT_TRANSFORM = ["2^32", "2^64", "2^20", "2^63", "2^64 - 59", "leaves"]
 
 
 @over(WITHOUT_TRANSFORM, ["2^32", "2^64", "leaves"])
-def test_prepared_matrices(name: str) -> None:
+def test_external_product_with_prepared_matrices(name: str) -> None:
     R = RINGS[name]
     for k, bits, levels in ((2, 4, 3), (1, 19, 1), (3, 5, 2)):
         matrices, c = draw(R, (3, k, levels, k), bits), draw(R, (2, k), levels)
@@ -546,8 +546,10 @@ def test_prepared_matrices(name: str) -> None:
 @pytest.mark.parametrize(
     ("log_q", "n", "bits", "levels"), [(32, 1024, 7, 3), (64, 512, 7, 4), (64, 256, 23, 1)]
 )
-def test_the_largest_sums_of_products(device: str, log_q: int, n: int, bits: int, levels: int) -> None:
-    """All digits of c and all pieces of the matrix are as large as they get, with equal signs."""
+def test_external_product_of_the_largest_digits(
+    device: str, log_q: int, n: int, bits: int, levels: int
+) -> None:
+    """All digits of c and all pieces of the matrix have their largest size and equal signs."""
     R, k, q = Ring(n, 2**log_q), 2, 2**log_q
     gadget = gadgets.gadget_of(R._plan, bits, levels, components=k)
     assert gadget.product is not None and gadget.product.terms == k * levels
@@ -564,7 +566,7 @@ def test_the_largest_sums_of_products(device: str, log_q: int, n: int, bits: int
 
 @settings(max_examples=80)
 @given(st.integers(2, 2**64), st.sampled_from(["negacyclic", "cyclic"]), st.data())
-def test_products_modulo_anything(q: int, kind: Any, data: st.DataObject) -> None:
+def test_external_product_modulo_any_number(q: int, kind: Any, data: st.DataObject) -> None:
     total = data.draw(st.integers(1, q.bit_length() - 1))
     bits = data.draw(st.integers(1, total))
     levels = data.draw(st.integers(1, min(3, total // bits)))
@@ -576,7 +578,7 @@ def test_products_modulo_anything(q: int, kind: Any, data: st.DataObject) -> Non
 
 
 @on(*CARDS)
-def test_products_in_many_chunks(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_external_product_in_many_chunks(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     R = Ring(32, 2**32)
     ggsw, c = R.random((2, 3, 2), seed=1), R.random((7, 2), seed=2)
     monkeypatch.setattr(cuda.multiply, "_CHUNK_BYTES", 1 << 13)  # chunks of three ciphertexts
@@ -584,8 +586,8 @@ def test_products_in_many_chunks(device: str, monkeypatch: pytest.MonkeyPatch) -
     assert found.cpu() == lattice.external_product(ggsw.cpu(), c.cpu(), bits=7)
 
 
-def test_a_ring_that_asks_for_other_products() -> None:
-    """Digits are multiplied as polynomials if the ring asks for "ntt", or no FFT is proven exact."""
+def test_prepare_without_an_exact_fft() -> None:
+    """Digits are multiplied as polynomials if the ring asks for "ntt" or no FFT is proven exact."""
     rng, exact = Ring(32, 2**32, product="ntt"), Ring(32, 2**32)
     ggsw, c = rng.random((2, 3, 2), seed=1), rng.random((3, 2), seed=2)
     assert lattice.prepare(ggsw, bits=7) is ggsw
@@ -604,7 +606,7 @@ def test_a_ring_that_asks_for_other_products() -> None:
     )
 
 
-def test_prepared_matrices_refuse() -> None:
+def test_prepared_matrices_raise_for_other_digits_and_rings() -> None:
     R = Ring(32, 2**32)
     ggsw, c = R.random((2, 3, 2), seed=1), R.random((3, 2), seed=2)
     prepared = lattice.prepare(ggsw, bits=7)
@@ -615,18 +617,30 @@ def test_prepared_matrices_refuse() -> None:
             pg.RingMismatch,
             "ggsw is of",
         ),
-        (lambda: lattice.external_product(prepared, c[:, :1], bits=7), pg.ParameterError, "their components"),
+        (
+            lambda: lattice.external_product(prepared, c[:, :1], bits=7),
+            pg.ParameterError,
+            "the number of components",
+        ),
         (
             lambda: lattice.blind_rotate(c, prepared, [0] * 4, bits=7),
             pg.ParameterError,
             "bsk has batch shape",
         ),
-        (lambda: lattice.prepare(ggsw[0], bits=7), pg.ParameterError, "must have \\(k, levels, k\\)"),
+        (
+            lambda: lattice.prepare(ggsw[0], bits=7),
+            pg.ParameterError,
+            "must have one of the shapes \\(k, levels, k\\)",
+        ),
         (lambda: lattice.prepare(ggsw, bits=11), pg.ParameterError, "at most"),
         (lambda: lattice.prepare(3, bits=7), pg.RingMismatch, "ggsw must be a Poly, not int"),  # type: ignore[arg-type]
         (lambda: lattice.prepare(prepared, bits=7), pg.ParameterError, "already prepared"),  # type: ignore[arg-type]
-        (lambda: lattice.prepare(ggsw[None, None], bits=7), pg.ParameterError, "2\\*\\*g for a group"),
-        (lambda: lattice.prepare(ggsw[:0, :, :0], bits=7), pg.ParameterError, "must have \\(k, levels, k\\)"),
+        (lambda: lattice.prepare(ggsw[None, None], bits=7), pg.ParameterError, "2\\*\\*g for groups"),
+        (
+            lambda: lattice.prepare(ggsw[:0, :, :0], bits=7),
+            pg.ParameterError,
+            "must have one of the shapes \\(k, levels, k\\)",
+        ),
         (lambda: pickle.dumps(prepared), TypeError, "prepare them again"),
         (lambda: copy.deepcopy(prepared), TypeError, "prepare them again"),
         (lambda: lattice.blind_rotate(c, ggsw[None], 3, bits=7), pg.ParameterError, "exponents has shape"),
@@ -653,8 +667,8 @@ def test_prepared_matrices_refuse() -> None:
 
 
 @on("cpu", *CARDS)
-def test_no_result_in_an_operand_that_is_read_again(device: str) -> None:
-    """`out` is refused as the operand itself and as a view of its memory."""
+def test_out_that_overlaps_an_operand_raises(device: str) -> None:
+    """`out` may be neither the operand itself nor a view of its memory."""
     R = RINGS["30 bits"]
     c, ggsw = R.random((2, 3, 2), seed=1), R.random((2, 3, 2), seed=2).ntt()
     bsk, exponents = R.random((4, 2, 3, 2), seed=3).ntt(), [[[0] * 5] * 3] * 2
@@ -670,7 +684,7 @@ def test_no_result_in_an_operand_that_is_read_again(device: str) -> None:
         assert ggsw == before
 
 
-def test_refused() -> None:
+def test_invalid_arguments_raise() -> None:
     R = RINGS["30 bits"]
     ggsw, c = R.random((2, 3, 2), seed=1).ntt(), R.random((5, 2), seed=2)
     bsk = R.random((4, 2, 3, 2), seed=3).ntt()
@@ -730,7 +744,7 @@ def test_refused() -> None:
         (
             lambda: lattice.external_product(of_three, c, limbs_per_digit=1, special=many[1:]),
             pg.ParameterError,
-            "must have 1, one for each digit",
+            "must have 1\\..*each group of",
         ),
         (
             lambda: lattice.external_product(of_three, c, limbs_per_digit=1, special=R),
@@ -759,8 +773,16 @@ def test_refused() -> None:
         (lambda: lattice.decompose_integers([1.5], q=17, bits=1, levels=1), pg.errors.CoefficientError, "x"),
         (lambda: lattice.decompose_integers([1], q=2**65, bits=1, levels=1), pg.ParameterError, "q="),
         (lambda: lattice.external_product(ggsw.intt(), c, bits=4), pg.ParameterError, "in coefficients"),
-        (lambda: lattice.external_product(ggsw, c[:, 0], bits=4), pg.ParameterError, "their components"),
-        (lambda: lattice.external_product(ggsw[:1], c, bits=4), pg.ParameterError, "their components"),
+        (
+            lambda: lattice.external_product(ggsw, c[:, 0], bits=4),
+            pg.ParameterError,
+            "the number of components",
+        ),
+        (
+            lambda: lattice.external_product(ggsw[:1], c, bits=4),
+            pg.ParameterError,
+            "the number of components",
+        ),
         (
             lambda: lattice.external_product(R.zeros((0, 3, 0)).ntt(), R.zeros((5, 0)), bits=4),
             pg.ParameterError,

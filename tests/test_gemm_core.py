@@ -1,4 +1,4 @@
-"""Matrix products of the native core: every instruction set and path of a modulus against Python integers."""
+"""Matrix products of the native core: every instruction set and kind of modulus against Python integers."""
 
 import random
 from functools import cache
@@ -113,7 +113,7 @@ def test_matmul_of_any_words(q, m, k, n, each_isa):
 
 
 @pytest.mark.parametrize("q", [2**30 - 35, 2**32 - 5, 2**50 - 27, 2**60 - 93, 2**62])
-def test_matmul_of_several_blocks_is_that_of_flint(q, each_isa, threads):
+def test_matmul_of_several_blocks_matches_flint(q, each_isa, threads):
     m, k, n = 131, 530, 261
     a, b = residues((1, m, k), q), residues((1, k, n), q, seed=2)
     left, right = flint.nmod_mat(m, k, a.ravel().tolist(), q), flint.nmod_mat(k, n, b.ravel().tolist(), q)
@@ -124,7 +124,7 @@ def test_matmul_of_several_blocks_is_that_of_flint(q, each_isa, threads):
 
 
 @pytest.mark.parametrize("q", [2**31 - 1, 2**61 - 1])
-def test_a_matrix_is_shared_by_a_batch(q, each_isa, threads):
+def test_matmul_of_a_batch_and_one_matrix(q, each_isa, threads):
     a, b = words((3, 40, 70), q), words((3, 70, 50), q, seed=2)
     for left, right in ((a, b), (a[:1], b), (a, b[1:2])):
         expected = product(left, right, q)
@@ -134,7 +134,7 @@ def test_a_matrix_is_shared_by_a_batch(q, each_isa, threads):
 
 
 @pytest.mark.parametrize("q", [65537, 2**61 - 1])
-def test_empty_matrices(q, each_isa):
+def test_matmul_of_empty_matrices(q, each_isa):
     dtype = basis_of((q,)).dtype
     for m, k, n in ((0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0)):
         for batch in (0, 2):
@@ -190,7 +190,7 @@ def in_steps(moduli, m, p, points):
     "moduli", [(3, 65537, 2**30 - 35, 2**32), (257, 2**31, 2**52, 2**62 - 57, 2**64 - 59)]
 )
 @pytest.mark.parametrize(("m", "p", "points"), [(3, 5, 700), (9, 10, 150), (40, 9, 20)])
-def test_matmul_points_by_limbs_in_any_steps(moduli, m, p, points, each_isa, threads):
+def test_matmul_points_of_limbs_with_any_strides(moduli, m, p, points, each_isa, threads):
     steps = in_steps(moduli, m, p, points)
     for name, (left, right, expected) in steps.items():
         for count in (1, 2):
@@ -204,7 +204,7 @@ def test_matmul_points_by_limbs_in_any_steps(moduli, m, p, points, each_isa, thr
 
 
 @pytest.mark.parametrize("q", [97, 2**31 - 1, 2**32 - 5, 2**62])
-def test_the_reference_agrees(q):
+def test_reference_matmul_matches_the_core(q):
     basis = basis_of((q,))
     for a, b in ((words((2, 3, 5), q), words((1, 5, 4), q)), (words((1, 3, 5), q), words((2, 5, 4), q))):
         out = np.empty((2, 3, 4), basis.dtype)
@@ -216,7 +216,7 @@ def test_the_reference_agrees(q):
     assert (out == matmul_points(a, b, (q,))).all()
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_arguments_raise():
     a, b = np.ones((1, 2, 3), np.uint32), np.ones((1, 3, 4), np.uint32)
     basis = _cpu.Basis(np.array([[17]], np.uint64), 32)
     good = np.empty((1, 2, 4), np.uint32)
@@ -257,8 +257,8 @@ def test_what_does_not_fit_is_refused():
         basis.matmul_points(x[:, ::-1], x, np.empty_like(x)).run(x, x, np.empty_like(x))
 
 
-def test_matmul_points_again(each_isa):
-    """A call is repeated on other values that lie alike: operands that broadcast, one of them transposed."""
+def test_repeated_matmul_points(each_isa):
+    """A repeated call has new values of the same layout: broadcast operands, one of them transposed."""
     for q in (97, 2**61 - 1):
         basis, shape = basis_of((q,)), (1, 2, 3, 1, 24)
         a, b, x, y = (residues(shape, q, seed) for seed in range(4))
@@ -271,8 +271,8 @@ def test_matmul_points_again(each_isa):
 
 
 @pytest.mark.parametrize("call", ["matmul", "matmul_points"])
-def test_interrupt_is_answered_in_a_long_product(call):
-    """The product is one piece of work, and takes longer than the answer to an interrupt may."""
+def test_interrupt_during_a_long_product(call):
+    """The product is a single piece of work that takes longer than the response time."""
     shapes = {"matmul": ((1, 128, 1 << 18), (1, 1 << 18, 128)), "matmul_points": ((1, 600, 600, 1, 16),) * 2}
     prepare = f"""
         import numpy as np

@@ -1,12 +1,12 @@
-"""A real GPU: sizes that fill it, its memory, streams, threads, graphs, sanitizers, other cards.
+"""A real GPU: sizes that fill it, memory, streams, threads, graphs, sanitizers, launches of other cards.
 
 `pytest -m gpu` runs these where a GPU answers. Each new shape of a transform compiles for about half a
 second, so most rings here share a few degrees. On an H100 each of these parts takes less than 8 minutes:
 
     pytest -m gpu --deselect tests/test_gpu.py
-    pytest -m gpu tests/test_gpu.py -k "huge or other or incomp or flow or sizes"
-    pytest -m gpu tests/test_gpu.py -k "fft or matrices"
-    pytest -m gpu tests/test_gpu.py -k "not (huge or other or incomp or flow or sizes or fft or matrices)"
+    pytest -m gpu tests/test_gpu.py -k "transforms or passes"
+    pytest -m gpu tests/test_gpu.py -k "fft or matmul or polynomials"
+    pytest -m gpu tests/test_gpu.py -k "not (transforms or passes or fft or matmul or polynomials)"
 
 The tests named after the sanitizer, under each of CUDA's checkers:
 
@@ -92,8 +92,8 @@ def whole_card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.mark.parametrize("bits", [30, 31, 32, 50, 60, 62, 64])
 @pytest.mark.parametrize("log_n", [2, 4, 5, 7, 8, 9, 10, 11])
-def test_sizes_of_many_rows(bits: int, log_n: int) -> None:
-    """As many rows as fill the card, and three more: they take other tiles than few rows."""
+def test_transforms_of_many_rows(bits: int, log_n: int) -> None:
+    """There are three rows more than fill the card, which take other tiles than few rows."""
     ring = Ring(1 << log_n, ntt_primes(1 << log_n, bits=bits)[:1])
     backend = get_backend(GPU)
     batch = (backend.card.multiprocessors << 12 >> log_n) + 3  # type: ignore[attr-defined]
@@ -117,8 +117,8 @@ def test_sizes_of_many_rows(bits: int, log_n: int) -> None:
     ],
 )
 @pytest.mark.usefixtures("whole_card")
-def test_huge_by_horner(bits: int, log_n: int, kind: Any) -> None:
-    """Values at random points of the transform, by Horner's rule in Python ints."""
+def test_huge_transforms_match_horner(bits: int, log_n: int, kind: Any) -> None:
+    """Values at random points are computed by Horner's rule in Python ints."""
     n = 1 << log_n
     q = BABYBEAR if bits == 31 else prime(n, bits, kind)
     ring = Ring(n, q, kind=kind)
@@ -150,7 +150,9 @@ CARDS = {"T4": Card((7, 5), 64 << 10), "L40S": Card((8, 9), 99 << 10)}
 
 @pytest.mark.parametrize("card", CARDS)
 @pytest.mark.parametrize(("bits", "log_n"), [(30, 14), (30, 17), (50, 13), (50, 17), (60, 14), (60, 23)])
-def test_launches_of_other_cards(card: str, bits: int, log_n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transforms_with_launches_of_other_cards(
+    card: str, bits: int, log_n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend: Any = get_backend(GPU)
     if CARDS[card].shared_bytes > backend.card.shared_bytes:
         pytest.skip("this card has less shared memory")
@@ -184,10 +186,10 @@ def test_launches_of_other_cards(card: str, bits: int, log_n: int, monkeypatch: 
         (64, 16, 81, 1),
     ],
 )
-def test_flows(
+def test_two_passes_in_one_launch(
     bits: int, log_n: int, batch: int, limbs: int, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two passes in one launch give the bits of two launches, and some rows are compared with the host's.
+    """One launch gives the bits of two launches, and some rows are compared with the host's.
 
     A batch of four fifths of the cache, in whole units, is enough for such a launch (flow_lag). The batches
     above are enough for the 50 MiB of an H100; a larger cache gets larger batches.
@@ -297,7 +299,7 @@ SANITIZED: dict[str, tuple[Callable[[], Ring], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", SANITIZED)
-def test_sanitizer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sanitizer_of_transforms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(SANITIZED) <= 38
     make, batch = SANITIZED[name]
     ring = make()
@@ -319,7 +321,7 @@ def test_sanitizer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("moduli", DIGITS, ids=str)
 @pytest.mark.parametrize("log_n", range(17))
 def test_products_by_fft(log_n: int, moduli: Any) -> None:
-    """In one kernel up to its longest rows, then in passes: products equal those by auxiliary primes."""
+    """One kernel serves short rows, several passes long ones. Products equal those by auxiliary primes."""
     batch = (5, 7) if log_n < 10 else (5,)
     for kind in KINDS:
         check_products_by_fft(Ring(1 << log_n, moduli, kind=kind), batch)
@@ -340,7 +342,7 @@ def test_products_by_fft_on_smaller_cards(card: str, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("n", "q"), [(4096, 2**32), (2**13, 2**64), (2**16, 2**64 - 59)])
 def test_products_by_fft_of_many_rows(n: int, q: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More rows than one part or the multiprocessors take: each product is that of the host."""
+    """There are more rows than one chunk or all multiprocessors take. Products match the host."""
     monkeypatch.setattr(cuda.multiply, "_CHUNK_BYTES", 1 << 26)
     ring = Ring(n, q, product="fft")
     batch = (1 << 24) // n + 3
@@ -358,7 +360,7 @@ def test_products_by_fft_of_many_rows(n: int, q: int, monkeypatch: pytest.Monkey
 
 @test_fft.on_every_type
 def test_ffts_of_a_million_rows(dtype: Any) -> None:
-    """Rows of 64: some against NumPy in long double, all against smaller batches, and back by the inverse."""
+    """Some rows are compared with NumPy in long double, all with smaller batches and by the inverse."""
     rows = (1 << 20) + 3
     generator = cupy.random.RandomState(1)
     x = cupy.empty((rows, 64), dtype)
@@ -375,8 +377,8 @@ def test_ffts_of_a_million_rows(dtype: Any) -> None:
 
 
 @pytest.mark.usefixtures("whole_card")
-def test_ffts_beyond_2_to_the_32_numbers() -> None:
-    """Indices beyond 32 bits: 32 GiB, in place."""
+def test_ffts_of_more_than_2_to_the_32_numbers() -> None:
+    """Indices exceed 32 bits: 32 GiB, in place."""
     if cupy.cuda.runtime.memGetInfo()[0] < 36 * GIB:
         pytest.skip("needs 36 GiB of free memory")
     rows = 2**26 + 5
@@ -395,7 +397,7 @@ def test_ffts_beyond_2_to_the_32_numbers() -> None:
 
 
 def test_ffts_on_streams() -> None:
-    """They run in the order of their stream, and the host does not wait for them."""
+    """FFTs run in the order of their stream, and the host does not wait for them."""
     x = test_fft.values((1000, 64), np.complex64)
     values = cupy.asarray(x)
     f = values[:1].copy()
@@ -434,7 +436,7 @@ def test_ffts_in_a_graph() -> None:
 
 @test_fft.on_every_type
 def test_sanitizer_of_ffts(dtype: Any) -> None:
-    """What the checkers of CUDA look at: rows of one thread, of a warp and of a block, ragged batches."""
+    """CUDA's checkers run on rows of one thread, of a warp and of a block, and on partial batches."""
     for n in (1, 2, 8, 16, 64, 128, 256, 512, 4096):
         x = test_fft.values((5, n), dtype)
         for inverse in (False, True):
@@ -461,8 +463,8 @@ def test_sanitizer_of_ffts(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("q", [2**30 - 35, 2**62 - 57])
-def test_a_large_product_of_integers(q: int) -> None:
-    """Some rows of the product, against Python integers."""
+def test_integer_matmul_of_large_matrices(q: int) -> None:
+    """Some rows of the product are compared with Python integers."""
     basis, backend = basis_of((q,)), get_backend(GPU)
     dtype = basis.dtype
     a, b = (
@@ -503,8 +505,8 @@ def check_rows(q: int, a: Any, b: Any, out: Any, rows: list[int]) -> None:
 
 @pytest.mark.usefixtures("whole_card")
 @pytest.mark.parametrize("q", [2**31 - 1, 2**62])
-def test_matrices_beyond_65535_blocks(q: int) -> None:
-    """Batches, rows and columns whose blocks are more than the second and third axis of a grid hold."""
+def test_matmul_of_more_than_65535_blocks(q: int) -> None:
+    """Batches, rows and columns need more blocks than the second and third grid axis hold."""
     basis, backend = basis_of((q,)), get_backend(GPU)
     for batch, m, k, n in ((70000, 3, 5, 4), (1, 128 * 65535 + 5, 3, 2), (1, 2, 3, 32 * 65535 + 5)):
         a, b = words_of(q, (batch, m, k), (batch, k, n))
@@ -521,8 +523,8 @@ def test_matrices_beyond_65535_blocks(q: int) -> None:
 
 
 @pytest.mark.parametrize(("n", "q"), [(16, 2**32), (24, 2**31 - 1), (128, 2**60 - 93), (100, 2**13)])
-def test_matrices_of_one_polynomial(n: int, q: int) -> None:
-    """The ring computes many short polynomials times one as a product of matrices."""
+def test_products_of_many_polynomials_and_one(n: int, q: int) -> None:
+    """The ring computes many short polynomials times one as a matrix product."""
     ring = pg.Ring(n, q)
     count = -(-(1 << 22) // n)
     with pg.device(GPU):
@@ -539,8 +541,8 @@ LARGE += [(1, 1, 129, 5000, 257), (5, 5, 129, 130, 131), (1, 1, 7, 2048, 1024), 
 
 
 @pytest.mark.parametrize("q", [3, 2**31 - 1, 2**32 - 5, 2**32, 2**60 - 93, 2**62])
-def test_large_matrices_by_every_way(q: int) -> None:
-    """Every way and what the card chooses give the same; some rows are compared with Python integers."""
+def test_large_matmul_by_every_method(q: int) -> None:
+    """Every method and the card's choice agree. Some rows are compared with Python integers."""
     basis, backend = basis_of((q,)), get_backend(GPU)
     for left, right, m, k, n in LARGE:
         a, b = words_of(q, (left, m, k), (right, k, n))
@@ -565,8 +567,8 @@ VIEWS: tuple[Callable[[Any, Any], tuple[Any, Any]], ...] = (
 
 
 @pytest.mark.parametrize("q", [2**31 - 1, 2**32 - 5, 2**60 - 93])
-def test_matrices_of_any_layout(q: int) -> None:
-    """Views that are not contiguous, and signed integers, of sizes that take tensor cores."""
+def test_matmul_of_any_layout(q: int) -> None:
+    """Views are not contiguous, integers may be signed, and sizes are large enough for tensor cores."""
     matmul = pg.linalg.matmul
     a, b = words_of(q, (640, 1290), (1280, 1284))
     for view in VIEWS:
@@ -578,8 +580,8 @@ def test_matrices_of_any_layout(q: int) -> None:
 
 
 @pytest.mark.parametrize("q", [2**31 - 1, 2**32 - 5])
-def test_matrices_in_a_graph(q: int) -> None:
-    """A product that would take cuBLAS, which graphs do not record, takes another way."""
+def test_matmul_in_a_graph(q: int) -> None:
+    """cuBLAS cannot be captured, so a captured product takes another method."""
     n, ring = 2048, Ring(2048, q)
     backend: Any = get_backend(GPU)
     assert matmul_method(q, ring.dtype.itemsize, 1, n, n, n, backend.card) == "residues"
@@ -594,8 +596,8 @@ def test_matrices_in_a_graph(q: int) -> None:
         cupy.testing.assert_array_equal(replay(), square(x))
 
 
-def test_matrices_without_memory(little_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Temporaries of products by residues do not fit: another way is taken, and operands stay."""
+def test_matmul_with_little_memory(little_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporaries of the residue method do not fit, so another is used. Operands do not change."""
     q = 2**31 - 1
     (a,) = words_of(q, (1024, 1024))
     x, backend = cupy.asarray(a), get_backend(GPU)
@@ -609,8 +611,8 @@ def test_matrices_without_memory(little_memory: None, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("q", [2**31 - 1, 2**60 - 93])
-def test_matrices_on_streams(q: int) -> None:
-    """Every way returns while the stream is busy, and reads what was queued there before."""
+def test_matmul_on_streams(q: int) -> None:
+    """Every method returns while the stream is busy and reads what was queued there before."""
     basis, backend = basis_of((q,)), get_backend(GPU)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
@@ -627,8 +629,8 @@ def test_matrices_on_streams(q: int) -> None:
             assert busy and (out == 35 * 130).all()
 
 
-def test_sanitizer_of_matrices() -> None:
-    """What the checkers of CUDA look at: ragged tiles, copies of every size, several stages."""
+def test_sanitizer_of_matmul() -> None:
+    """CUDA's checkers run on partial tiles, copies of every size and several stages."""
     for q in (2**31 - 1, 2**32, 2**62):
         for product, k in itertools.product(ways(q), (36, 131, 134)):
             matrices.check_matmul(get_backend(GPU), q, (2, 130, k), (1, k, 37), multiply=product)
@@ -648,7 +650,7 @@ OF_BATCHES = {
 
 
 @pytest.mark.parametrize("name", [name for name in OF_BATCHES if name != "wide"])  # wide values leave the GPU
-def test_a_recorded_matrix_product(name: str) -> None:
+def test_capture_of_a_matrix_product(name: str) -> None:
     ring = OF_BATCHES[name]
     a, b = drawn(ring, (3, 3), 1), drawn(ring, (3, 3), 2)
     x, y = a.to(GPU), b.to(GPU)
@@ -658,7 +660,7 @@ def test_a_recorded_matrix_product(name: str) -> None:
     same(replay(), b @ b @ b)
 
 
-def test_products_that_are_too_large() -> None:
+def test_matmul_out_of_memory_raises() -> None:
     matmul = pg.linalg.matmul
     long = cupy.ones((2**20, 1), np.uint32)
     with pytest.raises(pg.errors.OutOfDeviceMemory, match=r"cuda:0 .*memory"):
@@ -677,7 +679,7 @@ def test_automorphisms_of_long_rows(bits: int, kind: Any) -> None:
         agree(lambda x, g=g: x.automorphism(g), x)
 
 
-def test_other_arrays_of_the_gpu_are_named() -> None:
+def test_gpu_arrays_of_other_libraries_raise() -> None:
     class Tensor:
         __cuda_array_interface__ = {"shape": (4,), "typestr": "<u4", "data": (1, False), "version": 3}  # noqa: RUF012
 
@@ -739,8 +741,8 @@ def several(a: Poly, b: Poly) -> list[Poly]:
 
 
 @pytest.mark.parametrize("name", STREAM_RINGS)
-def test_streams(name: str) -> None:
-    """No work runs before work queued earlier on its stream, and none runs on another stream."""
+def test_operations_on_streams(name: str) -> None:
+    """No work runs before earlier work of its stream, and none runs on another stream."""
     ring = STREAM_RINGS[name]
     a, b = drawn(ring, (3,), 1), drawn(ring, (3,), 2)
     expected = several(a, b)
@@ -760,7 +762,7 @@ def test_streams(name: str) -> None:
 
 
 def test_streams_do_not_wait_for_the_host() -> None:
-    """Calls return while the stream is still busy: nothing synchronises."""
+    """Calls return while the stream is still busy, so nothing synchronises."""
     ring = STREAM_RINGS["50 bits, RNS"]
     x, y = drawn(ring, (3,), 1).to(GPU), drawn(ring, (3,), 2).to(GPU)
     several(x, y)
@@ -780,7 +782,7 @@ def test_streams_do_not_wait_for_the_host() -> None:
 
 @pytest.mark.parametrize("kind", ["complete", "incomplete", "auxiliary", "FFT", "constants"])
 def test_streams_share_tables(kind: str) -> None:
-    """A stream does not read tables that another stream has still to make."""
+    """A stream does not read tables before another stream has filled them."""
     n, moduli, warm_moduli = {
         "complete": (1024, ntt_primes(1024, bits=60, count=9)[8], ntt_primes(1024, bits=60)[0]),
         "incomplete": (512, halved(512, 28, 1), halved(512, 27, 1)),
@@ -814,8 +816,8 @@ def test_streams_share_tables(kind: str) -> None:
 
 
 @pytest.mark.parametrize("own_streams", [False, True])
-def test_threads(own_streams: bool) -> None:
-    """Two threads at a time, on rings that both use and on rings of their own."""
+def test_operations_in_threads(own_streams: bool) -> None:
+    """Two threads run at a time, on shared rings and on rings of their own."""
     shared = [Ring(64, ntt_primes(64, bits=bits, count=7)[6]) for bits in (30, 50, 60)]
     if own_streams:  # test_streams_share_tables covers tables that streams share
         for ring in shared:
@@ -861,7 +863,7 @@ def first_call(**variables: str) -> float:
 
 
 def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
-    """Kernels are compiled once on a machine: a second process finds them all, and is done sooner."""
+    """A second process finds all compiled kernels on disk and finishes sooner."""
     folder = tmp_path / "kernels"
     first = first_call(CUPY_CACHE_DIR=str(folder))
     kept = {path.name for path in folder.iterdir()}
@@ -870,12 +872,12 @@ def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
     assert len(kept) >= 5 and first < 10 and second < first / 2
 
 
-def test_kernels_without_a_home() -> None:
+def test_kernels_are_compiled_without_a_home() -> None:
     assert first_call(HOME="/proc/nowhere", POLYGPU_CACHE_DIR="/proc/nowhere") < 10
 
 
-def test_tables_of_2_to_the_24() -> None:
-    """A ring whose root is known is ready in a fifth of a second, once its kernels are compiled."""
+def test_tables_of_2_to_the_24_points_are_built_in_time() -> None:
+    """With a known root and compiled kernels, a ring is ready in 0.2 s."""
     n, seconds = 2**24, []
     data = cupy.zeros((1, n), np.uint64)
     for q in ntt_primes(n, bits=60, count=3):
@@ -897,7 +899,7 @@ def test_tables_of_2_to_the_24() -> None:
     ("n", "moduli"),
     [(4, ntt_primes(4, bits=30)), (4, ntt_primes(4, bits=60, count=2)), (4, 13), (3, 2**64), (1, 17)],
 )
-def test_rows_beyond_65535(n: int, moduli: Any) -> None:
+def test_batches_of_more_than_65535_rows(n: int, moduli: Any) -> None:
     ring = Ring(n, moduli)
     check_ring(ring, (2**17 + 3,))
     a, b = drawn(ring, (70001, 1), 1), drawn(ring, (2,), 2)
@@ -908,8 +910,8 @@ def test_rows_beyond_65535(n: int, moduli: Any) -> None:
 
 
 @pytest.mark.usefixtures("whole_card")
-def test_more_than_2_to_the_32_residues() -> None:
-    """Indices beyond 32 bits, signed and unsigned: 16 GiB an array."""
+def test_operations_on_more_than_2_to_the_32_residues() -> None:
+    """Indices exceed 32 bits, signed and unsigned: 16 GiB per array."""
     ring = Ring(16, ntt_primes(16, bits=30))
     rows = 2**28 + 1001
     if cupy.cuda.runtime.memGetInfo()[0] < 40 * GIB:
@@ -945,8 +947,8 @@ def _equal_in_parts(x: Poly, y: Poly) -> bool:
 
 
 @pytest.mark.usefixtures("whole_card")
-def test_more_than_2_to_the_31_residues_of_integers_and_leaves() -> None:
-    """Kernels of integers and of leaves, on a little more than 8 GiB."""
+def test_integers_and_leaves_of_more_than_2_to_the_31_residues() -> None:
+    """Kernels of integers and of incomplete transforms run on more than 8 GiB."""
     if cupy.cuda.runtime.memGetInfo()[0] < 40 * GIB:
         pytest.skip("needs 40 GiB of free memory")
     ring = Ring(16, 41)  # leaves of 4
@@ -992,7 +994,7 @@ def test_out_of_memory_on_the_card() -> None:
 
 
 def test_out_of_memory_within_a_call(little_memory: None) -> None:
-    """The operands stay as they were, and the next call works."""
+    """The operands do not change, and the next call succeeds."""
     for ring in (Ring(2**17, prime(2**17, 30)), Ring(2**15, 2**60)):
         size = 24 << 20
         a = drawn(ring, (size // (ring.n * ring.dtype.itemsize),), 1)
@@ -1009,8 +1011,8 @@ def test_out_of_memory_within_a_call(little_memory: None) -> None:
         same(y + y, small + small)
 
 
-def test_nothing_leaks() -> None:
-    """Calls that are repeated leave as much memory in use as before."""
+def test_repeated_calls_leak_no_memory() -> None:
+    """Repeated calls leave as much memory in use as before."""
     ring = Ring(2**16, ntt_primes(2**16, bits=30, count=4))
     x = drawn(ring, (8,), 1).to(GPU)
     pool = cupy.get_default_memory_pool()
@@ -1032,7 +1034,7 @@ def test_nothing_leaks() -> None:
 
 @pytest.mark.parametrize(("bits", "log_n", "size"), [(30, 10, 2), (50, 12, 1), (60, 11, 2), (50, 15, 1)])
 def test_sanitizer_of_key_switches(bits: int, log_n: int, size: int) -> None:
-    """What the checkers of CUDA look at: rows of one warp and of several, few rows and many."""
+    """CUDA's checkers run on rows of one warp and of several, few rows and many."""
     T = Ring(1 << log_n, ntt_primes(1 << log_n, bits=bits, count=3 + size))
     Q, special = T[:3], T[3:]
     x, key, add = drawn(Q, (), 1).ntt(), drawn(T, (-(-3 // size), 2), 2).ntt(), drawn(Q, (2,), 3).ntt()
@@ -1044,8 +1046,8 @@ def test_sanitizer_of_key_switches(bits: int, log_n: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(("bits", "n", "k"), [(31, 1024, 2), (50, 512, 3), (60, 256, 1)])
-def test_sanitizer_of_rotations(bits: int, n: int, k: int) -> None:
-    """A block of threads holds one ciphertext; two of them are many for one card, and few for the other."""
+def test_sanitizer_of_blind_rotations(bits: int, n: int, k: int) -> None:
+    """One block holds one ciphertext. Two ciphertexts are many for one card and few for the other."""
     R = Ring(n, ntt_primes(n, bits=bits))
     c, keys = drawn(R, (2, k), 1), drawn(R, (2, k, 2, k), 2).ntt()
     exponents = np.array([[1, 3, n + 5], [2 * n - 1, 0, n]])

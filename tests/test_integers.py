@@ -1,4 +1,4 @@
-"""Integers and residues in, integers out: constants, values at points, norms."""
+"""Conversion of integers, floats and residues to polynomials and back: constants, values, norms."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from polygpu import Ring, ntt_primes
 
 
 @every_ring
-def test_data_holds_x_reduced_in_every_limb(name: str) -> None:
+def test_integers_are_reduced_in_every_limb(name: str) -> None:
     R = ring(name)
     q = R.modulus
     x = draw(R, (2, 3))
@@ -58,7 +58,7 @@ def test_data_holds_x_reduced_in_every_limb(name: str) -> None:
 @pytest.mark.parametrize("order", "<>")
 @pytest.mark.parametrize("kind", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"])
 @over(["30 bits", "64 bits", "RNS of 3 words", "2^32", "2^128", "q = 2"], ["RNS of 3 words", "2^128"])
-def test_any_integer_dtype(name: str, kind: str, order: str) -> None:
+def test_integers_of_any_dtype(name: str, kind: str, order: str) -> None:
     R = ring(name)
     info = np.iinfo(kind)
     values = [info.min, info.max, 0, 1][: R.n]
@@ -110,7 +110,7 @@ WORD_LIMITS = (2**64, 2**63 - 25, 2**62 - 57, 2**50 - 27, 2**32 - 5, 2**31 - 1, 
 @pytest.mark.parametrize("moduli", [WORD_LIMITS, WORD_LIMITS[4:], (2**32, 3)], ids=["64", "32 bits", "2^32"])
 @pytest.mark.parametrize("bits", [64, 65, 127, 128, 129, 1000, 4096])
 def test_ints_of_several_words(moduli: Any, bits: int, device: str) -> None:
-    """Ints at both ends of their words, modulo every word's limit."""
+    """Ints lie at both ends of their words, modulo the limit of every word."""
     R, rng = Ring(4, list(moduli)), random.Random(bits)
     edges = [s * 2**bits + d for s in (-1, 1) for d in (-1, 0, 1)]
     x = [edges, [rng.getrandbits(bits) for _ in range(6)], [-rng.getrandbits(bits) for _ in range(6)]]
@@ -119,8 +119,8 @@ def test_ints_of_several_words(moduli: Any, bits: int, device: str) -> None:
     assert host(found.data).tolist() == [[[v % q for v in row] + [0] for q in R.moduli] for row in rows]
 
 
-def test_ints_of_very_different_sizes_take_no_more_memory_than_they_have() -> None:
-    """One int of a million bits does not make words of as many bits of the others."""
+def test_memory_of_ints_of_very_different_sizes() -> None:
+    """One int of a million bits must not widen the words of the other ints."""
     R = Ring(1 << 12, [2**61 - 1, 2**31 - 1])
     x = [*range(4000), 3**600000]
     tracemalloc.start()
@@ -139,7 +139,7 @@ def nested(shape: tuple[int, ...], make: Any) -> Any:
 
 @pytest.mark.parametrize("make", [list, tuple])
 @pytest.mark.parametrize("shape", [(0,), (4,), (3, 0), (3, 4), (2, 1, 3), (1, 1, 1, 1), (0, 3)])
-def test_nested_lists_have_the_shape_that_numpy_sees(make: Any, shape: tuple[int, ...]) -> None:
+def test_nested_lists_have_the_shape_of_numpy(make: Any, shape: tuple[int, ...]) -> None:
     x, R = nested(shape, make), Ring(4, [2**61 - 1, 97])
     expected = np.array(x, dtype=object)
     assert R(x) == R(expected) and R(x).shape == expected.shape[:-1]
@@ -151,7 +151,7 @@ WRONG_ENTRIES = [True, 1.0, None, "1", b"1", np.float64(1), np.True_, 1 + 0j, De
 @pytest.mark.parametrize("wrong", WRONG_ENTRIES, ids=repr)
 @pytest.mark.parametrize("at", [(0, 0), (0, 2), (1, 1), (2, 2)])
 @pytest.mark.parametrize("other", [5, 2**70])
-def test_a_wrong_entry_anywhere_in_a_list_is_refused(wrong: Any, at: tuple[int, int], other: int) -> None:
+def test_invalid_entries_in_lists_raise(wrong: Any, at: tuple[int, int], other: int) -> None:
     x: list[list[Any]] = [[other] * 3 for _ in range(3)]
     x[at[0]][at[1]] = wrong
     for entries in (x, tuple(map(tuple, x)), x[at[0]]):
@@ -177,8 +177,8 @@ TESTED_APART = ("read-only", "order of bytes by name", "subclass")
 
 
 @over(FEW, devices=["cpu"])
-def test_an_order_of_bytes_by_name_is_the_machines(name: str) -> None:
-    """As zarr's arrays have it: the dtype equals the residues', and the memory is shared."""
+def test_residues_with_an_explicit_byte_order_are_shared(name: str) -> None:
+    """zarr names the byte order: the dtype equals that of residues, so memory is shared."""
     R = ring(name)
     a = R.random(2, seed=1)
     data = LAYOUTS["order of bytes by name"](a.data)
@@ -191,7 +191,7 @@ def test_an_order_of_bytes_by_name_is_the_machines(name: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.uint32, np.int8])
 @over(FEW, devices=["cpu"])
-def test_any_memory_layout(name: str, dtype: type, layout: str) -> None:
+def test_integers_of_any_memory_layout(name: str, dtype: type, layout: str) -> None:
     R = ring(name)
     x = np.random.default_rng(1).integers(0, 100, (3, R.n)).astype(dtype)
     view = LAYOUTS[layout](x)
@@ -201,7 +201,7 @@ def test_any_memory_layout(name: str, dtype: type, layout: str) -> None:
 @pytest.mark.parametrize("size", [100, 2**80])
 @pytest.mark.parametrize("layout", ["transposed", "Fortran", "every other", "backwards", "broadcast"])
 @over(FEW, devices=["cpu"])
-def test_any_memory_layout_of_python_ints(name: str, layout: str, size: int) -> None:
+def test_python_ints_of_any_memory_layout(name: str, layout: str, size: int) -> None:
     R = ring(name)
     source = random.Random(1)
     x = np.array([[source.randrange(-size, size) for _ in range(R.n)] for _ in range(3)], dtype=object)
@@ -211,7 +211,7 @@ def test_any_memory_layout_of_python_ints(name: str, layout: str, size: int) -> 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 3), (3, 0, 2)])
 @few_rings
-def test_missing_coefficients_are_zero_and_batches_may_be_empty(name: str, shape: tuple[int, ...]) -> None:
+def test_empty_rows_and_empty_batches(name: str, shape: tuple[int, ...]) -> None:
     R = ring(name)
     for dtype in (np.int64, np.uint8, object):
         poly = R(np.zeros(shape, dtype))
@@ -220,13 +220,13 @@ def test_missing_coefficients_are_zero_and_batches_may_be_empty(name: str, shape
 
 
 @everywhere
-def test_short_rows_are_padded_at_the_high_end() -> None:
+def test_short_rows_are_padded_with_zeros() -> None:
     check(R17([[1, 2], [3, 4]]), [[1, 2, 0, 0], [3, 4, 0, 0]])
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64, object])
 @few_rings
-def test_integers_are_copied_never_shared_never_changed(name: str, dtype: type) -> None:
+def test_integers_are_copied(name: str, dtype: type) -> None:
     R = ring(name)
     x = np.full((2, R.n), 7, dtype)
     if dtype is not object:
@@ -237,7 +237,7 @@ def test_integers_are_copied_never_shared_never_changed(name: str, dtype: type) 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
 @few_rings
-def test_integers_that_lie_on_the_device(name: str, dtype: Any) -> None:
+def test_integers_on_the_device(name: str, dtype: Any) -> None:
     R, limits = ring(name), np.iinfo(dtype)
     x = np.array([[limits.min, limits.max, 0], [1, limits.max // 2, limits.min + 1]], dtype=dtype)
     for view in (np.s_[:], np.s_[:, ::2], np.s_[0, 1], np.s_[:0]):
@@ -281,7 +281,7 @@ def nearest(x: Any, scale: Any) -> list[int]:
 
 
 @few_rings
-def test_floats_are_rounded_once_at_any_size(name: str) -> None:
+def test_from_floats_rounds_once(name: str) -> None:
     for scale in SCALES:
         check_floats(ring(name), scale)
 
@@ -307,7 +307,7 @@ def check_floats(R: Ring, scale: Any) -> None:
     | st.integers()
     | st.sampled_from(SCALES),
 )
-def test_products_of_floats_equal_those_of_fractions(x: list[float], scale: Any) -> None:
+def test_from_floats_matches_fractions(x: list[float], scale: Any) -> None:
     R = ring("2^128")
     check(R.from_floats(x, scale=scale), padded(R, nearest(x, scale)) % R.modulus)
 
@@ -319,8 +319,8 @@ def test_products_of_floats_equal_those_of_fractions(x: list[float], scale: Any)
     more=st.integers(-60, 60),
     sign=st.sampled_from([1, -1]),
 )
-def test_ties_and_their_neighbours(odd: int, shift: int, near: int, more: int, sign: int) -> None:
-    """Mantissas x whose product with an odd number ends in the bits of a half, or in those beside it."""
+def test_from_floats_near_ties(odd: int, shift: int, near: int, more: int, sign: int) -> None:
+    """Products of the mantissa x and an odd number end in the bits of one half, or next to it."""
     half = (pow(odd, -1, 2**shift) << shift - 1) % 2**shift
     x = [
         float(half + near),
@@ -378,7 +378,7 @@ def around_ties(rng: random.Random, scale: Fraction, count: int) -> list[float]:
 
 
 @pytest.mark.parametrize("scale", FACTORS, ids=lambda x: f"{float(x):.3g}")
-def test_thousands_of_products_equal_those_of_fractions(scale: Any) -> None:
+def test_from_floats_of_many_values_matches_fractions(scale: Any) -> None:
     rng, R = random.Random(repr(scale)), Ring(600, 2**1100)
     exact = Fraction(scale)
     x = around_ties(rng, exact, R.n)
@@ -394,22 +394,22 @@ def test_thousands_of_products_equal_those_of_fractions(scale: Any) -> None:
     factor=st.integers(-(2**53), 2**53),
     down=st.integers(1, 100),
 )
-def test_ties_of_a_factor_that_is_a_double(x: list[int], factor: int, down: int) -> None:
+def test_from_floats_near_ties_with_a_scale_that_is_a_double(x: list[int], factor: int, down: int) -> None:
     R, scale = ring("2^128"), Fraction(factor, 2**down)
     check(R.from_floats(np.array(x, float), scale=scale), padded(R, nearest(x, scale)) % R.modulus)
 
 
 @pytest.mark.parametrize("scale", [Fraction(3, 2), Fraction(-5, 2), Fraction(7, 4), Fraction(3, 64)], ids=str)
-def test_ties_beyond_the_precision_of_a_double(scale: Fraction) -> None:
-    """Products of 52 to 55 bits, whose halves are in the second double of a pair; half of them are ties."""
+def test_from_floats_near_ties_beyond_double_precision(scale: Fraction) -> None:
+    """Products have 52 to 55 bits. Half of them are ties, seen only in double-double."""
     rng, R = random.Random(repr(scale)), Ring(256, 2**128)
     for low, high in ((2**50, 2**51), (2**51, 2**52), (2**52, 2**53)):
         x = [float(rng.randrange(low, high)) * rng.choice([1, -1]) for _ in range(R.n)]
         check(R.from_floats(x, scale=scale), np.array(nearest(x, scale), object) % R.modulus)
 
 
-def test_the_largest_products_of_64_bits() -> None:
-    """On both sides of 2^63, where ints of machine words end."""
+def test_from_floats_at_the_limit_of_64_bits() -> None:
+    """Products lie on both sides of 2^63, where 64-bit integers end."""
     R = Ring(4, 2**128)
     for scale in (Fraction(3), Fraction(1, 3), Fraction(2**53 + 1), Fraction(2**63 - 1), 1):
         for bound in (2**63 - 2**12, 2**63 - 2**10, 2**63 - 1, 2**63, 2**64):
@@ -419,7 +419,7 @@ def test_the_largest_products_of_64_bits() -> None:
 
 
 @over(["RNS of 3 words"])
-def test_floats_in_any_container(name: str) -> None:
+def test_from_floats_of_any_container(name: str) -> None:
     R = ring(name)
     x = [0.5, -1.25, 3.0, 65504.0]
     expected = padded(R, nearest(x, 2**70)) % R.modulus
@@ -476,7 +476,7 @@ def test_floats_in_any_container(name: str) -> None:
     ],
     ids=str,
 )
-def test_floats_that_are_refused(x: Any, error: type[Exception], words: list[str]) -> None:
+def test_from_floats_raises_for_invalid_values(x: Any, error: type[Exception], words: list[str]) -> None:
     if np.dtype(np.longdouble).itemsize == 8 and "longdouble" in str(words):
         pytest.skip("a long double is a double here")
     for scale in (1, 2**70, 2**1500, Fraction(1, 3), 0):
@@ -487,7 +487,7 @@ def test_floats_that_are_refused(x: Any, error: type[Exception], words: list[str
 
 
 @on(*CARDS)
-def test_floats_on_a_card_that_are_not_finite(device: str) -> None:
+def test_from_floats_of_infinity_on_a_card_raises(device: str) -> None:
     for scale in (1, 2**1500, 3):
         with pytest.raises(pg.errors.CoefficientError, match=r"inf at \(0,\)"):
             R17.from_floats(there(np.array([-math.inf, 1.0])), scale=scale)
@@ -496,7 +496,7 @@ def test_floats_on_a_card_that_are_not_finite(device: str) -> None:
 @pytest.mark.parametrize(
     "scale", [math.nan, -math.inf, np.float32("inf"), True, np.True_, 1j, "2", None, Decimal(2)]
 )
-def test_scales_that_are_refused(scale: Any) -> None:
+def test_from_floats_raises_for_invalid_scales(scale: Any) -> None:
     with pytest.raises(pg.ParameterError, match=r"scale=.*(Give an int|Convert it)"):
         R17.from_floats([1.0], scale=scale)
 
@@ -505,7 +505,7 @@ def test_scales_that_are_refused(scale: Any) -> None:
 
 
 @every_ring
-def test_plain_residues_are_shared(name: str) -> None:
+def test_from_residues_shares_plain_arrays(name: str) -> None:
     R = ring(name)
     data = R(draw(R, (2,))).data
     poly = R.from_residues(data)
@@ -516,7 +516,7 @@ def test_plain_residues_are_shared(name: str) -> None:
 
 
 @every_transform
-def test_residues_of_the_evaluation_domain(name: str) -> None:
+def test_from_residues_in_the_evaluation_domain(name: str) -> None:
     R = ring(name)
     data = R(draw(R)).ntt().data.copy()
     check(R.from_residues(data, domain="eval"), draw(R), "eval")
@@ -532,7 +532,7 @@ OTHER_DATA = {
 
 @pytest.mark.parametrize("layout", OTHER_DATA)
 @over(FEW, devices=["cpu"])
-def test_other_residues_are_copied(name: str, layout: str) -> None:
+def test_from_residues_copies_other_layouts(name: str, layout: str) -> None:
     R = ring(name)
     plain = R(draw(R, (3,))).data
     if layout in ("transposed", "Fortran", "every other", "broadcast"):
@@ -552,7 +552,7 @@ def test_other_residues_are_copied(name: str, layout: str) -> None:
 
 
 @on(*CARDS)
-def test_residues_on_a_card() -> None:
+def test_from_residues_on_a_card() -> None:
     x = draw(RNS, (2,))
     data = there(np.array(residues(RNS, x), RNS.dtype))
     shared = RNS.from_residues(data)
@@ -569,7 +569,7 @@ def test_residues_on_a_card() -> None:
         RNS(there(np.zeros(3)))
 
 
-def test_read_only_residues_are_shared_and_stay_read_only() -> None:
+def test_from_residues_keeps_read_only_arrays() -> None:
     data = np.array([[1, 2, 3, 16]], np.uint32)
     data.flags.writeable = False
     poly = R17.from_residues(data)
@@ -577,14 +577,14 @@ def test_read_only_residues_are_shared_and_stay_read_only() -> None:
     check(poly * poly, product(R17, [1, 2, 3, 16], [1, 2, 3, 16]))
 
 
-def test_an_array_subclass_becomes_a_plain_array() -> None:
+def test_from_residues_of_an_array_subclass() -> None:
     data = np.array([[1, 2, 3, 16]], np.uint32).view(np.recarray)
     assert type(R17.from_residues(data).data) is np.ndarray
 
 
 @everywhere
 @pytest.mark.parametrize("wrong", [17, 2**32 - 1])
-def test_debug_checks_residues_that_are_shared(wrong: int) -> None:
+def test_debug_checks_shared_residues(wrong: int) -> None:
     data = there(np.array([[1, 2, wrong, 16]], np.uint32))
     R17.from_residues(data)  # nothing looks at the values of plain arrays
     with pg.debug():
@@ -606,7 +606,7 @@ def test_debug_checks_residues_that_are_shared(wrong: int) -> None:
         (2**128 - 1, 2**128 - 1),
     ],
 )
-def test_debug_checks_the_words_of_a_wide_residue_together(q: int, value: int) -> None:
+def test_debug_checks_wide_residues(q: int, value: int) -> None:
     R = Ring(2, q)
     data = np.array([[0, value % 2**64], [0, value >> 64]], np.uint64)
     with pg.debug():
@@ -618,7 +618,7 @@ def test_debug_checks_the_words_of_a_wide_residue_together(q: int, value: int) -
 
 @pytest.mark.parametrize("word", [-1, 2**64, -(2**64)])
 @pytest.mark.parametrize("row", [0, 1])
-def test_words_of_a_wide_residue_are_checked_where_they_are_converted(row: int, word: int) -> None:
+def test_from_residues_checks_words_of_wide_residues(row: int, word: int) -> None:
     words = [[0, 3], [0, 2**30]]
     words[row][1] = word
     for data in (words, np.array(words, object), np.array(words, np.int64) if word == -1 else words):
@@ -628,13 +628,13 @@ def test_words_of_a_wide_residue_are_checked_where_they_are_converted(row: int, 
 
 @pytest.mark.parametrize("data", [[[1, 2, 3, 17]], [[-1, 2, 3, 4]], [[1, 2, 3, 2**32]]])
 @pytest.mark.parametrize("dtype", [np.int64, object, ">i8", None])
-def test_residues_are_checked_where_they_are_converted(data: Any, dtype: Any) -> None:
+def test_from_residues_checks_converted_residues(data: Any, dtype: Any) -> None:
     with pytest.raises(pg.errors.NotCanonical, match="17"):
         R17.from_residues(data if dtype is None else np.array(data, dtype))
 
 
 @pytest.mark.parametrize("wrong", [1.5, True, None, "3", 2j])
-def test_object_residues_must_be_ints(wrong: Any) -> None:
+def test_from_residues_of_objects_that_are_not_ints_raises(wrong: Any) -> None:
     with pytest.raises(pg.errors.CoefficientError):
         R17.from_residues(np.array([[0, 1, 2, wrong]], dtype=object))
 
@@ -656,7 +656,7 @@ def test_zeros_and_ones(name: str, batch: Any) -> None:
 @pytest.mark.parametrize("batch", [(), 0, 3, (2, 3)])
 @every_transform
 def test_evaluated_zeros_and_ones(name: str, batch: Any) -> None:
-    """Each leaf is 0 or 1: a complete transform has leaves of one coefficient."""
+    """Each leaf is 0 or 1. Leaves of a complete transform have one coefficient."""
     R = ring(name)
     shape = batch if isinstance(batch, tuple) else (batch,)
     zero, one = R.zeros(batch, domain="eval"), R.ones(batch, domain="eval")
@@ -677,7 +677,7 @@ NO_DOMAINS: list[Any] = [
 
 
 @pytest.mark.parametrize("make", [Ring.zeros, Ring.ones, Ring.random], ids=lambda f: f.__name__)
-def test_domains_that_are_refused(make: Any) -> None:
+def test_invalid_domains_raise(make: Any) -> None:
     for wrong in NO_DOMAINS:
         with pytest.raises(pg.errors.DomainError, match=r"domain=.* must be 'coef' or 'eval'"):
             make(R17, domain=wrong)
@@ -698,7 +698,7 @@ def test_domains_that_are_refused(make: Any) -> None:
         make(R17, -1, domain="eval")
 
 
-def test_a_domain_may_be_a_text_of_numpy() -> None:
+def test_domain_given_as_a_numpy_str() -> None:
     made = R17.ones(domain=np.str_("eval"))  # type: ignore[arg-type]
     assert made == R17.ones().ntt() and type(made.domain) is str
 
@@ -785,7 +785,7 @@ def test_norms(name: str) -> None:
 
 
 @few_rings
-def test_norms_of_one_are_numbers(name: str) -> None:
+def test_norms_of_a_single_polynomial_are_numbers(name: str) -> None:
     R = ring(name)
     a = R([3, -4])
     for poly in (a, a.ntt()) if R.has_eval else (a,):
@@ -807,13 +807,13 @@ def test_norms_of_huge_values_are_exact(size: int) -> None:
 
 
 @pytest.mark.parametrize("k", [100, 499, 500, 600, 1000])
-def test_the_euclidean_norm_of_huge_values(k: int) -> None:
+def test_euclidean_norm_of_huge_values(k: int) -> None:
     R = Ring(4, 2**1100)
     assert R([2**k]).norm() == 2.0**k
     assert R([3 * 2**k, 0, 4 * 2**k]).norm() == 5 * 2.0**k
 
 
-def test_a_euclidean_norm_above_all_floats_says_what_to_do() -> None:
+def test_euclidean_norm_above_all_floats_raises() -> None:
     a = Ring(4, 2**1100)([2**1099])
     assert a.norm(math.inf) == 2**1099
     with pytest.raises(pg.PolyGPUError, match="inf"):
@@ -828,7 +828,7 @@ def test_norms_of_an_empty_batch() -> None:
 
 @every_ring
 def test_centred_integers_at_the_edges(name: str) -> None:
-    """In [-Q/2, Q/2): Q even keeps -Q/2, Q odd splits evenly."""
+    """Values lie in [-Q/2, Q/2). Even Q includes -Q/2; odd Q is symmetric."""
     R = ring(name)
     q = R.modulus
     for v in {0, 1, q // 2, (q // 2 + 1) % q, q - 1, (q - 1) // 2}:
@@ -907,7 +907,7 @@ def rows_of(R: Ring, values: list[int]) -> list[list[int]]:
 
 @pytest.mark.parametrize("centered", [False, True])
 @chains
-def test_composed_integers(name: str, centered: bool) -> None:
+def test_to_bigints_and_to_int64_of_rns_values(name: str, centered: bool) -> None:
     R = chain_ring(name)
     source = random.Random(name)
     rows = rows_of(R, [*edges(R.modulus), *(source.randrange(R.modulus) for _ in range(45))])
@@ -935,7 +935,7 @@ def test_composed_integers(name: str, centered: bool) -> None:
 
 @on("cpu")
 @pytest.mark.parametrize("wrong", [0, 255, 256, 4095, 4096, 9999])
-def test_one_integer_of_many_does_not_fit(each_isa: str, wrong: int) -> None:
+def test_to_int64_raises_if_one_value_does_not_fit(each_isa: str, wrong: int) -> None:
     R = Ring(10_000, ntt_primes(64, bits=50, count=4))
     x = np.zeros((2, R.n), dtype=object)
     x[0] = np.arange(-5000, 5000)
@@ -966,7 +966,7 @@ def test_integers_by_every_instruction_set(each_isa: str, name: str) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 4095, 4097, 8192])
 @on("cpu")
-def test_rows_of_any_length_come_in(count: int) -> None:
+def test_rows_of_any_length(count: int) -> None:
     R = Ring(8192, ntt_primes(64, bits=40, count=2))
     x = np.arange(3 * count, dtype=np.int32).reshape(3, count) * 43210 - 5
     poly, wide = R(x), x.astype(np.int64)
@@ -992,7 +992,7 @@ def test_norms_are_exact(name: str) -> None:
 
 
 @on("cpu")
-def test_a_norm_of_many_parts() -> None:
+def test_norms_of_10000_coefficients() -> None:
     R = Ring(10_000, ntt_primes(64, bits=50, count=4))
     x = [pow(3, i, R.modulus) for i in range(R.n)]
     sizes = [abs(in_range(v, R.modulus, True)) for v in x]
@@ -1002,8 +1002,8 @@ def test_a_norm_of_many_parts() -> None:
 
 
 @pytest.mark.parametrize("square", [2**106 + 2**53, 2**110 + 1, 2**120 - 1, 3 * 2**200 + 5])
-def test_the_euclidean_norm_is_rounded_once(square: int) -> None:
-    """The root of a sum that a double does not hold."""
+def test_euclidean_norm_is_rounded_once(square: int) -> None:
+    """The sum under the root does not fit a double."""
     rest, terms = square, []
     while rest:
         terms.append(math.isqrt(rest))
@@ -1014,7 +1014,7 @@ def test_the_euclidean_norm_is_rounded_once(square: int) -> None:
     assert Ring(len(terms), 2**200)(terms).norm() == expected
 
 
-def test_doubles_beyond_all_are_infinite() -> None:
+def test_to_float64_beyond_all_doubles_is_infinite() -> None:
     R = Ring(4, 2**1100)
     largest = 2**1024 - 2**970
     x = [2**1030, -(2**1030), largest - 1, -largest]
@@ -1030,7 +1030,7 @@ def test_doubles_beyond_all_are_infinite() -> None:
 
 
 @everywhere
-def test_integers_out_of_evaluated_and_empty_values() -> None:
+def test_to_int64_and_to_float64_of_evaluated_and_empty_values() -> None:
     a = RNS([[1, -2], [3, 4]])
     assert host(a.ntt().to_int64()).tolist() == [[1, -2, 0, 0], [3, 4, 0, 0]]
     assert host(a.ntt().to_float64(centered=False)).tolist() == [[1, RNS.modulus - 2, 0, 0], [3, 4, 0, 0]]

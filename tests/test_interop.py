@@ -1,4 +1,4 @@
-"""Values of other libraries: files of SEAL and OpenFHE, Lattigo's definitions, arrays through DLPack.
+"""Values of other libraries: files of SEAL and OpenFHE, words of Lattigo, arrays through DLPack.
 
 tests/data says how the files were made and what is encrypted in them. Tests that ask a library itself are
 skipped where it is not installed.
@@ -104,7 +104,7 @@ def tensor(a: pg.Poly, b: pg.Poly) -> pg.Poly:
     return pg.stack([a[0] * b[0], a[0] * b[1] + a[1] * b[0], a[1] * b[1]])
 
 
-def test_parameters_of_seal() -> None:
+def test_seal_parameters() -> None:
     for scheme, n, bits, plain in (
         ("ckks", 256, [40, 40, 41], 0),
         ("bfv", 2048, [27, 27], T),
@@ -127,7 +127,7 @@ def test_parameters_of_seal() -> None:
         *("bfv_secret", "bfv_vector", "bgv_secret", "bgv_switched"),
     ],
 )
-def test_seal_is_written_as_it_was_read(name: str) -> None:
+def test_seal_round_trip(name: str) -> None:
     found = value(name)
     written = interop.to_seal(
         found.poly,
@@ -138,14 +138,14 @@ def test_seal_is_written_as_it_was_read(name: str) -> None:
     assert written == plain_seal(name)
 
 
-def test_keys_of_seal_are_written_as_they_were_read() -> None:
+def test_seal_keys_round_trip() -> None:
     assert interop.to_seal_keys(keys("ckks_relin"), parameters("ckks")) == plain_seal("ckks_relin")
     ours, theirs = interop.to_seal_keys(keys("ckks_galois"), parameters("ckks")), plain_seal("ckks_galois")
     empty = 256 - 2  # SEAL has an empty list for each rotation without a key, but needs none at the end
     assert theirs[56:] == ours[56:] + bytes(8 * empty) and theirs[16:48] == ours[16:48]
 
 
-def test_secret_keys_of_seal_are_ternary() -> None:
+def test_seal_secret_keys_are_ternary() -> None:
     # Any other order or root would give random coefficients.
     for scheme in ("ckks", "bfv", "bgv"):
         s = value(f"{scheme}_secret").poly
@@ -153,7 +153,7 @@ def test_secret_keys_of_seal_are_ternary() -> None:
         assert set(s.to_int64().tolist()) == {-1, 0, 1}
 
 
-def test_ckks_of_seal() -> None:
+def test_seal_ckks_ciphertexts() -> None:
     s, plain = value("ckks_secret").poly, value("ckks_plain")
     for name, values in zip("ab", CKKS, strict=True):
         c = value(f"ckks_{name}")
@@ -166,7 +166,7 @@ def test_ckks_of_seal() -> None:
     assert 0 < size(phase(value("ckks_public").poly, s)) < 64
 
 
-def test_products_of_seal_bit_for_bit() -> None:
+def test_seal_products_have_the_same_bits() -> None:
     a, b, product = (value(f"ckks_{name}") for name in ("a", "b", "product"))
     assert tensor(a.poly, b.poly) == product.poly and product.scale == a.scale * b.scale
     rescaled = value("ckks_rescaled")
@@ -174,7 +174,7 @@ def test_products_of_seal_bit_for_bit() -> None:
     assert rescaled.scale == product.scale / product.poly.ring.moduli[-1]
 
 
-def test_relinearisation_with_a_key_of_seal() -> None:
+def test_seal_relinearisation_key() -> None:
     p, s = parameters("ckks"), value("ckks_secret").poly
     key, g = keys("ckks_relin")[0], pg.rns.gadget(p.ring[:-1], limbs_per_digit=1)
     for j, (b, a) in enumerate(key.value):
@@ -185,7 +185,7 @@ def test_relinearisation_with_a_key_of_seal() -> None:
     assert size(phase(ours, s) - exact) < 1 << 12 and size(phase(theirs, s) - exact) < 1 << 12
 
 
-def test_rotation_with_a_key_of_seal() -> None:
+def test_seal_rotation_key() -> None:
     s = value("ckks_secret").poly
     galois = keys("ckks_galois", rotations=True)
     assert list(galois) == [3] and galois[3].galois_element == 3
@@ -195,7 +195,7 @@ def test_rotation_with_a_key_of_seal() -> None:
     assert size(phase(ours, s) - exact) < 1 << 12 and size(phase(rotated, s) - exact) < 1 << 12
 
 
-def test_bfv_vector_of_tenseal() -> None:
+def test_tenseal_bfv_vector() -> None:
     c, s = value("bfv_vector").poly, value("bfv_secret").poly
     assert c.domain == "coef" and c.ring == parameters("bfv").ring[:1]
     plain = Ring(2048, T)
@@ -206,7 +206,7 @@ def test_bfv_vector_of_tenseal() -> None:
     assert slots == [x % T for x in BFV]
 
 
-def test_bgv_of_seal() -> None:
+def test_seal_bgv_ciphertexts() -> None:
     p, s = parameters("bgv"), value("bgv_secret").poly
     t, c, plain = p.plain_modulus, value("bgv_switched"), value("bgv_plain").poly
     assert plain.ring == Ring(256, t) and plain.to_bigints()[:4].tolist() == [5, 1, 0, 7]
@@ -215,7 +215,7 @@ def test_bgv_of_seal() -> None:
     assert found.tolist() == plain.to_bigints().tolist()
 
 
-def test_compressions_of_seal() -> None:
+def test_seal_compression_methods() -> None:
     p, expected = parameters("ckks"), value("ckks_a")
     whole = plain_seal("ckks_a")
     packed = zlib.compress(whole[16:])
@@ -246,10 +246,10 @@ def resized(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("method", [1, 2])
-def test_compressed_keys_of_seal_take_time_linear_in_their_size(
+def test_seal_decompression_of_keys_is_linear_in_their_size(
     method: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted in bytes that are given to the decompressor, and in bytes that it gives at a time."""
+    """Bytes given to the decompressor and bytes that it returns are counted."""
     p = SealParameters("ckks", 2048, pg.ntt_primes(2048, bits=50, count=3))
     keys = {g: as_key(p.ring.random((2, 2), seed=g).ntt(), 1, p.ring[-1:]) for g in range(1, 12)}
     plain = interop.to_seal_keys(keys, p)
@@ -282,7 +282,7 @@ def test_compressed_keys_of_seal_take_time_linear_in_their_size(
 
 
 @pytest.mark.parametrize("method", [1, 2])
-def test_compressed_seal_that_is_cut_damaged_or_a_bomb(method: int) -> None:
+def test_seal_damaged_compressed_data_raises(method: int) -> None:
     p = SealParameters("ckks", 8, [97, 113, 193])
     plain = interop.to_seal(p.ring[:2].random(2, seed=1).ntt(), p)
     data = compressed(plain, method)
@@ -313,7 +313,7 @@ def test_compressed_seal_that_is_cut_damaged_or_a_bomb(method: int) -> None:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python has zstd")
-def test_zstd_without_zstandard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seal_zstd_without_zstandard_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     data = seal("ckks_parameters")
     monkeypatch.setitem(sys.modules, "zstandard", None)
     refused(
@@ -330,7 +330,7 @@ def refused(call: Any, cls: type[Exception], words: list[str]) -> None:
         assert word in str(caught.value), caught.value
 
 
-def test_refused_data_of_seal() -> None:
+def test_from_seal_raises_for_invalid_data() -> None:
     p = SealParameters("ckks", 8, [97, 113, 193])
     good = interop.to_seal(p.ring[:2].random(2, seed=1).ntt(), p)
     other = SealParameters("ckks", 8, [97, 113, 241])
@@ -378,7 +378,7 @@ def test_refused_data_of_seal() -> None:
     refused(lambda: from_seal(plain, p), pg.errors.FileError, ["without a modulus", "CKKS"])
 
 
-def test_values_that_seal_does_not_take() -> None:
+def test_to_seal_raises_for_invalid_values() -> None:
     p, bfv = SealParameters("ckks", 8, [97, 113, 193]), SealParameters("bfv", 8, [97, 113], plain_modulus=17)
     bgv = SealParameters("bgv", 8, [97, 113], plain_modulus=17)
     c = p.ring[:2].random(2, seed=1)
@@ -431,7 +431,7 @@ def test_values_that_seal_does_not_take() -> None:
         refused(call, cls, words)
 
 
-def test_a_value_of_another_root_is_written_for_seal() -> None:
+def test_to_seal_of_a_ring_with_another_root() -> None:
     p = SealParameters("ckks", 16, pg.ntt_primes(16, bits=50, count=2))
     other = Ring(16, p.moduli, root="generator")
     assert other.roots != p.ring.roots
@@ -462,7 +462,9 @@ READERS = (
     st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=3),
     st.integers(0, 500),
 )
-def test_damaged_seal_is_refused_or_canonical(data: bytes, read: Any, edits: Any, length: int) -> None:
+def test_from_seal_of_damaged_data_raises_or_is_canonical(
+    data: bytes, read: Any, edits: Any, length: int
+) -> None:
     damaged = bytearray(data)
     for at, byte in edits:
         damaged[at % len(damaged)] = byte
@@ -479,7 +481,7 @@ def test_damaged_seal_is_refused_or_canonical(data: bytes, read: Any, edits: Any
         assert (poly.data < np.array(poly.ring.moduli)[:, None]).all()
 
 
-def test_seal_loads_what_is_written(tmp_path: Path) -> None:
+def test_seal_loads_written_objects(tmp_path: Path) -> None:
     api = library("tenseal.sealapi")
     p, path = parameters("ckks"), str(tmp_path / "object")
     own = api.EncryptionParameters(api.SCHEME_TYPE.CKKS)
@@ -521,7 +523,7 @@ def test_seal_loads_what_is_written(tmp_path: Path) -> None:
     np.testing.assert_allclose(decrypted(c), expected, atol=1e-4)
 
 
-def test_bfv_and_bgv_in_seal(tmp_path: Path) -> None:
+def test_seal_loads_written_bfv_and_bgv(tmp_path: Path) -> None:
     api = library("tenseal.sealapi")
     path = str(tmp_path / "object")
     for number, name in ((1, "bfv"), (3, "bgv")):
@@ -566,14 +568,14 @@ def element(name: str) -> pg.Poly:
     return interop.from_openfhe(openfhe(name))
 
 
-def test_secret_keys_of_openfhe_are_ternary() -> None:
+def test_openfhe_secret_keys_are_ternary() -> None:
     for name in ("ckks_secret", "bfv_secret"):
         s = element(name)
         assert s.shape == () and s.domain == "eval" and size(s) == 1
         assert set(s.to_int64().tolist()) == {-1, 0, 1}
 
 
-def test_ckks_of_openfhe() -> None:
+def test_openfhe_ckks_ciphertexts() -> None:
     s = element("ckks_secret")
     assert s.ring.n == 128 and [round(math.log2(q)) for q in s.ring.moduli] == [60, 50, 50]
     assert s.ring.roots == Ring(128, s.ring.moduli).roots  # the smallest ones
@@ -585,12 +587,12 @@ def test_ckks_of_openfhe() -> None:
     assert 0 < size(phase(element("ckks_public"), s)) < 64
 
 
-def test_products_of_openfhe_bit_for_bit() -> None:
+def test_openfhe_products_have_the_same_bits() -> None:
     a, b, product = (element(f"ckks_{name}") for name in ("a", "b", "product"))
     assert product.shape == (3,) and tensor(a, b) == product
 
 
-def test_relinearisation_with_a_key_of_openfhe() -> None:
+def test_openfhe_relinearisation_key() -> None:
     s, product = element("ckks_secret"), element("ckks_product")
     (key,) = interop.from_openfhe_keys(openfhe("ckks_relin"), special=2).values()
     assert key.ring == s.ring and key.limbs_per_digit == 2 and key.galois_element is None
@@ -602,7 +604,7 @@ def test_relinearisation_with_a_key_of_openfhe() -> None:
     assert size(phase(ours, s) - exact) < 64 and size(phase(theirs, s) - exact) < 64
 
 
-def test_rotation_with_a_key_of_openfhe() -> None:
+def test_openfhe_rotation_key() -> None:
     s, a = element("ckks_secret"), element("ckks_a")
     keys = interop.from_openfhe_keys(openfhe("ckks_rotations"), special=2)
     assert keys.keys() == {5, pow(5, -2, 256)} and all(key.turned for key in keys.values())
@@ -611,7 +613,7 @@ def test_rotation_with_a_key_of_openfhe() -> None:
     assert size(phase(element("ckks_turned"), s) - phase(a, s).automorphism(5)) < 64
 
 
-def test_keys_that_are_not_of_openfhe() -> None:
+def test_from_openfhe_keys_raises_for_invalid_keys() -> None:
     text = openfhe("ckks_rotations")
 
     def edited_keys(edit: Any) -> str:
@@ -628,19 +630,19 @@ def test_keys_that_are_not_of_openfhe() -> None:
         (edited_keys(lambda t: inner(t)[0].update(key="5")), 2, pg.errors.FileError, ["Galois", "damaged"]),
         (edited_keys(lambda t: inner(t)[0].update(key=4)), 2, pg.ParameterError, ["4"]),
         (edited_keys(lambda t: t[0].update(value={"x": inner(t)})), 2, pg.errors.FileError, ["ptr_wrapper"]),
-        (edited_keys(lambda t: t.append(t[0])), 2, pg.errors.FileError, ["one tag"]),
+        (edited_keys(lambda t: t.append(t[0])), 2, pg.errors.FileError, ["one key tag"]),
         ("{", 2, pg.errors.FileError, ["text is not JSON"]),
     ):
         refused(lambda x=given_text, y=special: interop.from_openfhe_keys(x, special=y), cls, words)
 
 
-def test_bfv_of_openfhe() -> None:
+def test_openfhe_bfv_ciphertexts() -> None:
     s, c = element("bfv_secret"), element("bfv_a")
     m = pg.rns.scale(phase(c, s), 65537, Ring(128, 65537))
     assert m.to_bigints(centered=True).tolist() == [1, 2, -3, 4, 5, -6, 7, 8, *[0] * 120]
 
 
-def test_openfhe_is_written_as_it_was_read() -> None:
+def test_openfhe_round_trip() -> None:
     for name in ("ckks_secret", "ckks_a", "ckks_product", "ckks_relin", "bfv_a"):
         text = openfhe(name)
         written = interop.to_openfhe(element(name), text)
@@ -661,7 +663,7 @@ def coefficients_of(name: str) -> str:
     return json.dumps(tree)
 
 
-def test_coefficients_of_openfhe() -> None:
+def test_openfhe_coefficients() -> None:
     text = coefficients_of("ckks_a")
     found = interop.from_openfhe(text)
     assert found.domain == "coef" and found == element("ckks_a")
@@ -678,7 +680,7 @@ def edited(name: str, edit: Any) -> str:
     return json.dumps(tree)
 
 
-def test_roots_that_openfhe_names() -> None:
+def test_openfhe_with_other_roots() -> None:
     R = element("ckks_a").ring
     other = Ring(128, R.moduli, root="generator")
     assert R.roots is not None and other.roots is not None and R.roots[0] != other.roots[0]
@@ -693,7 +695,7 @@ def test_roots_that_openfhe_names() -> None:
     assert back.ring == R and np.array_equal(back.intt().data, found.intt().data)
 
 
-def test_refused_data_of_openfhe() -> None:
+def test_from_openfhe_raises_for_invalid_data() -> None:
     text, a, b = openfhe("ckks_a"), element("ckks_a"), element("bfv_a")
     values = lambda towers, i=0: towers[i]["v"][0]["v"]["ptr_wrapper"]["data"]  # noqa: E731
 
@@ -739,7 +741,7 @@ def test_refused_data_of_openfhe() -> None:
     refused(lambda: to_openfhe(a.data, text), pg.RingMismatch, ["poly must be a Poly, not ndarray"])
 
 
-def test_openfhe_decrypts_what_is_written() -> None:
+def test_openfhe_decrypts_written_ciphertexts() -> None:
     lib = library("openfhe")
     secret = lib.DeserializePrivateKeyString(openfhe("ckks_secret"), lib.JSON)
     cc = secret.GetCryptoContext()
@@ -790,7 +792,7 @@ def words_of_lattigo(coefficients: list[int], q: int, montgomery: bool) -> list[
 
 
 @pytest.mark.parametrize("montgomery", [False, True])
-def test_words_of_lattigo(device: str, montgomery: bool) -> None:
+def test_lattigo_words_round_trip(device: str, montgomery: bool) -> None:
     rng = random.Random(8)
     rows = [[rng.randrange(-(2**40), 2**40) for _ in range(16)] for _ in range(3)]
     words = np.array([[words_of_lattigo(row, q, montgomery) for q in PRIMES] for row in rows], np.uint64)
@@ -810,7 +812,7 @@ def test_words_of_lattigo(device: str, montgomery: bool) -> None:
     assert np.array_equal(host(interop.to_lattigo(ours, montgomery=montgomery)), words)
 
 
-def test_coefficients_of_lattigo() -> None:
+def test_lattigo_coefficients() -> None:
     big = pg.ntt_primes(16, bits=60, count=2)
     x = Ring(16, big).random(2, seed=1)
     mont = np.array(
@@ -823,7 +825,7 @@ def test_coefficients_of_lattigo() -> None:
     assert np.array_equal(plain, x.data) and not np.shares_memory(plain, x.data)
 
 
-def test_refused_words_of_lattigo() -> None:
+def test_lattigo_raises_for_invalid_words() -> None:
     words = np.zeros((2, 16), np.uint64)
     words[1, 3] = 40961
     from_lattigo, to_lattigo = interop.from_lattigo, interop.to_lattigo
@@ -868,7 +870,7 @@ class Exporter:
 R17, WORDS = Ring(4, 17), Ring(8, pg.ntt_primes(8, bits=60, count=2))
 
 
-def test_integers_of_other_libraries() -> None:
+def test_integers_from_arrays_of_other_libraries() -> None:
     x = np.array([[1, -2, 300], [4, 5, -600]])
     for dtype in (np.int16, np.int64):
         assert R17(Exporter(x.astype(dtype))) == R17(x)
@@ -884,7 +886,7 @@ def test_integers_of_other_libraries() -> None:
     )
 
 
-def test_residues_of_other_libraries_are_shared() -> None:
+def test_residues_from_arrays_of_other_libraries_are_shared() -> None:
     x = WORDS.random(3, seed=1)
     for copy in (None, False):
         found = WORDS.from_residues(Exporter(x.data), copy=copy)
@@ -902,7 +904,7 @@ def test_residues_of_other_libraries_are_shared() -> None:
     refused(lambda: WORDS.from_residues(minus), pg.errors.NotCanonical, ["is not a residue"])
 
 
-def test_complex_rows_of_other_libraries() -> None:
+def test_fft_of_arrays_of_other_libraries() -> None:
     x = np.exp(2j * np.pi * np.arange(128).reshape(2, 64) / 64)
     for call in (fft.fft, fft.fft64, lambda x: fft.convolve64(x, x), fft.from_slots):
         assert np.array_equal(call(Exporter(x)), call(x))
@@ -912,7 +914,7 @@ def test_complex_rows_of_other_libraries() -> None:
     refused(lambda: fft.fft(Exporter(BufferError("no"))), pg.errors.NotComplex, ["x is a ", "(no)"])
 
 
-def test_read_only_arrays_stay_so() -> None:
+def test_read_only_arrays_stay_read_only() -> None:
     x = WORDS.random(seed=1).data
     x.flags.writeable = False
     found = WORDS.from_residues(Exporter(x))
@@ -920,7 +922,7 @@ def test_read_only_arrays_stay_so() -> None:
     refused(lambda: found.add(1, out=found), pg.errors.OutputError, ["read-only"])
 
 
-def test_arrays_that_are_not_given() -> None:
+def test_arrays_on_unsupported_devices_raise() -> None:
     for device, words in (
         ((8, 0), ["Metal", "Copy the array to one of these"]),
         ((10, 0), ["ROCm"]),
@@ -951,7 +953,7 @@ def test_arrays_that_are_not_given() -> None:
 
 @needs_compiler
 def test_gpu_arrays_of_other_libraries() -> None:
-    """On both cards of a simulation that this test makes: the first has the name of a real card."""
+    """Arrays are on both cards of a simulation. The first has the name of a real card."""
     integers = np.array([[1, -2, 300], [4, 5, -600]])
     rows = np.exp(2j * np.pi * np.arange(128).reshape(2, 64) / 64)
     with simulated(devices_count=2):
@@ -1000,7 +1002,7 @@ def test_tensors_of_torch() -> None:
     assert torch.from_dlpack(WORDS.from_residues(locked)).tolist() == locked.tolist()
 
 
-def test_tensors_that_torch_does_not_give() -> None:
+def test_invalid_tensors_of_torch_raise() -> None:
     torch = library("torch")
     for tensor_, cls, words in (
         (torch.ones(3), pg.errors.CoefficientError, ["float32", "must be ints"]),
@@ -1073,7 +1075,7 @@ def test_arrays_of_jax(jax: Any) -> None:
     refused(lambda: inside(x), pg.DeviceError, ["x is a jax.", "does not say on which device"])
 
 
-def test_words_of_jax(jax: Any) -> None:
+def test_words_of_jax_need_x64(jax: Any) -> None:
     a = WORDS.random(2, seed=1)
     cut = jax.numpy.asarray(a.data)
     if not jax.config.jax_enable_x64:
@@ -1109,7 +1111,7 @@ def test_to_jax_without_jax(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- the array API standard ----
 
 
-def test_arrays_of_the_standard() -> None:
+def test_arrays_of_array_api_strict() -> None:
     xp = library("array_api_strict")
     x = xp.asarray([[1, -2, 300], [4, 5, -600]])
     assert R17(x) == R17([[1, -2, 300], [4, 5, -600]])

@@ -1,4 +1,4 @@
-"""Inverses of units, and the errors of all other elements."""
+"""Inverses of units, and the errors for all other elements."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ INVERTIBLE_KINDS = [
 
 
 @over(INVERTIBLE_KINDS, FEW)
-def test_inverse_of_every_kind(name: str) -> None:
+def test_inverse_in_every_ring(name: str) -> None:
     R = ring(name)
     one = [1] + [0] * (R.n - 1)
     found = 0
@@ -82,7 +82,7 @@ def test_inverse_of_every_kind(name: str) -> None:
         (2, [2, 5], "cyclic"),
     ],
 )
-def test_every_element_of_small_rings(n: int, moduli: Any, kind: Any) -> None:
+def test_inverse_of_every_element_of_small_rings(n: int, moduli: Any, kind: Any) -> None:
     R = Ring(n, moduli, kind=kind)
     q, one = R.modulus, [1] + [0] * (n - 1)
     for number in range(q**n):
@@ -118,8 +118,8 @@ def test_inverse_of_batches(name: str, batch: tuple[int, ...]) -> None:
 
 
 @over(INVERTIBLE_KINDS, FEW)
-def test_try_inverse_of_every_kind(name: str) -> None:
-    """Units and other elements in one batch, in both domains."""
+def test_try_inverse_in_every_ring(name: str) -> None:
+    """One batch holds units and other elements, in both domains."""
     R = ring(name)
     x = np.array([draw(R, (), seed) for seed in range(6)] + [[0] * R.n, [1] + [0] * (R.n - 1)], dtype=object)
     units = [is_unit(R, row) for row in x]
@@ -137,13 +137,13 @@ def test_try_inverse_of_every_kind(name: str) -> None:
     assert ok.shape == b.shape == (2, 0)
 
 
-def test_try_inverse_where_inverses_cannot_be_found() -> None:
+def test_try_inverse_modulo_a_composite_raises() -> None:
     with pytest.raises(pg.NotInvertible, match="neither prime nor a power"):
         Ring(4, 15).ones().try_inverse()
 
 
-def test_wide_inverses_take_no_powers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values modulo a wide prime are inverted together, without a power of each."""
+def test_inverse_modulo_a_wide_prime_computes_no_powers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values modulo a wide prime are inverted together, without one power each."""
     R = Ring(256, 3 * 2**189 + 1)  # a prime
     x = R.random((2, 2), seed=1).ntt()
     powers = []
@@ -193,12 +193,13 @@ def test_not_invertible_names_the_batch_element(moduli: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["composite", "2^64 - 1", "wide composite"])
-def test_not_invertible_says_what_to_do_for_a_composite_modulus(name: str) -> None:
+def test_not_invertible_for_a_composite_modulus_names_a_solution(name: str) -> None:
     message = message_of_inverse(ring(name).ones())
-    assert "neither prime nor a power of a prime" in message and "moduli are its coprime factors" in message
+    assert "neither prime nor a power of a prime" in message
+    assert "moduli are coprime factors of this modulus" in message
 
 
-def test_not_invertible_is_both_built_ins() -> None:
+def test_not_invertible_is_a_value_error_and_zero_division_error() -> None:
     for error in (ValueError, ZeroDivisionError):
         with pytest.raises(error):
             R17(0).inverse()
@@ -208,8 +209,8 @@ def test_not_invertible_is_both_built_ins() -> None:
 @pytest.mark.parametrize(
     ("n", "moduli"), [(16, 97), (256, 3329), (9, 2**20), (9, 2**100), (5, 101), (5, [101, 2**16])]
 )
-def test_an_inverse_lies_where_the_value_does(device: str, n: int, moduli: Any) -> None:
-    """Pointwise, by the extended Euclid and by Hensel lifting, whatever device is chosen for new values."""
+def test_inverse_stays_on_the_device_of_its_value(device: str, n: int, moduli: Any) -> None:
+    """This holds pointwise, for extended Euclid and Hensel lifting, on any default device."""
     with pg.device("cpu"):
         a = Ring(n, moduli)([[1, 2], [3, 0]])
         expected, x = a.inverse(), a.to(device)
@@ -252,7 +253,7 @@ def inverse_by_flint(x: Any, n: int, q: int, sign: int) -> list[int] | None:
     ],
 )
 def test_inverse_modulo_primes_of_every_word(n: int, q: int, kind: Any) -> None:
-    """The extended Euclid at the limits of its words, against python-flint; sparse values have long steps."""
+    """Extended Euclid at word limits against python-flint. Sparse values give long steps."""
     R = Ring(n, q, kind=kind, product="ntt")
     if R.leaf_size == 1:
         pytest.skip("has a complete transform")

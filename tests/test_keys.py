@@ -1,4 +1,4 @@
-"""Keys that switch ciphertexts: what they hide, their seeds, rings of fewer limbs, files."""
+"""Key-switching keys: what they encrypt, seeds, rings of fewer limbs, files."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def hides(key: SwitchKey, to: Poly, other: Poly) -> None:
 # ---- parameters ----
 
 
-def test_bounds_on_the_modulus() -> None:
-    """Near 0.0267 n, log2 Q of 2024/463; a degree twice as large holds at least twice the bits."""
+def test_max_log_q_matches_the_standard() -> None:
+    """Bounds are near 0.0267 n (2024/463) and at least double when the degree doubles."""
     bounds = [lattice.max_log_q(1 << k) for k in range(10, 18)]
     assert all(2 * x <= y <= 2.1 * x for x, y in itertools.pairwise(bounds))
     assert all(abs(bound / (0.0267 * 2**k) - 1) < 0.06 for k, bound in enumerate(bounds, 10))
@@ -73,7 +73,7 @@ def test_bounds_on_the_modulus() -> None:
         (2.0**14, {}, "n=16384.0 "),
     ],
 )
-def test_bounds_that_are_not_recorded(n: Any, options: Any, words: str) -> None:
+def test_max_log_q_raises_without_a_recorded_bound(n: Any, options: Any, words: str) -> None:
     with pytest.raises(pg.PolyGPUError, match=words):
         lattice.max_log_q(n, **options)
 
@@ -83,13 +83,13 @@ def test_bounds_that_are_not_recorded(n: Any, options: Any, words: str) -> None:
 
 @on("cpu", *CARDS)
 @pytest.mark.parametrize("size", [1, 2, 4, 6])
-def test_keys_hide_their_secret(device: str, size: int) -> None:
+def test_switch_key_encrypts_the_other_secret(device: str, size: int) -> None:
     key = switch_key(S, OTHER, ring=Q, special=P, limbs_per_digit=size)
     assert key.device == pg._backends.current_device()
     hides(key, S, OTHER)
 
 
-def test_limbs_of_two_words() -> None:
+def test_switch_key_with_limbs_of_two_words() -> None:
     """A digit may have narrower words than the key."""
     R = chain(16, (30, 30, 50, 30, 50, 60))
     s, other = R.ternary(seed=1), R.ternary(seed=2)
@@ -99,7 +99,7 @@ def test_limbs_of_two_words() -> None:
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("g", [5, -1, 3 - 32])
-def test_rotation_keys(kind: Any, turned: bool, g: int) -> None:
+def test_rotation_keys_encrypt_the_rotated_secret(kind: Any, turned: bool, g: int) -> None:
     R = chain(16, (40,) * 4 + (41, 41), kind)
     s, order = R.ternary(seed=1), 32 if kind == "negacyclic" else 16
     keys = rotation_keys(s, [g, g + order, 7], ring=R[:4], special=R[4:], limbs_per_digit=2, turned=turned)
@@ -112,14 +112,14 @@ def test_rotation_keys(kind: Any, turned: bool, g: int) -> None:
             hides(key, s, s.automorphism(element))
 
 
-def test_secrets_of_other_rings_and_domains() -> None:
-    """Their centred value counts: of Q alone, evaluated, or with more limbs than the keys."""
+def test_switch_key_of_secrets_in_other_rings_and_domains() -> None:
+    """Only the centred secret matters: modulo Q, evaluated, or with more limbs."""
     expected = switch_key(S, OTHER, **DIGITS, seed=1)
     for to, other in ((S.restrict(Q), OTHER.ntt()), (S.ntt(), OTHER.restrict(Q).ntt())):
         assert switch_key(to, other, **DIGITS, seed=1) == expected
 
 
-def test_rings_by_galois_element() -> None:
+def test_rotation_keys_with_a_ring_per_galois_element() -> None:
     keys = rotation_keys(S, [5, 25], **{**DIGITS, "ring": {5: Q, 25: Q[:2]}})
     assert keys[5].ring == Q and keys[25].ring == Q[:2] and keys[25].value.shape == (1, 2)
     c = drawn(Q[:2], (3, 2))
@@ -133,8 +133,8 @@ def test_rings_by_galois_element() -> None:
 # ---- seeds ----
 
 
-def test_no_two_keys_share_a_mask_or_noise() -> None:
-    """Not of one seed either: of other secrets, kinds of key, Galois elements, digits, sigmas, rings."""
+def test_keys_have_distinct_masks_and_noise() -> None:
+    """This includes keys of one seed that differ in secret, kind, Galois element, digits or ring."""
     seeded = {**DIGITS, "seed": b"seed"}
     keys = [
         switch_key(S, OTHER, **seeded),
@@ -154,7 +154,7 @@ def test_no_two_keys_share_a_mask_or_noise() -> None:
     assert switch_key(S, OTHER, **seeded) == keys[0]
 
 
-def test_the_public_seeds_give_the_masks_and_not_the_noise(tmp_path: Path) -> None:
+def test_public_seeds_expand_to_masks_and_not_to_noise(tmp_path: Path) -> None:
     secret = b"of a length that nothing else has"
     key = rotation(seed=secret)
     pg.save(tmp_path / "key", {"key": key})
@@ -170,7 +170,7 @@ def test_the_public_seeds_give_the_masks_and_not_the_noise(tmp_path: Path) -> No
             assert noise != T.gaussian(3.2, seed=known)
 
 
-def test_noise_has_the_deviation_that_is_asked_for() -> None:
+def test_noise_of_keys_has_the_given_deviation() -> None:
     R = chain(1 << 12, (40, 40, 41))
     s, o = R.ternary(seed=1), R.ternary(seed=2)
     for sigma in (3.2, 20):
@@ -185,8 +185,8 @@ def test_noise_has_the_deviation_that_is_asked_for() -> None:
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.booleans())
-def test_a_key_at_fewer_limbs_switches_as_one_made_there(limbs: int, size: int, evaluated: bool) -> None:
-    """Also where the ring ends inside a digit."""
+def test_key_at_fewer_limbs_matches_a_key_generated_there(limbs: int, size: int, evaluated: bool) -> None:
+    """The ring may end inside a digit."""
     key = switch_key(S, OTHER, ring=Q, special=P, limbs_per_digit=size, seed=1)
     R = Q[:limbs]
     a = R.random(2, seed=limbs)
@@ -205,12 +205,12 @@ def test_a_key_at_fewer_limbs_switches_as_one_made_there(limbs: int, size: int, 
     assert phase.norm(math.inf).max() <= bound
 
 
-def test_limbs_that_are_missing_before_the_last_one() -> None:
+def test_key_at_raises_for_limbs_that_are_not_a_prefix() -> None:
     key = rotation()
     for rows in ([1], [0, 2], [1, 2, 3, 4, 5], [0, 1, 2, 3, 5]):
         with pytest.raises(pg.RingMismatch, match="Drop limbs from the end"):
             key.at(T[rows])
-    with pytest.raises(pg.RingMismatch, match="has no limb of"):
+    with pytest.raises(pg.RingMismatch, match="has no limb modulo"):
         key.at(Q.join(Ring(16, pg.ntt_primes(16, bits=30))))
     with pytest.raises(pg.ParameterError, match="ring must be a Ring, not int"):
         key.at(3)  # type: ignore[arg-type]
@@ -220,8 +220,8 @@ def test_limbs_that_are_missing_before_the_last_one() -> None:
 
 
 @on("reference", "cpu", *CARDS)
-def test_rotations_by_either_kind_of_key(device: str) -> None:
-    """By definition, bit for bit; and the phases turn."""
+def test_rotate_with_either_kind_of_key(device: str) -> None:
+    """Results match the definition bit for bit, and the phases rotate."""
     message = Q.random(3, seed=4)
     mask = Q.random(3, seed=5)
     c = pg.stack([message - mask * S.restrict(Q).to(), mask], axis=1)
@@ -245,7 +245,7 @@ def test_rotations_by_either_kind_of_key(device: str) -> None:
 # ---- as values ----
 
 
-def test_keys_compare_copy_and_say_what_they_are() -> None:
+def test_equality_copies_and_repr_of_keys() -> None:
     key = rotation()
     assert key == rotation() and key != rotation(25) and key != key.at(Q[:3]) and key != 3
     assert repr(key) == (
@@ -262,7 +262,7 @@ def test_keys_compare_copy_and_say_what_they_are() -> None:
 
 
 @on(*CARDS)
-def test_keys_move(device: str) -> None:
+def test_keys_move_between_devices(device: str) -> None:
     with pg.device("cpu"):
         key = rotation()
     moved = key.to()
@@ -273,7 +273,7 @@ def test_keys_move(device: str) -> None:
 # ---- files ----
 
 
-def test_saved_keys(tmp_path: Path) -> None:
+def test_save_load_of_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys.safetensors"
     key, relin = rotation(), switch_key(S, S * S, **DIGITS)
     foreign = SwitchKey(key.value, ring=Q, special=P, limbs_per_digit=4)
@@ -324,7 +324,7 @@ def with_key(path: Path, change: Any) -> None:
         ("more", 1, "nothing else"),
     ],
 )
-def test_damaged_keys(name: str, x: Any, words: str, tmp_path: Path) -> None:
+def test_load_of_damaged_keys_raises(name: str, x: Any, words: str, tmp_path: Path) -> None:
     path = tmp_path / "key"
     pg.save(path, {"key": rotation()})
     with_key(path, lambda key: key.update({name: x}))

@@ -1,4 +1,4 @@
-"""Key switching against Python ints, on every device; against the verbs it is made of; under encryption."""
+"""Key switching on every device: against Python ints, against the operations it combines, and decrypted."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def same_values(found: Poly, expected: np.ndarray, domain: str) -> None:
 
 
 @every_chain
-def test_key_switch(name: str) -> None:
+def test_key_switch_matches_python_ints(name: str) -> None:
     K = CHAINS[name]
     Q, special = parts(K)
     for size in range(1, len(Q.moduli) + 1):
@@ -92,7 +92,7 @@ def test_key_switch(name: str) -> None:
 
 
 @every_chain
-def test_key_switch_adds(name: str) -> None:
+def test_key_switch_with_add(name: str) -> None:
     K = CHAINS[name]
     Q, special = parts(K)
     key = drawn(K, (-(-Q.rows // 2), 2), 1).to(pg._backends.current_device()).ntt()
@@ -107,8 +107,8 @@ def test_key_switch_adds(name: str) -> None:
 
 
 @every_chain
-def test_key_switch_rescales(name: str) -> None:
-    """The sums and `add` are divided by P and the last limbs, and rounded once: against Python ints."""
+def test_key_switch_with_rescale(name: str) -> None:
+    """The sums and `add` are divided by P and the last limbs with one rounding, as in Python ints."""
     K = CHAINS[name]
     Q, special = parts(K)
     key = drawn(K, (-(-Q.rows // 2), 2), 1).to(pg._backends.current_device()).ntt()
@@ -137,7 +137,7 @@ def test_key_switch_rescales(name: str) -> None:
             lattice.key_switch(drawn(Q), as_key(key.cpu(), 2, special), rescale=count)  # type: ignore[arg-type]
 
 
-def test_what_a_key_switch_cannot_add() -> None:
+def test_key_switch_raises_for_an_invalid_add() -> None:
     K = CHAINS["50 bits"]
     Q, special = parts(K)
     key, x = drawn(K, (5, 2)).ntt(), drawn(Q).ntt()
@@ -154,7 +154,9 @@ def test_what_a_key_switch_cannot_add() -> None:
 @on("cpu", *CARDS)
 @pytest.mark.parametrize("conversion", ["exact", "fast"])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 2), (0,)])
-def test_key_switch_is_digits_dot_and_mod_down(device: str, conversion: Any, batch: tuple[int, ...]) -> None:
+def test_key_switch_equals_digits_dot_and_mod_down(
+    device: str, conversion: Any, batch: tuple[int, ...]
+) -> None:
     K = chain(64, (50, 50, 50, 50, 50, 51, 51))
     Q, special = parts(K)
     a, key = (drawn(R, b, 5).to(pg._backends.current_device()) for R, b in ((Q, batch), (K, (3, 2))))
@@ -221,7 +223,7 @@ def test_key_switch_of_long_polynomials(name: str) -> None:
 
 
 @on(*CARDS)
-def test_more_rows_than_a_grid_holds(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_switch_of_more_rows_than_a_grid(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_lattice, "MAX_GRID_Y", 7)  # of 8 rows
     n, bits, more, size = LONG["31 bits"]
     T = chain(n, (*bits, *more))
@@ -232,8 +234,8 @@ def test_more_rows_than_a_grid_holds(device: str, monkeypatch: pytest.MonkeyPatc
     same(found, lattice.key_switch(x, as_key(key, size, special), add=pg.stack([x, x])))
 
 
-def test_words_of_32_bits_below_a_key_of_64() -> None:
-    """The value's limbs and the special ones are small, others of the key's are not."""
+def test_key_switch_of_32_bit_limbs_with_a_64_bit_key() -> None:
+    """The limbs of the value and P fit 32 bits; other limbs of the key do not."""
     K = chain(16, (30, 30, 60, 30, 30))
     Q, special = parts(K)
     R = Q[:2]
@@ -262,10 +264,10 @@ def test_key_switch_in_any_chain(rings: tuple[Ring, Ring], data: st.DataObject) 
 @on("cpu", *CARDS)
 @pytest.mark.parametrize("batch", [(), (3,), (0,)])
 @pytest.mark.parametrize("together", [1, 2, 100])
-def test_hoisted_rotations_are_rotations(
+def test_hoisted_rotations_equal_single_rotations(
     device: str, batch: tuple[int, ...], together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The results do not depend on how many sums are divided together."""
+    """Results do not depend on how many sums are divided together."""
     K = CHAINS["50 bits"]
     Q, special = parts(K)
     gs = [5, 25, 2 * K.n - 1, 1, -5]
@@ -287,8 +289,8 @@ def test_hoisted_rotations_are_rotations(
 
 
 @on(*CARDS)
-def test_other_rotations_prepare_nothing(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The automorphisms are operands: other ones copy at most a number each, and the same ones nothing."""
+def test_rotations_by_other_elements_copy_no_tables(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New Galois elements copy at most one number each, and known ones nothing."""
     work = Work(monkeypatch)
     K = Ring(CHAINS["50 bits"].n, CHAINS["50 bits"].moduli)
     Q, special = parts(K)
@@ -317,8 +319,8 @@ def encrypted_key(T: Ring, Q: Ring, size: int, s: Poly, t: Poly, seed: int) -> P
 
 
 @on("cpu", "simulated", "cuda")
-def test_what_is_switched_decrypts(device: str) -> None:
-    """The noise is what theory says: (sum of digit_j e_j) / P, and a rounding of each component."""
+def test_noise_after_a_key_switch_matches_theory(device: str) -> None:
+    """Noise is (sum of digit_j e_j) / P plus the rounding of each component."""
     n, size = 64, 2
     K = chain(n, (40,) * 5 + (41, 41))
     Q, special = parts(K)
@@ -351,7 +353,7 @@ CONSTANT_RINGS = {
 
 @over(CONSTANT_RINGS, ["RNS", "incomplete", "composite"])
 @pytest.mark.parametrize("batch", [(1,), (2,), (3, 2), (2, 3, 3), (0, 2), (2, 0, 2)])
-def test_constants_are_added_to_the_first_component(name: str, batch: tuple[int, ...]) -> None:
+def test_add_constant_changes_the_first_component(name: str, batch: tuple[int, ...]) -> None:
     R = CONSTANT_RINGS[name]
     values, q = draw(R, batch, 3), R.modulus
     values[..., 0, 0] = q - 1
@@ -372,7 +374,7 @@ def test_constants_are_added_to_the_first_component(name: str, batch: tuple[int,
 
 
 @on("cpu", *CARDS)
-def test_constants_that_lie_on_the_device(device: str) -> None:
+def test_add_constant_of_arrays_on_the_device(device: str) -> None:
     R = CHAINS["50 bits"]
     values = draw(R, (3, 2), 4)
     for dtype in (np.int32, np.uint64, np.int64):
@@ -388,7 +390,7 @@ def test_constants_that_lie_on_the_device(device: str) -> None:
             R(values).cpu()[:, 0].scale_by(x)
 
 
-def test_a_constant_is_added_to_what_is_encrypted() -> None:
+def test_add_constant_changes_the_message() -> None:
     R = CHAINS["50 bits"]
     s, mask = R.ternary(seed=1), R.random(3, seed=2)
     message = R([[1], [2], [3]])
@@ -450,7 +452,7 @@ NO_CONSTANTS: dict[str, tuple[Any, Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize(("c", "x", "error", "text"), NO_CONSTANTS.values(), ids=list(NO_CONSTANTS))
-def test_constants_that_are_refused(c: Any, x: Any, error: type[Exception], text: str) -> None:
+def test_add_constant_raises_for_invalid_constants(c: Any, x: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         lattice.add_constant(c, x)
 
@@ -458,7 +460,7 @@ def test_constants_that_are_refused(c: Any, x: Any, error: type[Exception], text
 # ---- what is refused ----
 
 
-def test_refused() -> None:
+def test_invalid_arguments_raise() -> None:
     K = chain(16, (40,) * 5)
     Q, special = parts(K)
     a, key = Q.random(seed=1).ntt(), K.random((2, 2), seed=2).ntt()
@@ -474,7 +476,7 @@ def test_refused() -> None:
         ({"value": key.intt()}, pg.errors.DomainError, "value is in coefficients"),
         ({"value": key[:1]}, pg.ParameterError, r"batch shape \(1, 2\) and must have \(2, 2\)"),
         ({"value": key[0]}, pg.ParameterError, r"batch shape \(2,\)"),
-        ({"value": K[:4].random((2, 2)).ntt()}, pg.RingMismatch, "has no limb of"),
+        ({"value": K[:4].random((2, 2)).ntt()}, pg.RingMismatch, "has no limb modulo"),
         ({"limbs_per_digit": 0}, pg.ParameterError, "limbs_per_digit=0 must be at least 1"),
         ({"limbs_per_digit": 2.0}, pg.errors.NotAnInteger, "limbs_per_digit"),
         ({"special": Q}, pg.ParameterError, "special has the modulus .*Use special moduli that are coprime"),
@@ -522,8 +524,8 @@ def test_refused() -> None:
 
 
 @on("reference", "cpu", *CARDS)
-def test_edges_of_arguments(device: str) -> None:
-    """Sizes of NumPy's types, empty batches, and no result in the key's memory."""
+def test_numpy_sizes_empty_batches_and_overlapping_out(device: str) -> None:
+    """Sizes may be NumPy integers, batches empty; `out` may not overlap the key."""
     K = chain(16, (40,) * 5)
     Q, special = parts(K)
     key = K.random((2, 2), seed=2).ntt()
@@ -537,7 +539,7 @@ def test_edges_of_arguments(device: str) -> None:
     within = Q.from_residues(
         same.data.reshape(-1)[: 2 * Q.rows * Q.n].reshape(2, Q.rows, Q.n), domain="eval", copy=False
     )
-    with pytest.raises(pg.errors.OutputError, match="memory of an operand"):
+    with pytest.raises(pg.errors.OutputError, match="shares memory with an operand"):
         lattice.key_switch(a[0], as_key(same, 2, special), out=within)
 
 
@@ -567,8 +569,8 @@ def verbs_of(T: Ring) -> list[tuple[Any, ...]]:
 
 @on(*CARDS)
 @pytest.mark.parametrize("n", [64, 1024])
-def test_limbs_of_two_words_in_any_order(device: str, n: int) -> None:
-    """Primes next to 2^50, above and below it in turn, take no more launches than both kinds apart."""
+def test_key_switch_of_limbs_of_two_words_in_any_order(device: str, n: int) -> None:
+    """Alternating primes around 2^50 take no more launches than separated ones."""
     mixed, more = (
         pg.ntt_primes(n, bits=50, count=8, near=True),
         pg.ntt_primes(n, bits=50, count=16, near=True),

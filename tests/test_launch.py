@@ -1,4 +1,4 @@
-"""A launch as data, whose parameters mirror their C structs, and as the core makes it."""
+"""Launches as data: parameters that mirror C structs, and launches by the native core."""
 
 import ctypes
 import itertools
@@ -25,7 +25,7 @@ from polygpu._core.plans.sampling import Shape
 FOLDER = Path(cuda_sources())
 
 
-def test_every_kernel_takes_one_struct_that_has_a_mirror():
+def test_every_kernel_parameter_struct_has_a_mirror():
     mirrored = {(s.file, s.name.partition("<")[0]) for s in Struct.made}
     for path in sorted(FOLDER.glob("*.cu")):
         text = path.read_text()
@@ -37,7 +37,7 @@ def test_every_kernel_takes_one_struct_that_has_a_mirror():
 
 
 @pytest.mark.parametrize("file", sorted({one.file for one in Struct.made}))
-def test_offsets_are_those_of_the_compiler(file):
+def test_struct_offsets_match_the_compiler(file):
     asserts = []
     for one in Struct.made:
         if one.file == file:
@@ -58,7 +58,7 @@ def test_offsets_are_those_of_the_compiler(file):
         compiler.compile_module(wrong, (f"-I{FOLDER}",), (), (9, 0))
 
 
-def test_values_go_to_their_fields():
+def test_struct_packs_values_into_fields():
     inner = Struct("x", "Inner", ("a", U32), ("b", U64))
     outer = Struct(
         "x", "Outer", ("p q", POINTER), ("inner", inner), ("table", (U32, 3)), ("last", np.dtype("i8"))
@@ -82,8 +82,8 @@ def test_values_go_to_their_fields():
         del Struct.made[-2:]
 
 
-def test_one_side_has_each_constant():
-    """Python, the core and the kernels give the same names the same numbers."""
+def test_constants_agree_between_python_core_and_kernels():
+    """The same names have the same values in Python, the core and the kernels."""
     assert sources.enumeration("quotient.cuh", "Quotient") == {x.name: x.value for x in _cpu.Quotient}
     assert sources.enumeration("pointwise.cu", "Op") == {x: i for i, x in enumerate(_cpu.OPS)}
     assert set(_cpu.OPS) == set(get_args(Op))
@@ -94,8 +94,8 @@ def test_one_side_has_each_constant():
         sources.constant("rows.cuh", "NOTHING")
 
 
-def test_no_file_repeats_a_constant_of_another_language():
-    """Python takes a constant of the sources by its name. A number beside a file's name would be a copy."""
+def test_python_does_not_copy_constants_of_the_sources():
+    """Python reads constants by name; a number next to a file name would be a copy."""
     for path in Path(launch.__file__).parent.glob("*.py"):
         for line in path.read_text().splitlines():
             assert not re.match(r"_?[A-Z_]+ = [\d <]+ *#.*\.cuh?\b", line), f"{path.name}: {line}"
@@ -104,7 +104,7 @@ def test_no_file_repeats_a_constant_of_another_language():
             assert not re.search(r"= [\d <]+;.*\.py\b", line), f"{path.name}: {line}"
 
 
-def test_tables_of_conversions_have_the_kernels_words():
+def test_conversion_tables_match_the_words_of_kernels():
     sums = {s.name: s for s in vars(words).values() if isinstance(s, words.Sum)}
     sums |= {s.name: s for s in (*words._NARROW, *words._HALVES)}
     asserts = []
@@ -210,7 +210,7 @@ def repeated(
     return call
 
 
-def test_repeated_launches_become_a_graph_whose_addresses_are_set() -> None:
+def test_repeated_launches_become_an_updated_graph() -> None:
     call = repeated(driver := FakeDriver())
     assert [call(), call()] == [PLAIN, PLAIN]
     assert call() == [*MADE, *GRAPH]
@@ -225,7 +225,7 @@ def test_repeated_launches_become_a_graph_whose_addresses_are_set() -> None:
     assert Counter(driver.calls)["cuGraphExecDestroy"] == Counter(driver.calls)["cuGraphDestroy"] == 4
 
 
-def test_what_a_graph_does_not_serve_is_launched_one_by_one() -> None:
+def test_launches_without_a_graph() -> None:
     for one, plain in (
         (repeated(FakeDriver(), kernels=1), PLAIN[:1]),
         (repeated(FakeDriver(), counters=1), PLAIN),
@@ -235,14 +235,14 @@ def test_what_a_graph_does_not_serve_is_launched_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("name", [x for x in ARGUMENTS if x[2:] in MADE or "CaptureMode" in x])
-def test_a_graph_that_the_driver_does_not_make_is_tried_once(name: str) -> None:
+def test_graph_creation_that_fails_is_tried_once(name: str) -> None:
     call = repeated(FakeDriver(**{name: 801}))
     assert [call()[-2:] for _ in range(3)] == [PLAIN] * 3
     assert [call() for _ in range(5)] == [PLAIN] * 5
 
 
 @pytest.mark.parametrize("name", ["cuGraphExecKernelNodeSetParams_v2", "cuGraphLaunch"])
-def test_a_graph_that_fails_is_launched_one_by_one_and_made_anew(name: str) -> None:
+def test_graph_launch_that_fails_is_replaced(name: str) -> None:
     call = repeated(driver := FakeDriver())
     assert [call(), call()] == [PLAIN, PLAIN] and call()[-1:] == GRAPH
     driver.statuses[name] = 1
@@ -251,8 +251,8 @@ def test_a_graph_that_fails_is_launched_one_by_one_and_made_anew(name: str) -> N
     assert [call(), call()] == [PLAIN, PLAIN] and call()[-1:] == GRAPH
 
 
-def test_a_thread_without_a_context_launches_nothing() -> None:
-    """CUDA's functions for graphs crash there."""
+def test_thread_without_a_context_launches_nothing() -> None:
+    """CUDA's graph functions crash in a thread without a context."""
     call = repeated(driver := FakeDriver())
     for _ in range(4):
         call()

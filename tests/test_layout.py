@@ -1,4 +1,4 @@
-"""The shape of the project: who imports whom, what is public, what the documents promise."""
+"""The structure of the project: imports between modules, public names, and promises of the documents."""
 
 import ast
 import doctest
@@ -78,12 +78,12 @@ def imports_of(path, types=True):
                 yield inner if inner in MODULES else source or "__init__"
 
 
-def test_the_listing_names_every_module():
+def test_layer_list_names_every_module():
     assert {module.split(".")[0] for module in MODULES} == set(FLOOR)
 
 
-def test_imports_go_down():
-    """Those for types alone too."""
+def test_imports_go_to_lower_layers():
+    """Imports for types only are included."""
     wrong = []
     for path in PACKAGE.rglob("*.py"):
         module = module_of(path)
@@ -91,7 +91,7 @@ def test_imports_go_down():
     assert not wrong
 
 
-def test_no_modules_import_each_other():
+def test_modules_have_no_cyclic_imports():
     # _backends/__init__.py loads a backend when one is asked for.
     loaded = {f"_backends.{name}" for name in ("cpu", "cuda", "reference", "wide")}
     imports = {}
@@ -105,13 +105,13 @@ def test_no_modules_import_each_other():
         imports = {module: targets for module, targets in imports.items() if module not in ends}
 
 
-def test_operations_know_no_poly():
+def test_operations_do_not_use_poly():
     for path in (PACKAGE / "_ops").glob("*.py"):
         tree = ast.parse(path.read_text())
         assert not any(isinstance(n, ast.Name) and n.id == "Poly" for n in ast.walk(tree)), path
 
 
-def test_no_class_is_completed_from_outside():
+def test_no_module_sets_attributes_of_foreign_classes():
     """No module sets attributes of a class that another module defines."""
     for path in PACKAGE.rglob("*.py"):
         for node in ast.parse(path.read_text()).body:
@@ -119,8 +119,8 @@ def test_no_class_is_completed_from_outside():
             assert not any(isinstance(x, ast.Attribute) for x in targets), f"{path}:{node.lineno}"
 
 
-def test_long_lists_of_parameters_have_a_reason():
-    """A function of more than seven parameters says why, in the comment above it."""
+def test_functions_of_many_parameters_have_a_comment():
+    """A comment above a function of more than seven parameters states the reason."""
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
         lines = text.splitlines()
@@ -131,13 +131,13 @@ def test_long_lists_of_parameters_have_a_reason():
                 assert count <= 7 or lines[node.lineno - 2].lstrip().startswith("#"), f"{path}:{node.lineno}"
 
 
-def test_others_import_the_cuda_backend_whole():
+def test_cuda_backend_is_imported_only_as_a_whole():
     for path in PACKAGE.rglob("*.py"):
         if path.parent != PACKAGE / "_backends" / "cuda":
             assert not any(target.startswith("_backends.cuda.") for target in imports_of(path)), path
 
 
-def test_the_hook_for_pyinstaller_names_all_data_files(monkeypatch):
+def test_pyinstaller_hook_names_all_data_files(monkeypatch):
     patterns = []
     hooks = types.ModuleType("PyInstaller.utils.hooks")
     hooks.collect_data_files = lambda package, includes: patterns.extend(includes)
@@ -153,17 +153,17 @@ def test_the_hook_for_pyinstaller_names_all_data_files(monkeypatch):
     assert len(data) > 10 and not data - found
 
 
-def test_reference_shares_nothing_but_compositions():
+def test_reference_backend_imports_only_the_base():
     assert set(imports_of(PACKAGE / "_backends" / "reference.py")) == {"_backends.base"}
 
 
-def test_one_backend_knows_wide_moduli():
+def test_only_one_module_uses_the_wide_backend():
     for path in (PACKAGE / "_backends").rglob("*.py"):
         if path.name != "__init__.py":  # this one chooses the backend
             assert not re.search(r"\.wide\b", path.read_text()), path
 
 
-def test_cupy_is_imported_nowhere_outside_its_backend():
+def test_cupy_is_imported_in_one_module():
     for path in PACKAGE.rglob("*.py"):
         if path != PACKAGE / "_backends" / "cuda" / "device.py":
             assert not re.search(r"^\s*(import|from) cupy", path.read_text(), re.MULTILINE), path
@@ -218,7 +218,7 @@ def test_readme_code_runs():
         exec(compile(block, "README.md", "exec"), space)
 
 
-def test_readme_set_up_is_two_commands():
+def test_readme_installation_takes_two_commands():
     text = (ROOT / "README.md").read_text()
     assert "pip install . && polygpu demo" in text
     assert 'pip install ".[test]" && pytest' in text
@@ -226,8 +226,8 @@ def test_readme_set_up_is_two_commands():
     assert "pip install --quiet .\npolygpu demo" in script
 
 
-def test_a_folder_of_sources_takes_the_installed_core(tmp_path):
-    """In a clone Python finds the sources first. They use the core of an installed package."""
+def test_source_folder_uses_the_installed_core(tmp_path):
+    """In a clone Python finds the sources first; they use the core of an installed package."""
     sources, site = tmp_path / "src", tmp_path / "site"
     ignored = shutil.ignore_patterns("*.so", "__pycache__", "cuda")
     shutil.copytree(Path(pg.__file__).parent, sources / "polygpu", ignore=ignored)

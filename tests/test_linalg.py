@@ -75,7 +75,7 @@ def dtype_of(q: int) -> Any:
 
 
 @pytest.mark.parametrize("q", MODULI[:-1])  # python-flint has no 2^64
-def test_every_modulus_against_flint(q: int, each_isa: str) -> None:
+def test_matmul_matches_flint_for_every_modulus(q: int, each_isa: str) -> None:
     m, k, n = 5, 33, 7
     x, y = draw(q, (m, k), 1), draw(q, (k, n), 2)
     product = flint.nmod_mat(m, k, x.ravel().tolist(), q) * flint.nmod_mat(k, n, y.ravel().tolist(), q)
@@ -84,8 +84,8 @@ def test_every_modulus_against_flint(q: int, each_isa: str) -> None:
 
 
 @pytest.mark.parametrize("q", MODULI)
-def test_all_entries_the_largest(q: int, each_isa: str) -> None:
-    """(q - 1)^2 is 1, so the sum is k; words need not be residues."""
+def test_matmul_of_largest_entries(q: int, each_isa: str) -> None:
+    """(q - 1)^2 is 1 modulo q, so the sum is k. Entries need not be reduced."""
     k, dtype = 70, dtype_of(q)
     a = np.full((3, k), q - 1, dtype)
     check(matmul(a, a.T, q=q), np.full((3, 3), k % q, dtype=object), q)
@@ -101,7 +101,7 @@ def test_all_entries_the_largest(q: int, each_isa: str) -> None:
     st.integers(0, 2**32),
     st.sampled_from(_cpu.supported_isas()),
 )
-def test_any_shape_and_modulus(q: int, sizes: Any, batch: Any, seed: int, isa: str) -> None:
+def test_matmul_of_any_shape_and_modulus(q: int, sizes: Any, batch: Any, seed: int, isa: str) -> None:
     m, k, n = sizes
     a = draw(q, (*(x for x, _ in batch), m, k), seed)
     b = draw(q, (*(y for _, y in batch), k, n), seed + 1)
@@ -143,7 +143,7 @@ SHAPES = [
 
 @pytest.mark.parametrize(("left", "right"), SHAPES, ids=str)
 @pytest.mark.parametrize("q", FEW)
-def test_shapes(q: int, left: Any, right: Any, device: str) -> None:
+def test_matmul_shapes(q: int, left: Any, right: Any, device: str) -> None:
     a, b = draw(q, left, 1), draw(q, right, 2)
     expected = exact(a, b, q)
     assert expected.shape == np.matmul(np.zeros(left), np.zeros(right)).shape
@@ -156,7 +156,7 @@ def test_shapes(q: int, left: Any, right: Any, device: str) -> None:
     check(out, expected, q)
 
 
-def test_sizes_around_tiles_and_threads(threads: Any, each_isa: str) -> None:
+def test_matmul_sizes_around_tiles_and_threads(threads: Any, each_isa: str) -> None:
     rng = np.random.default_rng(1)
     for q in (2**30 - 35, 2**60 - 93):
         for m, k, n in ((31, 65, 127), (129, 64, 33), (1, 1000, 1), (257, 3, 1), (1, 3, 257)):
@@ -174,8 +174,8 @@ def test_sizes_around_tiles_and_threads(threads: Any, each_isa: str) -> None:
 @pytest.mark.parametrize(
     "dtype", [np.dtype(x) for x in "bBhHiIlL"] + [np.dtype(x) for x in (">i4", ">u8")], ids=str
 )
-def test_integer_types(dtype: Any, q: int, device: str) -> None:
-    """Signed integers are reduced correctly, up to the ends of their types."""
+def test_matmul_of_every_integer_type(dtype: Any, q: int, device: str) -> None:
+    """Signed integers are reduced correctly up to the ends of their range."""
     info, rng = np.iinfo(dtype), random.Random(str(dtype))
     values = [info.min, info.max, 0, 1] + [rng.randint(info.min, info.max) for _ in range(8)]
     a = np.array(values, dtype).reshape(3, 4)
@@ -190,7 +190,7 @@ def test_integer_types(dtype: Any, q: int, device: str) -> None:
 
 @on(*HOST)
 @pytest.mark.parametrize("q", FEW)
-def test_python_ints_of_any_size(q: int) -> None:
+def test_matmul_of_python_ints_of_any_size(q: int) -> None:
     a = [[-1, 2**100], [-(2**70), 3]]
     b = [[2**64, 1], [-5, 2**63]]
     check(matmul(a, b, q=q), exact(a, b, q), q)
@@ -202,7 +202,7 @@ def test_python_ints_of_any_size(q: int) -> None:
 
 
 @pytest.mark.parametrize("q", FEW)
-def test_memory_layouts(q: int, device: str) -> None:
+def test_matmul_of_every_memory_layout(q: int, device: str) -> None:
     a = draw(q, (6, 6), 1).astype(dtype_of(q))
     b = there(a)
     for view in (
@@ -220,7 +220,7 @@ def test_memory_layouts(q: int, device: str) -> None:
 
 @on(*HOST)
 @pytest.mark.parametrize("q", FEW)
-def test_memory_of_the_host(q: int) -> None:
+def test_matmul_of_unaligned_signed_and_read_only_arrays(q: int) -> None:
     a = draw(q, (6, 6), 1).astype(dtype_of(q))
     raw = np.zeros(a.nbytes + 1, np.uint8)
     unaligned = raw[1:].view(a.dtype).reshape(a.shape)
@@ -234,7 +234,7 @@ def test_memory_of_the_host(q: int) -> None:
 
 
 @pytest.mark.parametrize("q", FEW)
-def test_operands_are_not_changed_and_may_be_the_result(q: int, device: str) -> None:
+def test_matmul_in_place_and_unchanged_operands(q: int, device: str) -> None:
     a, b = (draw(q, (2, 4, 4), i).astype(dtype_of(q)) for i in (1, 2))
     expected, square = exact(a, b, q), exact(a[0], a[0], q)
     x, y = there(a.copy()), there(b.copy())
@@ -249,7 +249,7 @@ def test_operands_are_not_changed_and_may_be_the_result(q: int, device: str) -> 
 
 
 @on(*CARDS)
-def test_operands_of_several_devices(device: str) -> None:
+def test_operands_on_different_devices_raise(device: str) -> None:
     a = there(np.ones((3, 3), np.uint32))
     with pytest.raises(pg.DeviceError, match=f"A is on {device} and B is on cpu"):
         matmul(a, host(a), q=97)
@@ -259,8 +259,8 @@ def test_operands_of_several_devices(device: str) -> None:
         matmul(a * 1.0, a, q=97)
 
 
-def test_arrays_of_the_results_type_are_read_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A and B are not copied, a shared operand is passed once, and a batch times one B is one product."""
+def test_matmul_does_not_copy_arrays_of_the_result_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shared operand is passed once, and a batch times one B is a single product."""
     from polygpu._backends.cpu import CpuBackend
 
     basis_of.cache_clear()  # with the calls that it repeats
@@ -297,8 +297,8 @@ def bytes_of(dtype: np.dtype, shape: tuple[int, int], seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("q", BYTE_MODULI)
-def test_matrices_of_bytes(q: int, each_isa: str) -> None:
-    """Sizes around tiles, blocks of rows, parts of a row, and the columns that are done at once."""
+def test_matmul_of_byte_matrices(q: int, each_isa: str) -> None:
+    """Sizes lie around tiles, row blocks, parts of a row, and the columns processed together."""
     shapes = [
         (1, 4097, 1),
         (4096, 1, 2),
@@ -321,7 +321,9 @@ def test_matrices_of_bytes(q: int, each_isa: str) -> None:
 
 @pytest.mark.parametrize("dtype", BYTES, ids=str)
 @pytest.mark.parametrize("q", [97, 2**32, 2**64])
-def test_layouts_of_matrices_of_bytes(q: int, dtype: np.dtype, threads: Any, tmp_path: Any) -> None:
+def test_matmul_of_byte_matrices_of_every_layout(
+    q: int, dtype: np.dtype, threads: Any, tmp_path: Any
+) -> None:
     whole = bytes_of(dtype, (160, 150), 3)
     b = draw(q, (150, 2), 1).astype(dtype_of(q))
     stored = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", dtype, whole.shape)
@@ -358,7 +360,7 @@ def test_layouts_of_matrices_of_bytes(q: int, dtype: np.dtype, threads: Any, tmp
         matmul(whole, b[1:], q=q)
 
 
-def test_matrices_of_bytes_are_read_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matmul_does_not_convert_byte_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     words = linalg._words
     monkeypatch.setattr(linalg, "_words", lambda x, name, basis: seen.append(name) or words(x, name, basis))
@@ -372,8 +374,8 @@ def test_matrices_of_bytes_are_read_as_they_are(monkeypatch: pytest.MonkeyPatch)
 
 @on(*CARDS)
 @pytest.mark.parametrize("q", BYTE_MODULI)
-def test_matrices_of_bytes_on_a_card(q: int, device: str) -> None:
-    """Sizes around tiles, stages, parts of a row and the columns of a block; rows at any address."""
+def test_matmul_of_byte_matrices_on_a_card(q: int, device: str) -> None:
+    """Sizes lie around tiles, stages, row parts and column blocks. Rows have any alignment."""
     shapes = [(1, 4097, 1), (129, 132, 3), (4096, 1, 2), (33, 257, 9), (4, 2**15 + 130, 2), (130, 64, 70)]
     for i, (m, k, n) in enumerate(shapes):
         b = np.random.default_rng(i).integers(0, q, (k, n), dtype=np.uint64)
@@ -399,7 +401,7 @@ def test_matrices_of_bytes_on_a_card(q: int, device: str) -> None:
     st.integers(0, 2**32),
     st.sampled_from(_cpu.supported_isas()),
 )
-def test_any_matrix_of_bytes(q: int, sizes: Any, dtype: np.dtype, seed: int, isa_name: str) -> None:
+def test_matmul_of_any_byte_matrix(q: int, sizes: Any, dtype: np.dtype, seed: int, isa_name: str) -> None:
     m, k, n = sizes
     m += 4096 // k
     a, b = bytes_of(dtype, (m, k), seed), draw(q, (k, n), seed).astype(dtype_of(q))

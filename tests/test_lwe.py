@@ -1,4 +1,4 @@
-"""LWE vectors, on every device: switches of key and of modulus against Python ints."""
+"""LWE vectors on every device: key switching and modulus switching against Python ints."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def switched(x: list[int], key: list[list[int]], q: int, bits: int, levels: int)
 
 @on("cpu", "reference", *CARDS)
 @pytest.mark.parametrize(("q", "bits", "levels"), DIGITS)
-def test_a_switch_of_the_key(device: str, q: int, bits: int, levels: int) -> None:
+def test_lwe_switch_matches_python_ints(device: str, q: int, bits: int, levels: int) -> None:
     x, key = vectors(q, (3, 2, 8), 1), vectors(q, (7 * levels, 5), 2)
     found = lattice.lwe_switch(there(x), there(key), q=q, bits=bits, levels=levels)
     expected = [
@@ -71,15 +71,15 @@ def test_a_switch_of_the_key(device: str, q: int, bits: int, levels: int) -> Non
 
 @pytest.mark.parametrize("q", [2**64, PRIME])
 @pytest.mark.parametrize("rows", [1, 47, 48, 100])
-def test_few_and_many_vectors(rows: int, q: int) -> None:
-    """Digits of few vectors are multiplied as words, those of many as bytes unless q is a power of two."""
+def test_lwe_switch_of_few_and_many_vectors(rows: int, q: int) -> None:
+    """Digits of many vectors are multiplied as bytes, unless q is a power of two."""
     x, key = vectors(q, (rows, 10), 1), vectors(q, (9 * 4, 6), 2)
     found = lattice.lwe_switch(x, key, q=q, bits=4, levels=4)
     assert found.tolist() == [switched(v, key.tolist(), q, 4, 4) for v in x.tolist()]
 
 
 @on("cpu", "reference", *CARDS)
-def test_a_switch_into_given_memory(device: str) -> None:
+def test_lwe_switch_into_out(device: str) -> None:
     x, key = there(vectors(2**32, (4, 5), 1)), there(vectors(2**32, (4 * 3, 5), 2))
     right = lattice.lwe_switch(x, key, q=2**32, bits=4, levels=3)
     out = right.copy() * 0
@@ -97,8 +97,8 @@ def test_a_switch_into_given_memory(device: str) -> None:
 
 @on("cpu", *CARDS)
 @pytest.mark.parametrize(("q", "options"), [(2**64, {"tuniform": 20}), (PRIME, {"sigma": 3.2})])
-def test_a_key_switches_between_secrets(device: str, q: int, options: dict[str, Any]) -> None:
-    """The phase stays, but for what digits leave out and the noise of the key."""
+def test_lwe_switch_keeps_the_phase(device: str, q: int, options: dict[str, Any]) -> None:
+    """The phase changes only by the dropped digits and the noise of the key."""
     rng = np.random.default_rng(5)
     old, new = rng.integers(0, 2, 40), rng.integers(0, 2, 25)
     bits, levels = (4, 6) if q > 2**32 else (4, 5)
@@ -130,7 +130,7 @@ def test_a_key_switches_between_secrets(device: str, q: int, options: dict[str, 
 
 @on("cpu", "reference", *CARDS)
 @pytest.mark.parametrize("q", [2**64, 2**32, PRIME, 2**64 - 59, 4096, 5000])
-def test_a_switch_of_the_modulus(device: str, q: int) -> None:
+def test_lwe_modulus_switch_matches_python_ints(device: str, q: int) -> None:
     x = vectors(q, (5, 9), 1)
     for to in (2, 256, 4096):
         found = lattice.lwe_modulus_switch(there(x), q=q, to=to)
@@ -147,7 +147,7 @@ def test_a_switch_of_the_modulus(device: str, q: int) -> None:
             assert abs(near) <= 0.5 + 10 / 2**more
 
 
-def test_the_mean_of_the_errors_halves_their_variance() -> None:
+def test_centred_lwe_modulus_switch_halves_the_variance() -> None:
     n, to, count = 400, 4096, 4000
     rng = np.random.default_rng(4)
     secret = rng.integers(0, 2, n)
@@ -164,7 +164,7 @@ def test_the_mean_of_the_errors_halves_their_variance() -> None:
 
 @settings(max_examples=60)
 @given(st.integers(2, 2**64), st.data())
-def test_switches_modulo_anything(q: int, data: st.DataObject) -> None:
+def test_lwe_switch_modulo_any_number(q: int, data: st.DataObject) -> None:
     total = data.draw(st.integers(1, q.bit_length() - 1))
     bits = data.draw(st.integers(1, total))
     levels = data.draw(st.integers(1, min(3, total // bits)))
@@ -177,7 +177,7 @@ def test_switches_modulo_anything(q: int, data: st.DataObject) -> None:
 
 @on("cpu", *CARDS)
 @pytest.mark.parametrize("ring", [Ring(32, 2**64), Ring(32, 2**32), Ring(32, pg.ntt_primes(32, bits=30))])
-def test_gadget_ciphertexts_hide_their_messages(device: str, ring: Ring) -> None:
+def test_ggsw_encrypts_its_messages(device: str, ring: Ring) -> None:
     q, k = ring.modulus, 2
     secret = ring.ternary(k, seed=1)
     messages = np.array([0, 1, -3])
@@ -199,7 +199,7 @@ def test_gadget_ciphertexts_hide_their_messages(device: str, ring: Ring) -> None
     assert lattice.ggsw(messages, secret, bits=6, levels=3, tuniform=4) != made
 
 
-def test_refused() -> None:
+def test_invalid_arguments_raise() -> None:
     x, key = np.zeros((2, 5), np.uint32), np.zeros((8, 4), np.uint32)
     R = Ring(32, 2**32)
     s = R.ternary(1, seed=1)
@@ -248,7 +248,7 @@ def test_refused() -> None:
         (
             lambda: lattice.lwe_switch_key([[0, 1]], [1], q=2**32, bits=4, levels=2, tuniform=3),
             pg.ParameterError,
-            "shape of to is",
+            "to has shape",
         ),
         (
             lambda: lattice.lwe_switch_key([0, 1], [2**40], q=2**64, bits=4, levels=2, tuniform=3),

@@ -1,4 +1,4 @@
-"""Constructors, pickles and `out` refuse arrays of other values than residues; the core is not harmed."""
+"""Constructors, pickles and `out` reject arrays that are not valid residues, and the core never crashes."""
 
 import pickle
 import re
@@ -16,12 +16,12 @@ RINGS = {"uint32": malformed.NARROW, "uint64": malformed.WORDS, "a wide modulus"
 CASES = [(kind, name) for kind, ring in RINGS.items() for name in malformed.malformed(ring.ones().data)]
 
 
-def test_the_table_is_long():
+def test_table_of_malformed_arrays_is_long():
     assert len(CASES) >= 3 * 60
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
-def test_an_element_refuses(kind, name):
+def test_poly_of_malformed_arrays_raises(kind, name):
     ring = RINGS[kind]
     x = malformed.malformed(ring.ones().data)[name]
     with pytest.raises(pg.PolyGPUError) as caught:
@@ -35,7 +35,7 @@ def test_an_element_refuses(kind, name):
 
 
 @pytest.mark.parametrize("ring", RINGS.values(), ids=RINGS)
-def test_an_element_shares_what_it_can_hold(ring):
+def test_poly_shares_valid_arrays(ring):
     data = np.stack([ring.random(seed=i).data for i in range(3)])
     for x in (data, data[1], data[:0], data[::1], data.view()):
         value = pg.Poly(ring, x, "coef")
@@ -47,7 +47,7 @@ def test_an_element_shares_what_it_can_hold(ring):
         value.add(1, out=value)
 
 
-def test_values_are_looked_at_in_debug_alone():
+def test_values_are_checked_only_in_debug():
     data = np.full((2, 8), 200, np.uint32)
     assert pg.Poly(malformed.NARROW, data, "coef").data is data
     with pg.debug(), pytest.raises(pg.errors.NotCanonical, match="200 at"):
@@ -57,7 +57,7 @@ def test_values_are_looked_at_in_debug_alone():
 @pytest.mark.parametrize(
     "domain", ["xyz", "", None, 0, b"coef", ["coef"], "EVAL", np.array(["coef"]), np.nan]
 )
-def test_domains(domain):
+def test_invalid_domains_raise(domain):
     ring = malformed.NARROW
     with pytest.raises(pg.errors.DomainError, match="'coef' or 'eval'"):
         pg.Poly(ring, ring.ones().data, domain)
@@ -65,18 +65,18 @@ def test_domains(domain):
         pickle.loads(malformed.forged(ring, ring.ones().data, domain))
 
 
-def test_a_domain_that_the_ring_lacks():
+def test_evaluation_domain_of_a_ring_without_transform_raises():
     with pytest.raises(pg.NotNTTFriendly):
         pg.Poly(malformed.WIDE, malformed.WIDE.ones().data, "eval")
 
 
 @pytest.mark.parametrize("ring", [None, 17, "ring", pg.Ring, (8, 17)])
-def test_rings(ring):
+def test_invalid_rings_raise(ring):
     with pytest.raises(pg.ParameterError, match=r"ring must be a Ring, not "):
         pg.Poly(ring, malformed.NARROW.ones().data, "coef")
 
 
-def test_pickles_are_looked_at():
+def test_unpickling_checks_values():
     ring = malformed.NARROW
     for wrong, error in {
         "values": (np.full((2, 8), 2**32 - 1, np.uint32), pg.errors.NotCanonical),
@@ -93,7 +93,7 @@ def test_pickles_are_looked_at():
     assert again == swapped and again.data.dtype == np.uint32
 
 
-def test_no_array_crashes_the_core():
+def test_malformed_arrays_do_not_crash_the_core():
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", Path(malformed.__file__)],
         capture_output=True,

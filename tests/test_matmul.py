@@ -1,4 +1,4 @@
-"""Products of matrices on cards: by integers, at points, by tensor cores; tiles, and which way is taken."""
+"""Matrix products on cards: integers, points, tensor cores, tile sizes, and the choice of method."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -81,8 +81,8 @@ check_integers = partial(matrices.check_matmul, multiply=cuda.matmul.by_integer)
 @on(*CARDS)
 @pytest.mark.parametrize("values", ["random", "last", "words"])
 @pytest.mark.parametrize("q", matrices.MODULI)
-def test_products_of_integers(card_with, q, values):
-    """A lone entry, no terms or products, odd sizes, both sides of tiles, shared operands; every kernel."""
+def test_integer_matmul_with_every_kernel(card_with, q, values):
+    """Single entries, empty axes, odd sizes, sizes around tiles, and shared operands."""
     backend = card_with(132)
     for batch, m, k, n in (
         (1, 1, 1, 1),
@@ -100,8 +100,8 @@ def test_products_of_integers(card_with, q, values):
 
 @on(*CARDS)
 @pytest.mark.parametrize("q, side", [(2**31 - 1, 8), *product((2**31 - 1, 2**32 - 5, 2**62), (1, 2, 4))])
-def test_every_tile_of_products_of_integers(card_with, q, side):
-    """Sizes just below, at and just above the edge and the depth of the tile."""
+def test_integer_matmul_around_every_tile(card_with, q, side):
+    """Sizes are just below, at and just above the edge and the depth of the tile."""
     backend, edge = card_with(1), 16 * side
     for m, k, n in ((edge - 1, 15, edge), (edge, 16, edge + 1), (edge + 1, 17, edge - 1)):
         tile = integer_tile(sum_of_products(basis_of((q,))), 2, edge, edge, backend.card)
@@ -113,8 +113,8 @@ def test_every_tile_of_products_of_integers(card_with, q, side):
 @on(*CARDS)
 @pytest.mark.parametrize("multiprocessors", [0, 132])
 @pytest.mark.parametrize("q", [(1 << 31) - 1, (1 << 32) - 5, 1 << 62])
-def test_narrow_products_of_integers(card_with, q, multiprocessors):
-    """Few columns or few rows, read by chunks or by words; one thread to a block of threads for a sum."""
+def test_integer_matmul_of_few_rows_or_columns(card_with, q, multiprocessors):
+    """Reads are by chunk or word, and one thread up to a block computes each sum."""
     backend = card_with(multiprocessors)
     for narrow, wide, k in product((1, 2, 3, 5, 8), (3, 36), (1, 7, 64, 129)):
         for batch in (1, 2):
@@ -127,7 +127,7 @@ def test_narrow_products_of_integers(card_with, q, multiprocessors):
 @on(*CARDS)
 @pytest.mark.parametrize("q", [(1 << 31) - 1, (1 << 32) - 5, 1 << 62])
 @pytest.mark.parametrize("m, n", [(1, 1), (20, 2), (2, 20), (20, 20)])
-def test_long_sums_in_parts(card_with, q, m, n):
+def test_integer_matmul_of_long_sums_in_parts(card_with, q, m, n):
     backend = card_with(5)
     for k in (1037, 1040):
         assert part_of_sums(sum_of_products(basis_of((q,))), 1, m, n, k, backend.card) < k
@@ -138,7 +138,7 @@ def test_long_sums_in_parts(card_with, q, m, n):
 @on(*CARDS)
 @pytest.mark.parametrize("layout", matrices.LAYOUTS)
 @pytest.mark.parametrize("moduli", matrices.POINT_MODULI)
-def test_products_at_points(device, card_with, moduli, layout):
+def test_matmul_points_of_every_layout(device, card_with, moduli, layout):
     for multiprocessors in (0, 132):
         compute = card_with(multiprocessors)
         matrices.check_all_points(compute, moduli, layout)
@@ -153,8 +153,8 @@ def test_products_at_points(device, card_with, moduli, layout):
     "moduli, side",
     [(matrices.MODULI[:4], 8), (matrices.MODULI[:4], 4), (matrices.MODULI[2:7], 4), (matrices.MODULI[5:], 4)],
 )
-def test_products_at_points_in_stages(card_with, moduli, side, layout):
-    """Sums that just fit one stage or all, and just do not; rows, columns, points that end within a block."""
+def test_matmul_points_in_stages(card_with, moduli, side, layout):
+    """Sums just fit one stage or all stages, or exceed them. Rows, columns and points end within a block."""
     backend, basis = card_with(0), basis_of(moduli)
     for batch, m, k, p, points in (
         (1, 2 * side, 2, 2 * side, 32),
@@ -181,22 +181,22 @@ def dot(q, a, b):
 
 
 @on(*CARDS)
-def test_a_carry_through_a_word_of_ones():
+def test_sum_with_a_carry_through_a_full_word():
     """(q - 1)^2 + 2^63 * 240 = 2^128 + 3600: the carry of the lowest word runs through the next."""
     q = 2**64 - 59
     assert dot(q, [q - 1, 1 << 63], [q - 1, 240]) == (2**128 + 3600) % q
 
 
 @on(*CARDS)
-def test_a_sum_that_wraps_when_its_words_are_joined():
-    """2^65 - 1 = 2^64 + (2^64 - 1): the lower word and what the upper one counts modulo q exceed a word."""
+def test_sum_that_exceeds_a_word_when_its_words_are_joined():
+    """2^65 - 1 = 2^64 + (2^64 - 1), whose reduced parts add up to more than a word."""
     q = 3 * 10**9
     factor, last = divmod(2**65 - 1 - 4 * (q - 1) ** 2, q - 1)
     assert dot(q, [q - 1] * 5 + [1], [q - 1] * 4 + [factor, last]) == (2**65 - 1) % q
 
 
 @on(*CARDS)
-def test_products_at_points_off_the_alignment_of_chunks(card_with):
+def test_matmul_points_of_unaligned_arrays(card_with):
     backend, basis = card_with(0), basis_of((17,))
     x = there(np.zeros(1 + 3 * 64, np.uint32))
     x[1:] = there(np.arange(192, dtype=np.uint32) % 17)
@@ -206,8 +206,8 @@ def test_products_at_points_off_the_alignment_of_chunks(card_with):
     np.testing.assert_array_equal(out.get().ravel(), (a.get().astype(int) ** 2).sum(axis=2).ravel() % 17)
 
 
-def test_tiles_of_products_of_integers():
-    """Large for large matrices; small for batches of small ones; few long sums in parts."""
+def test_integer_matmul_tiles_by_shape():
+    """Tiles are large for large matrices and small for small ones. Few long sums are split."""
     card = Card((9, 0), 227 << 10, 50 << 20, 132)
     assert (
         integer_tile(SUM_31, 1, 4096, 4096, card).side == 8
@@ -222,8 +222,8 @@ def test_tiles_of_products_of_integers():
         assert part_of_sums(SUM_31, 2, rows, columns, 10**5, card) == 10**5
 
 
-def test_tiles_of_products_at_points():
-    """Tiles are large where there is work for all multiprocessors, else small; they cover all entries."""
+def test_matmul_points_tiles_by_shape():
+    """Tiles are large if all multiprocessors have work, else small. They cover all entries."""
     card = Card((9, 0), 227 << 10, 50 << 20, 132)
     four, wide = (basis_of(tuple(2**bits - 1 - 2 * i for i in range(4))) for bits in (30, 60))
     tile = points_tile(four, 1, 64, 64, 4096, True, card)
@@ -240,8 +240,8 @@ def test_tiles_of_products_at_points():
         assert held >= batch * rows * columns * 4 * points
 
 
-def test_stages_of_products_at_points():
-    """Stages: for matrices larger than a tile that fill the card, up to 62 bits; small tiles waste less."""
+def test_matmul_points_stages_by_shape():
+    """Stages serve matrices that fill the card, up to 62 bits. Small tiles waste less."""
     card = Card((9, 0), 227 << 10, 50 << 20, 132)
 
     def tile(bits, batch, rows, columns, points):
@@ -263,8 +263,8 @@ def test_stages_of_products_at_points():
 
 @on("cuda")
 @pytest.mark.parametrize("q", matrices.MODULI)
-def test_large_products_of_integers(card_with, q):
-    """Both sides of every tile, few rows and columns, long sums."""
+def test_tensor_core_matmul_of_large_matrices(card_with, q):
+    """Sizes lie on both sides of every tile, with few rows or columns and long sums."""
     shapes = [(127, 130, 129), (300, 70, 200), (5, 5000, 1), (1, 5000, 3), (300, 129, 8), (8, 129, 300)]
     shapes += [(15, 17, 16), (33, 64, 31), (1, 64, 1001), (64, 3001, 64)]
     for multiprocessors, (m, k, n), values in product((1, 132), shapes, ("random", "last", "words")):
@@ -274,22 +274,22 @@ def test_large_products_of_integers(card_with, q):
 # ---- the small moduli ----
 
 
-def test_coprimes():
+def test_coprimes_are_pairwise_coprime_and_descending():
     assert all(gcd(p, r) == 1 for p, r in combinations(matmul_tiles.COPRIMES, 2))
     assert all(p > r for p, r in pairwise(matmul_tiles.COPRIMES)) and matmul_tiles.COPRIMES[0] == 256
 
 
 @pytest.mark.parametrize("q", MODULI)
 @pytest.mark.parametrize("k", [1, 2, 64, 4096, 2**17, 2**31])
-def test_enough_coprimes(q, k):
-    """The coprimes hold the largest sum, with the margin that rounding needs, and one fewer do not."""
+def test_coprimes_hold_the_largest_sum(q, k):
+    """The product of the coprimes exceeds the largest sum by the rounding margin; one fewer does not."""
     primes, largest = matmul_tiles.coprimes(q, k), k * (q // 2) ** 2
     assert Fraction(largest, prod(primes)) < Fraction(1, 2) - Fraction(1, 2**12)
     assert len(primes) == 1 or 2 * largest > prod(primes[:-1]) * Fraction(2047, 2048)
 
 
-def test_errors_of_shares():
-    """y / p in units of 2^-26 is wrong, for all p together, by less than the margin of rounding."""
+def test_rounding_error_of_the_crt_shares():
+    """The total error of y / p in units of 2^-26 is below the rounding margin."""
     shares = [round((1 << 26) / p) for p in matmul_tiles.COPRIMES]
     wrong = sum(
         abs(Fraction(s, 1 << 26) - Fraction(1, p)) * (p - 1)
@@ -300,8 +300,8 @@ def test_errors_of_shares():
 
 
 @pytest.mark.parametrize("word_bytes", [4, 8])
-def test_residues_stay_in_their_words(word_bytes):
-    """The largest sum of digits times weights, and the least, are words of 32 bits."""
+def test_crt_digit_sums_fit_32_bits(word_bytes):
+    """The largest and the smallest sum of digits times weights fit 32 bits."""
     width = 16 if word_bytes == 4 else 21
     digits, top = (1, 2**15) if word_bytes == 4 else (2, 2**19)
     for left in (True, False):
@@ -321,8 +321,8 @@ H100 = Card((9, 0), 227 << 10, 50 << 20, 132)
 T4 = Card((7, 5), 64 << 10, 4 << 20, 40)
 
 
-def test_moduli_of_limbs():
-    """Shoup's product 2^8 x is below 2 q, or is 2^8 x for q = 2^32; if 2 q outgrows a word, it may too."""
+def test_digit_method_supports_moduli():
+    """Shoup's product 2^8 x is below 2 q, or is 2^8 x for q = 2^32. It must fit a word."""
     assert all(matmul_tiles.has_digits(q, 4) for q in (2, 2**31 - 1, 2**31, 2**32))
     assert not any(matmul_tiles.has_digits(q, 4) for q in (2**31 + 1, 2**32 - 5, 2**32 - 1))
     assert all(matmul_tiles.has_digits(q, 8) for q in (2**32 + 1, 2**62))
@@ -338,7 +338,7 @@ def way(q, *shape, card=H100):
 
 @pytest.mark.parametrize("card", [H100, T4], ids=["H100", "T4"])
 @pytest.mark.parametrize("q", MODULI)
-def test_ways_of_large_and_thin_products(card, q):
+def test_method_of_large_and_thin_products(card, q):
     for size in (4096, 8192, 1 << 15):
         assert way(q, 1, size, size, size, card=card) == "residues"
     for shape in ((1, 1, 1, 1), (1, 30, 30, 30), (1, 1, 4096, 4096), (1, 4096, 4096, 1)):
@@ -346,12 +346,12 @@ def test_ways_of_large_and_thin_products(card, q):
 
 
 @pytest.mark.parametrize("q", [3, 2**30 - 35, 2**31 - 1, 2**31, 2**32, 2**60 - 93, 2**62])
-def test_ways_of_medium_products(q):
+def test_method_of_medium_products(q):
     for shape in ((1, 256, 256, 256), (1, 512, 512, 512), (256, 128, 128, 128), (1024, 64, 64, 64)):
         assert way(q, *shape) == "digits"
 
 
-def test_ways_where_limbs_do_not_work():
+def test_method_for_moduli_without_digits():
     sizes = [1 << i for i in range(0, 16, 3)]
     ways = {
         way(q, batch, m, k, n)
@@ -375,7 +375,7 @@ EDGES = (
 
 @on(*CARDS)
 @pytest.mark.parametrize("q", sorted(MODULI + EDGES))
-def test_products(q):
+def test_matmul_by_every_method(q):
     compute = backend()
     for method in METHODS[not matmul_tiles.has_digits(q, basis_of((q,)).dtype.itemsize) :]:
         for left, right, m, k, n in SHAPES:
@@ -388,8 +388,8 @@ def test_products(q):
 
 @on(*CARDS)
 @pytest.mark.parametrize("q", [2**31 - 1, 2**32, 2**61 - 1, 2**62 - 57])
-def test_long_sums_of_limbs(q):
-    """One call sums as many words as fit sums of 32 bits; one word more goes on in another call."""
+def test_matmul_by_digits_of_long_sums(q):
+    """One call sums as many words as 32-bit sums allow. One word more takes a second call."""
     longest = (1 << 15) // basis_of((q,)).dtype.itemsize
     for k, values in product((longest, longest + 1), ("words", "half")):
         matrices.check_matmul(backend(), q, (1, 2, k), (1, k, 1), values, cuda.matmul.by_digits)
@@ -398,8 +398,8 @@ def test_long_sums_of_limbs(q):
 @on(*CARDS)
 @pytest.mark.parametrize("value", [128, 127])
 @pytest.mark.parametrize("q", [2**31 - 1, 2**61 - 1])
-def test_long_sums_of_residues(q, value):
-    """The largest residues, -128 and 127 modulo 256: as many as one call sums, and one more."""
+def test_matmul_by_residues_of_long_sums(q, value):
+    """The largest residues (-128 and 127) fill the sums of one call, then exceed them."""
     compute, basis = backend(), basis_of((q,))
     for k in (matmul_tiles.RESIDUE_DEPTH, matmul_tiles.RESIDUE_DEPTH + 1):
         x, out = compute.xp.full((1, 1, k), value, basis.dtype), compute.xp.empty((1, 1, 1), basis.dtype)
@@ -410,8 +410,8 @@ def test_long_sums_of_residues(q, value):
 @on(*CARDS)
 @pytest.mark.parametrize("lone", [matmul_tiles.LONE_PRODUCT, 1])
 @pytest.mark.parametrize("size", [1 << 16, 1 << 10])
-def test_residues_in_parts(lone, size, monkeypatch):
-    """Batches, and rows of one matrix, whose sums do not fit at once; products in one call and in many."""
+def test_matmul_by_residues_in_parts(lone, size, monkeypatch):
+    """Batches and rows do not fit at once. Products take one call or many."""
     monkeypatch.setattr(cuda.matmul, "LONE_PRODUCT", lone)
     monkeypatch.setattr(cuda.matmul, "_SUM_BYTES", size)
     monkeypatch.setattr(cuda.matmul, "RESIDUE_DEPTH", 64)
@@ -425,8 +425,8 @@ def test_residues_in_parts(lone, size, monkeypatch):
 
 @needs_compiler
 @pytest.mark.parametrize("q", [2**31 - 1, 2**32 - 5, 2**32, 2**62])
-def test_recorded_products_take_no_cublas(q, monkeypatch):
-    """CuPy does not record cuBLAS: products go by digits where these work, else by integers."""
+def test_captured_matmul_does_not_use_cublas(q, monkeypatch):
+    """CuPy cannot capture cuBLAS, so products use digits if possible, otherwise integers."""
     monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: "residues")
     taken = []
     for name in (*METHODS, "by_integer"):
@@ -456,7 +456,7 @@ def test_recorded_products_take_no_cublas(q, monkeypatch):
 
 @needs_compiler
 @pytest.mark.parametrize("method", ["integer", "digits", "residues"])
-def test_products_without_terms_or_results(method, monkeypatch):
+def test_matmul_of_empty_matrices(method, monkeypatch):
     monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: method)
     with simulated():
         for shape in ((2, 2, 3, 0, 4), (1, 3, 0, 5, 4), (3, 1, 5, 4, 0), (0, 0, 3, 4, 5)):
@@ -466,7 +466,7 @@ def test_products_without_terms_or_results(method, monkeypatch):
 
 @needs_compiler
 @pytest.mark.parametrize("method", METHODS)
-def test_small_cards(method):
+def test_matmul_on_a_small_card(method):
     with simulated("t4"):
         for q in (2**31 - 1, 2**62):
             a, b = operands(q, (1, 1, 130, 40, 35), "words")
@@ -475,8 +475,8 @@ def test_small_cards(method):
 
 @needs_compiler
 @pytest.mark.parametrize(("n", "q"), [(16, 2**32), (24, 2**31 - 1), (128, 2**60 - 93)])
-def test_many_polynomials_times_one(monkeypatch, n, q):
-    """By the matrix of the one polynomial, which does not pay for few others."""
+def test_product_of_many_polynomials_and_one(monkeypatch, n, q):
+    """The one polynomial becomes a matrix, which pays only for many others."""
     ring = Ring(n, q)
     a, b = ring.random((5,), seed=1), ring.random(seed=2)
     with simulated():
@@ -493,8 +493,8 @@ def test_many_polynomials_times_one(monkeypatch, n, q):
 
 @needs_compiler
 @pytest.mark.parametrize("q", [2**31 - 1, 2**32 - 5])
-def test_residues_that_do_not_fit(monkeypatch, q):
-    """Another way is taken where there is no memory for residues."""
+def test_matmul_without_memory_for_residues(monkeypatch, q):
+    """Another method is used if residues do not fit in memory."""
 
     def refuse(*args):
         raise OutOfDeviceMemory("none left")

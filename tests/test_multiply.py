@@ -134,7 +134,7 @@ def test_products_are_exact(n: int, moduli: Any, kind: Any) -> None:
 @of_both_kinds
 @pytest.mark.parametrize("moduli", MODULI, ids=str)
 @pytest.mark.parametrize("n", [1, 5, 64, 1000, 1024])
-def test_products_by_fft_are_those_by_ntt(n: int, moduli: Any, kind: Any) -> None:
+def test_products_by_fft_equal_products_by_ntt(n: int, moduli: Any, kind: Any) -> None:
     ring = Ring(n, moduli, kind=kind)
     a, b = ring.random((2, 3), seed=1), ring.random((3,), seed=2)
     by_ntt = a.mul(b, product="ntt")
@@ -181,7 +181,7 @@ def rings_and_rows(draw: st.DrawFn) -> tuple[Poly, Poly]:
 
 @on("cpu", "cuda")
 @given(rings_and_rows())
-def test_products_of_the_largest_are_exact(case: tuple[Poly, Poly]) -> None:
+def test_products_of_largest_coefficients_are_exact(case: tuple[Poly, Poly]) -> None:
     a, b = case
     assert [a.to().mul(b.to(), product="fft").data.tolist()] == expected(a, b)
 
@@ -200,7 +200,7 @@ SHAPES = [
 @pytest.mark.parametrize(("left", "right"), SHAPES, ids=str)
 @pytest.mark.parametrize("n", [12, 64])
 @everywhere
-def test_batches_broadcast(n: int, left: tuple[int, ...], right: tuple[int, ...]) -> None:
+def test_products_of_broadcast_batches(n: int, left: tuple[int, ...], right: tuple[int, ...]) -> None:
     ring = Ring(n, [2**64, 3, 2**61 - 1])
     a, b = ring.random(left, seed=1), ring.random(right, seed=2)
     kept = a.copy(), b.copy()
@@ -215,7 +215,7 @@ def test_batches_broadcast(n: int, left: tuple[int, ...], right: tuple[int, ...]
 @everywhere
 @pytest.mark.parametrize("moduli", [2**32, 2**64 - 59, [5, 7, 2**40 - 87]], ids=str)
 @pytest.mark.parametrize("n", [1, 20, 64])
-def test_results_into_operands(n: int, moduli: Any) -> None:
+def test_products_into_out_and_in_place(n: int, moduli: Any) -> None:
     ring = Ring(n, moduli)
     a, b = ring.random((3,), seed=1), ring.random((3,), seed=2)
     product, square = a.mul(b, product="ntt"), a.mul(a, product="ntt")
@@ -229,7 +229,7 @@ def test_results_into_operands(n: int, moduli: Any) -> None:
 
 
 @everywhere
-def test_integers_and_methods() -> None:
+def test_products_by_ints_with_every_method() -> None:
     ring = Ring(8, 2**40)
     a = ring.random(seed=1)
     for method in ("auto", "ntt", "fft"):
@@ -272,8 +272,8 @@ AUXILIARY: dict[str, tuple[int, Any, Any]] = {
 
 
 @sized("name", simulated=ANYTHING, cuda=[*ANYTHING, *AUXILIARY])
-def test_products_modulo_anything(name: str) -> None:
-    """By FFT and through auxiliary primes; a modulus above 2^64 is computed on the host."""
+def test_products_modulo_any_number(name: str) -> None:
+    """Products use FFTs or auxiliary primes. Moduli above 2^64 are computed on the host."""
     n, moduli, kind = (ANYTHING | AUXILIARY)[name]
     check_ring(Ring(n, moduli, kind=kind), (2, 3) if n < 1000 else (2,))
 
@@ -291,8 +291,8 @@ def test_products_by_fft_in_passes(n: int, moduli: Any, kind: Any, monkeypatch: 
 
 
 @sized("method, n", simulated=itertools.product(["ntt", "fft"], [20, 64]), cuda=[("ntt", 33), ("fft", 33)])
-def test_products_in_parts(method: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operands that broadcast, a few rows at a time, and in place."""
+def test_products_in_chunks(method: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operands broadcast, a few rows are processed at a time, and results may be in place."""
     monkeypatch.setattr(cuda.multiply, "fft_tile", lambda *_: None)
     for moduli in ([10**9, 10**9 + 7, 2**64 - 59], 2**64):
         ring = Ring(n, moduli, product=method)
@@ -332,7 +332,9 @@ def matrices(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 @of_both_kinds
 @pytest.mark.parametrize("q", [2, 3329, 12289, 2**31 - 1, 2**32, 2**61 - 1, 2**62])
 @pytest.mark.parametrize("n", [1, 2, 5, 16, 33])
-def test_many_times_one(matrices: list[tuple[int, ...]], kind: Any, q: int, n: int) -> None:
+def test_products_of_many_polynomials_and_one_by_a_matrix(
+    matrices: list[tuple[int, ...]], kind: Any, q: int, n: int
+) -> None:
     plan_cache.forget()
     ring = Ring(n, q, kind=kind)
     many, one = ring.random((2, 3), seed=1), ring.random(seed=2)
@@ -343,7 +345,7 @@ def test_many_times_one(matrices: list[tuple[int, ...]], kind: Any, q: int, n: i
     assert matrices == [(1, n, n)] * 3  # the third product repeats the first
 
 
-def test_who_is_multiplied_by_a_matrix(matrices: list[tuple[int, ...]]) -> None:
+def test_when_products_are_computed_by_a_matrix(matrices: list[tuple[int, ...]]) -> None:
     ring = Ring(16, 2**32)
     many, one = ring.random((3,), seed=1), ring.random(seed=2)
     product = Poly.mul(many, one, product="ntt")
@@ -360,8 +362,8 @@ def test_who_is_multiplied_by_a_matrix(matrices: list[tuple[int, ...]]) -> None:
     assert Poly.mul(many, one, out=ring.random((3,), seed=3)) == product and len(matrices) == 1
 
 
-def test_short_and_many() -> None:
-    """Short polynomials are multiplied by a matrix if there are enough of them to pay for it."""
+def test_matrix_products_need_many_short_polynomials() -> None:
+    """A matrix is used only if enough short polynomials amortise it."""
     backend, ring = get_backend("cpu"), Ring(16, 2**32)
     plan = product_plan(ring)
     assert backend.prefers_matrix(plan, 2**11) and not backend.prefers_matrix(plan, 2**11 - 1)
@@ -377,7 +379,7 @@ def test_short_and_many() -> None:
 @everywhere
 @pytest.mark.parametrize("moduli", [97, 3329, 2**32, [17, 97], [2**64, 3]], ids=str)
 @pytest.mark.parametrize("n", [8, 12])
-def test_every_operation_of_a_ring_by_fft(n: int, moduli: Any) -> None:
+def test_every_operation_in_a_ring_with_fft_products(n: int, moduli: Any) -> None:
     own, other = Ring(n, moduli, product="fft"), Ring(n, moduli)
     assert isinstance(product_plan(own), FftProductPlan) and way_of_sums(own._plan) != "transform"
     values = [ring.random((3,), seed=seed) for seed in (1, 2, 3) for ring in (own, other)]
@@ -399,7 +401,7 @@ def test_every_operation_of_a_ring_by_fft(n: int, moduli: Any) -> None:
             assert u * u.inverse() == 1
 
 
-def test_rings_differ_in_their_product() -> None:
+def test_rings_with_different_product_options_are_unequal() -> None:
     auto, by_fft, by_ntt = (Ring(8, 97, product=method) for method in ("auto", "fft", "ntt"))  # type: ignore[arg-type]
     assert auto == Ring(8, 97) and by_fft == Ring(8, 97, product="fft")
     assert auto != by_fft and by_fft != by_ntt and auto != by_ntt
@@ -416,7 +418,7 @@ def test_rings_differ_in_their_product() -> None:
         by_fft.product = "ntt"  # type: ignore[misc]
 
 
-def test_plans_of_products() -> None:
+def test_product_plans_are_cached() -> None:
     friendly, other = Ring(64, 7681), Ring(64, 2**40)
     assert product_plan(friendly, "ntt") is friendly._plan.transform is product_plan(friendly)
     assert isinstance(product_plan(friendly, "fft"), FftProductPlan)
@@ -437,7 +439,7 @@ def test_plans_of_products() -> None:
     ],
     ids=repr,
 )
-def test_explain_tells_bound_and_split(ring: Ring, tables: int) -> None:
+def test_explain_shows_bound_and_split(ring: Ring, tables: int) -> None:
     text, plan = ring.explain(), product_plan(ring)
     assert isinstance(plan, FftProductPlan)
     found = re.search(
@@ -450,7 +452,7 @@ def test_explain_tells_bound_and_split(ring: Ring, tables: int) -> None:
     assert ("1 digits" in text) is False and f"tables    {tables / 1024:.1f} KiB" in text
 
 
-def test_explain_tells_what_is_too_long() -> None:
+def test_explain_of_a_ring_too_long_for_products() -> None:
     assert "product   none: " in Ring(2**28, 2**64, product="fft").explain()
 
 
@@ -488,7 +490,7 @@ def early(n: int, bits: int, kind: str) -> Ring:
     ],
     ids=lambda x: repr(x) if isinstance(x, Ring) else "",
 )
-def test_the_way_that_was_measured_to_be_fast(ring: Ring, plan: type | dict[str, type], isa: Any) -> None:
+def test_plan_is_the_fastest_measured_algorithm(ring: Ring, plan: type | dict[str, type], isa: Any) -> None:
     plans = plan if isinstance(plan, dict) else {"avx512": plan, "avx2": plan}
     for name in plans.keys() & set(_cpu.supported_isas()):
         isa(name)
@@ -508,7 +510,7 @@ def test_the_way_that_was_measured_to_be_fast(ring: Ring, plan: type | dict[str,
     ],
     ids=repr,
 )
-def test_explain_tells_why(ring: Ring, because: str) -> None:
+def test_explain_shows_the_reason(ring: Ring, because: str) -> None:
     assert re.search(rf"^because   {because}$", ring.explain(), re.MULTILINE)
 
 
@@ -517,8 +519,8 @@ def test_explain_tells_why(ring: Ring, because: str) -> None:
 
 @of_both_kinds
 @pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 1000, 1024, 4096, 2**14, 2**15 + 1, 2**20, 3 * 2**20, 2**25])
-def test_the_coarsest_split_that_is_proven(n: int, kind: Any) -> None:
-    """The bound is below 1/2, that of one digit fewer is not; digits and sums fit what computes them."""
+def test_plan_uses_the_coarsest_proven_split(n: int, kind: Any) -> None:
+    """The bound is below 1/2, and with one digit fewer it is not. Digits and sums fit their types."""
     in_place = kind == "negacyclic" and n >= LEAST_LENGTH and n & (n - 1) == 0
     for bits in range(1, 65):
         for q in {1 << bits, max((1 << bits) - 1, 2)}:
@@ -539,8 +541,8 @@ def test_the_coarsest_split_that_is_proven(n: int, kind: Any) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 33, 1024, 2**15])
-def test_the_coarsest_split_of_sums_of_products(n: int) -> None:
-    """As above, for sums of products; the small polynomials have one digit."""
+def test_plan_of_sums_uses_the_coarsest_proven_split(n: int) -> None:
+    """This is the same for sums of products. Small polynomials have one digit."""
     for q, terms, bits in itertools.product(
         (3, 2**9, 2**31 - 1, 2**32, 2**64 - 59, 2**64), (1, 6), (1, 7, 23, 30)
     ):
@@ -564,7 +566,7 @@ def test_the_coarsest_split_of_sums_of_products(n: int) -> None:
     assert plan_fft_sums(quotient, 2**32, 0, 7) is plan_fft_sums(quotient, 2**32, 2, 31) is None
 
 
-def test_the_bound_grows_with_everything() -> None:
+def test_error_bound_grows_with_every_parameter() -> None:
     for n, points, digits, width in (
         (1, 16, 1, 1),
         (100, 128, 2, 10),
@@ -583,8 +585,8 @@ def test_the_bound_grows_with_everything() -> None:
 
 
 @pytest.mark.parametrize("n", [64, 100, 1024])
-def test_the_bound_holds(n: int) -> None:
-    """NumPy's own transforms of the same digits stay below it too."""
+def test_error_bound_holds_for_numpy(n: int) -> None:
+    """NumPy's transforms of the same digits also stay below the bound."""
     plan = plan_fft(Quotient("negacyclic", n), (2**32,))
     rng = np.random.default_rng(n)
     for x in (
@@ -598,7 +600,7 @@ def test_the_bound_holds(n: int) -> None:
 
 
 @pytest.mark.parametrize("log_order", range(3, 17))
-def test_roots_of_unity_are_as_close_as_the_proof_wants(log_order: int) -> None:
+def test_roots_of_unity_are_within_the_proven_error(log_order: int) -> None:
     order = 1 << log_order
     k = np.arange(order) if order <= 512 else np.random.default_rng(order).integers(-order, 2 * order, 300)
     k = np.concatenate([k, np.arange(8) * (order // 8), np.arange(8) * (order // 8) + 1])
@@ -612,8 +614,8 @@ def test_roots_of_unity_are_as_close_as_the_proof_wants(log_order: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 32, 64, 100, 1024, 2**15])
-def test_twiddles_are_the_tree_of_factors(n: int) -> None:
-    """Node k splits X^2t - c into X^t - w and X^t + w: w w = c, and c of its children is w and -w."""
+def test_twiddles_form_the_factor_tree(n: int) -> None:
+    """Node k splits X^2t - c into X^t - w and X^t + w with w w = c; its children have c = w and -w."""
     plan = plan_fft(Quotient("negacyclic", n), (2**32,))
     w = plan.twiddles
     assert w.shape == (plan.points,) and w.dtype == np.complex128 and not w.flags.writeable and w[0] == 1

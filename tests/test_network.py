@@ -1,4 +1,4 @@
-"""The network on encrypted images: training, layers beside NumPy's, classes, refusals."""
+"""A neural network on encrypted images: training, layers against NumPy, classes, errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def server(p: Parameters = SMALL) -> tuple[EncryptedNetwork, pg.Poly, Keys]:
     return made, *made.keygen(b"keys")
 
 
-def test_training_is_repeatable_and_accurate() -> None:
+def test_training_is_deterministic_and_accurate() -> None:
     own, again = trained(), network.train(network.load()[0])
     assert all(np.array_equal(value, getattr(again, name)) for name, value in vars(own).items())
     training, test = network.load()
@@ -42,7 +42,7 @@ def test_training_is_repeatable_and_accurate() -> None:
 
 
 @pytest.mark.parametrize("shape", [(32, 64), (10, 32), (1, 1), (64, 64), (1, 64), (64, 1)])
-def test_a_matrix_acts_on_each_block_alone(shape: tuple[int, int]) -> None:
+def test_matrix_acts_on_each_block_separately(shape: tuple[int, int]) -> None:
     made, *_ = server()
     p, rng = SMALL, np.random.default_rng(1)
     weights = rng.uniform(-1, 1, shape)
@@ -59,7 +59,7 @@ def test_a_matrix_acts_on_each_block_alone(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 8, 9, 40])
-def test_scores_are_those_of_the_plain_network(count: int) -> None:
+def test_encrypted_scores_match_plain_scores(count: int) -> None:
     made, secret, keys = server()
     assert made.samples == 8
     images = network.load()[1].images[:count]
@@ -71,14 +71,14 @@ def test_scores_are_those_of_the_plain_network(count: int) -> None:
     assert abs(found - expected).max() < 2.0**-12 * abs(expected).max()
 
 
-def test_classes_are_the_same() -> None:
+def test_encrypted_classes_match_plain_classes() -> None:
     result = network.run(replace(SMALL, log_n=12), 200, seed=b"run")
     assert result.different <= 1 and result.plain > 0.95 and result.bits > 12
     assert abs(result.plain - result.encrypted) <= 0.005 and result.seconds > 0
     assert result.keys > 0 and result.matrices > 0
 
 
-def test_a_sample_takes_64_repeated_slots() -> None:
+def test_one_sample_in_64_slots() -> None:
     made, secret, keys = server(replace(SMALL, log_slots=6))
     images = network.load()[1].images[:2]
     c = made.encrypt(secret, images, b"images")
@@ -88,20 +88,20 @@ def test_a_sample_takes_64_repeated_slots() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"log_slots": 5}, {"levels": 1}])
-def test_too_few_slots_or_levels(changes: dict[str, int]) -> None:
+def test_too_few_slots_or_levels_raise(changes: dict[str, int]) -> None:
     with pytest.raises(pg.ParameterError, match=r"boot has .* Use at least 64 slots and 2 levels"):
         EncryptedNetwork(trained(), Bootstrapper(replace(SMALL, **changes)))
 
 
 @pytest.mark.parametrize("shape", [(0, 64), (8, 1), (8, 65), (64,), (1, 1, 64)])
-def test_images_of_another_shape(shape: tuple[int, ...]) -> None:
+def test_images_of_another_shape_raise(shape: tuple[int, ...]) -> None:
     made, secret, _ = server()
     with pytest.raises(pg.ParameterError, match=r"shape of images is .* must be \(count, 64\)"):
         made.encrypt(secret, np.zeros(shape), b"images")
 
 
 @on(*CARDS)
-def test_the_same_bits_on_a_card(device: str) -> None:
+def test_results_on_a_card_have_the_same_bits(device: str) -> None:
     p = SMALL if device == "cuda" else replace(SMALL, log_n=8)
     with pg.device("cpu"):
         made, secret, keys = server(p)
@@ -111,7 +111,7 @@ def test_the_same_bits_on_a_card(device: str) -> None:
     assert found.value.cpu() == expected.value and found.scale == expected.scale
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert network.main(["--logn", "10", "--samples", "8", "--insecure"]) == 0
     text = capsys.readouterr().out
     for part in ("8 images: ", "0 classes differ", "ms an image; keys 0.03 GB, matrices 0."):
@@ -129,15 +129,13 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["--samples", "x"], "invalid int value"),
     ],
 )
-def test_the_command_says_what_is_wrong(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
+def test_command_line_errors(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
     with pytest.raises(SystemExit) as caught:
         network.main(arguments)
     assert caught.value.code == 2 and message in capsys.readouterr().err
 
 
-def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_without_scikit_learn_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(pg.errors.BackendUnavailable, match=r"pip install"):
         network.load()

@@ -64,7 +64,7 @@ def test_ml_kem_implicit_rejection(kem: tuple[ml_kem.ParameterSet, Answers]) -> 
     assert ml_kem.decaps(p, known["sk"], known["ct_n"]) == known["ss_n"]
 
 
-def test_ml_kem_one_case_equals_its_place_in_the_batch(
+def test_ml_kem_single_case_equals_batch_entry(
     kem: tuple[ml_kem.ParameterSet, Answers],
 ) -> None:
     p, known = kem
@@ -83,7 +83,7 @@ def test_ml_kem_empty_batch() -> None:
 
 
 def test_ml_kem_refuses_bad_input(kem: tuple[ml_kem.ParameterSet, Answers]) -> None:
-    """The input checks of FIPS 203, 7.2 and 7.3."""
+    """These are the input checks of FIPS 203, sections 7.2 and 7.3."""
     p, known = kem
     pk, sk, ct, msg = (known[field][0] for field in ("pk", "sk", "ct", "msg"))
     with pytest.raises(ValueError, match="31 bytes, but it must have 32"):
@@ -104,7 +104,7 @@ def test_ml_kem_refuses_bad_input(kem: tuple[ml_kem.ParameterSet, Answers]) -> N
         ml_kem.decaps(p, [sk[:-33] + bytes([sk[-33] ^ 1]) + sk[-32:]], [ct])
 
 
-def test_a_sampling_stream_that_runs_dry_is_an_error() -> None:
+def test_rejection_sampling_of_too_short_a_stream_raises() -> None:
     candidates = np.zeros((2, 300))
     candidates[1, : 300 - ml_kem.N + 1] = ml_kem.Q
     with pytest.raises(RuntimeError, match="too short"):
@@ -155,8 +155,8 @@ def test_evaluation_products_equal_peer(preset: str, peer: Callable[[], Any]) ->
     assert (a.ntt() * b.ntt()).data[:, 0].tolist() == np.remainder(expected, ring.modulus).tolist()
 
 
-def test_demo_answers_are_nists() -> None:
-    """The copy that ships with the package holds the vector file's values."""
+def test_demo_known_answers_match_nist() -> None:
+    """The answers shipped with the package equal the vector file."""
     cases = json.loads(demo.KNOWN_ANSWERS.read_text("ascii"))["cases"]
     path = "asymmetric/MLKEM/kat_MLKEM_768.rsp"
     known = known_answers(path, {"d", "z", "msg", "pk", "sk", "ct", "ss", "ct_n", "ss_n"})
@@ -167,14 +167,14 @@ def test_demo_answers_are_nists() -> None:
             assert bytes.fromhex(value) == (original if name == field else hashlib.sha256(original).digest())
 
 
-def test_demo_is_right_and_tells_its_steps() -> None:
+def test_demo_reports_every_step() -> None:
     steps: list[str] = []
     rows = demo.run(steps.append)
     assert steps == [f"{row.name} {row.what}" for row in rows]
     assert all(row.ok and row.count >= 20 and row.seconds > 0 for row in rows)
 
 
-def test_demo_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_raises_for_wrong_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ml_kem, "decaps", lambda p, dk, c: [bytes(32)] * len(c))
     with pytest.raises(demo.CheckFailed, match="ML-KEM-768 decapsulation") as caught:
         demo.run()

@@ -1,4 +1,4 @@
-"""The noise that key switches add: measured, and by the formulas of docs/math.md, "Noise of key switches"."""
+"""Measured noise of key switches against the formulas of docs/math.md, "Noise of key switches"."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def measured(case: Case) -> tuple[float, float]:
 
 @on("cpu")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.verb} {CASES.index(case)}")
-def test_noise_is_that_of_the_formulas(device: str, case: Case) -> None:
+def test_noise_matches_the_formulas(device: str, case: Case) -> None:
     deviation, mean = measured(case)
     expected = theory(case)
     assert abs(deviation / expected - 1) < 4 * case.deviation + 0.002 < 0.05
@@ -276,8 +276,8 @@ def table() -> str:
 
 
 @on("cpu")
-def test_table_of_the_page(device: str) -> None:
-    """Compare the whole table: fixed seeds make the measured figures the same everywhere."""
+def test_noise_table_in_the_docs_is_current(device: str) -> None:
+    """Seeds are fixed, so the measured figures are the same on every machine."""
     found = re.search(r"<!-- table: noise -->\n\n(.*?)\n\n<!-- end: noise -->", PAGE.read_text(), re.DOTALL)
     assert found is not None
     assert found[1] == table()

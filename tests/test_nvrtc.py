@@ -1,4 +1,4 @@
-"""What `python tests/nvrtc.py` compiles and complains of; .ci/run runs it."""
+"""What `python tests/nvrtc.py` compiles and reports; .ci/run runs it."""
 
 import re
 
@@ -16,8 +16,8 @@ needs_nvrtc = pytest.mark.skipif(
 H100 = nvrtc.CARDS[90]
 
 
-def test_every_template_is_launched():
-    """Over all sizes, the launch code asks for every kernel of the sources, and for no other.
+def test_every_kernel_template_is_launched():
+    """Over all sizes, the launch code uses every kernel of the sources and no other.
 
     Clusters need compute capability 9.0.
     """
@@ -35,7 +35,7 @@ def test_every_template_is_launched():
 
 
 @pytest.mark.parametrize("arch", nvrtc.CARDS)
-def test_launches_keep_to_the_card(arch):
+def test_launches_fit_the_card(arch):
     card = nvrtc.CARDS[arch]
     kernels = nvrtc.kernels_of(card)
     assert len({kernel.expression for kernel in kernels}) == len(kernels) > 500
@@ -53,12 +53,12 @@ def test_launches_keep_to_the_card(arch):
     assert ("Float64" in words) == card.fast_doubles
 
 
-def test_what_may_spill_exists():
+def test_allowed_spills_name_existing_kernels():
     known = {(k.template, k.word) for card in nvrtc.CARDS.values() for k in nvrtc.kernels_of(card)}
     assert set(nvrtc.SPILLED) <= known
 
 
-def test_what_is_too_much_is_said():
+def test_violations_of_resource_limits():
     kernel = nvrtc.Kernel("pointwise.cu", "permute<u32, false, 1>", 1024, 0)
     assert nvrtc.violations(kernel, nvrtc.Usage(64, 0, 0)) == []
     assert nvrtc.violations(kernel, nvrtc.Usage(65, 4, 8)) == [
@@ -72,7 +72,7 @@ def test_what_is_too_much_is_said():
     assert nvrtc.violations(kernel, nvrtc.Usage(64, allowed + 1, 0), (12, 9)) == []
 
 
-def test_ends_are_of_every_template_and_word():
+def test_ends_contain_every_template_and_word():
     kernels = nvrtc.kernels_of(H100, nvrtc.PART)
     chosen = nvrtc.ends(kernels)
     assert set(chosen) < set(kernels) and len(set(chosen)) == len(chosen)
@@ -80,6 +80,6 @@ def test_ends_are_of_every_template_and_word():
 
 
 @needs_nvrtc
-def test_an_error_is_the_compilers():
+def test_compile_error_contains_compiler_output():
     with pytest.raises(RuntimeError, match=r"pointwise\.cu, sm_90: .*error"):
         nvrtc.Compiler().compile("pointwise.cu", ["permute<int, int, 1>"], 90)

@@ -1,4 +1,4 @@
-"""Packing, traces and expansion against their definitions by Python ints, and noise against theory."""
+"""Packing, traces and expansion against their definitions in Python ints, and noise against theory."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def largest(x: Poly) -> float:
 
 
 @over(CHAINS, FEW)
-def test_packing(name: str) -> None:
-    """The bits of the definition, for every count, batch and domain."""
+def test_pack_matches_the_definition(name: str) -> None:
+    """Bits are equal for every count, batch and domain."""
     T, limbs, _ = CHAINS[name]
     n, Q, s = T.n, T[:limbs], T.ternary(seed=1)
     keys = keys_of(name, elements(n), s)
@@ -98,8 +98,8 @@ def test_packing(name: str) -> None:
 
 
 @over(CHAINS, FEW)
-def test_expansion(name: str) -> None:
-    """The phases of the definition: its bits differ, since it rotates twice as often."""
+def test_expand_matches_the_definition(name: str) -> None:
+    """Phases are equal. Bits differ, because the definition rotates twice as often."""
     T, limbs, _ = CHAINS[name]
     n, Q, s = T.n, T[:limbs], T.ternary(seed=1)
     keys = keys_of(name, [(n >> j) + 1 for j in range(n.bit_length() - 1)] or [1], s)
@@ -121,8 +121,8 @@ def test_expansion(name: str) -> None:
 
 
 @over(CHAINS, FEW)
-def test_messages_are_packed(name: str) -> None:
-    """LWE vectors with the largest and the smallest messages; n times each is where it belongs."""
+def test_pack_of_lwe_vectors_keeps_messages(name: str) -> None:
+    """Messages are the largest and smallest ones; n times each is at its coefficient."""
     T, limbs, _ = CHAINS[name]
     n, Q, s = T.n, T[:limbs], T.ternary(seed=1)
     keys, secret = keys_of(name, elements(n), s), [int(x) for x in host(s.to_int64())]
@@ -143,8 +143,8 @@ def test_messages_are_packed(name: str) -> None:
 
 
 @over(CHAINS, ["mixed words"])
-def test_embedding(name: str) -> None:
-    """Phases by Python ints, of residues and of vectors modulo other q; extract gives the vectors back."""
+def test_embed_keeps_phases(name: str) -> None:
+    """Phases of residues and of vectors modulo other q match Python ints, and extract inverts embed."""
     T, limbs, _ = CHAINS[name]
     Q, n = T[:limbs], T.n
     for m in {0, 1, n - 1, n, n + 1, 3 * n}:
@@ -182,7 +182,7 @@ def test_embedding(name: str) -> None:
 
 @settings(max_examples=40)
 @given(st.data())
-def test_embedding_of_any_modulus(data: st.DataObject) -> None:
+def test_embed_modulo_any_number(data: st.DataObject) -> None:
     n, kind = data.draw(st.integers(1, 9)), data.draw(st.sampled_from(["negacyclic", "cyclic"]))
     R = Ring(n, data.draw(st.sampled_from([17, 2**32, 2**64, 2**64 - 59])), kind=kind)
     q, m = data.draw(st.integers(2, 2**64)), data.draw(st.integers(0, 2 * n))
@@ -197,7 +197,7 @@ def test_embedding_of_any_modulus(data: st.DataObject) -> None:
 
 
 @over(CHAINS, FEW)
-def test_gadget_ciphertexts_of_ciphertexts(name: str) -> None:
+def test_ggsw_from_ciphertexts(name: str) -> None:
     T, limbs, size = CHAINS[name]
     Q, s = T[:limbs], T.ternary(seed=1)
     relin = lattice.switch_key(s, s * s, ring=Q, special=T[limbs:], limbs_per_digit=size, seed=3)
@@ -218,8 +218,8 @@ def test_gadget_ciphertexts_of_ciphertexts(name: str) -> None:
 @pytest.mark.parametrize(
     ("verb", "count"), [("pack", 1), ("pack", 16), ("pack", 256), ("trace", 16), ("expand", 16)]
 )
-def test_noise(device: str, verb: str, count: int) -> None:
-    """The standard deviation is that of docs/math.md, equation 15, within 10 %."""
+def test_noise_matches_theory(device: str, verb: str, count: int) -> None:
+    """The standard deviation is within 10 % of docs/math.md, equation 15."""
     n, sigma, items = 256, 3.2, max(10, 600 // count)
     T = Ring(n, pg.ntt_primes(n, bits=30, count=2))
     Q, P = T[:1], T[1:]
@@ -245,8 +245,8 @@ def test_noise(device: str, verb: str, count: int) -> None:
 
 
 @on("cpu", "simulated", "cuda")
-def test_results_without_a_step_are_copies(device: str) -> None:
-    """Also in a ring without a transform."""
+def test_trivial_results_are_copies(device: str) -> None:
+    """Rings without a transform are included."""
     for R in (CHAINS["30 bits"][0][:1], Ring(16, 2**32)):
         for c in (R.random(2, seed=3), *((R.random(2, seed=3).ntt(),) if R.has_eval else ())):
             kept = c.copy()
@@ -294,7 +294,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "keys of two kinds": (
         lambda x: lattice.pack(x.c, x.keys | {5: x.other}),
         pg.ParameterError,
-        "same special primes",
+        "equal special and limbs_per_digit",
     ),
     "long vectors": (lambda x: lattice.pack([[1] * 18], x.keys), pg.ParameterError, "at most n"),
     "floats": (lambda x: lattice.pack([[1.5]], x.keys), pg.errors.CoefficientError, "1.5 of c"),
@@ -342,7 +342,7 @@ class Given:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_invalid_arguments_raise(name: str) -> None:
     call, error, text = REFUSED[name]
     given = Given()
     with pytest.raises(error, match=text):

@@ -66,7 +66,7 @@ def test_automorphisms_compose(name: str, domain: str) -> None:
 
 
 @few_rings
-def test_an_automorphism_respects_products(name: str) -> None:
+def test_automorphisms_respect_products(name: str) -> None:
     R = ring(name)
     a, b, g = R(draw(R, (), 1)), R(draw(R, (), 2)), 2 * R.n - 1
     assert (a * b).automorphism(g) == a.automorphism(g) * b.automorphism(g)
@@ -95,8 +95,8 @@ ORDERS_OF_ITEMS = {
 
 
 @over(ORDERS_OF_ITEMS, few=("30 bits", "cyclic", "2^64"))
-def test_each_item_by_its_own_number(device: str, name: str) -> None:
-    """Arrays of numbers broadcast with the batch; `out` may be other memory or the value itself."""
+def test_permutations_with_one_number_per_item(device: str, name: str) -> None:
+    """Arrays of numbers broadcast with the batch. `out` may be the value itself."""
     R = ORDERS_OF_ITEMS[name]
     x, rng = draw(R, (2, 3)), random.Random(R.n)
     ks = [rng.randrange(-(2**40), 2**40) for _ in range(2)]
@@ -127,8 +127,8 @@ def test_each_item_by_its_own_number(device: str, name: str) -> None:
 
 
 @over(ORDERS_OF_ITEMS, few=("30 bits", "2^64"))
-def test_numbers_of_every_shape(device: str, name: str) -> None:
-    """They repeat over any axes of the batch, and give the result more axes than the value has."""
+def test_permutations_by_numbers_of_every_shape(device: str, name: str) -> None:
+    """Numbers broadcast over batch axes and may add axes to the result."""
     R = ORDERS_OF_ITEMS[name]
     order = R._plan.quotient.order
     gs = [g for g in range(-order, order) if math.gcd(g, order) == 1] or [1]
@@ -158,7 +158,7 @@ def test_numbers_of_every_shape(device: str, name: str) -> None:
 
 
 @over(ORDERS_OF_ITEMS, few=("30 bits", "2^64"))
-def test_exponents_stay_on_their_device(device: str, name: str) -> None:
+def test_mul_monomial_by_exponents_on_the_device(device: str, name: str) -> None:
     R = ORDERS_OF_ITEMS[name]
     a, ks = R(draw(R, (2, 3))), np.array([[-3], [5]])
     for numbers in (ks, ks[0], np.array(7), ks.T.copy()[0, :1], np.array([1, -1, 2**40])):
@@ -168,8 +168,8 @@ def test_exponents_stay_on_their_device(device: str, name: str) -> None:
 
 
 @on(*CARDS)
-def test_numbers_in_every_layout(device: str) -> None:
-    """Axes of one entry may have any stride; others are steps or in another order."""
+def test_permutations_by_numbers_of_every_layout(device: str) -> None:
+    """Axes of length one have any stride; others are strided or permuted."""
     R, numbers = Ring(16, 97), np.random.default_rng(1).integers(0, 16, (4, 6)) * 2 + 1
     layouts = [lambda a: a, lambda a: a[:, :3], lambda a: a[:, ::2], lambda a: a[::2], lambda a: a.T]
     layouts += [lambda a: a[:, 2:3], lambda a: a[:, 0][:, None], lambda a: a[0][None, :, None]]
@@ -188,8 +188,10 @@ def test_numbers_in_every_layout(device: str) -> None:
 
 @on(*CARDS)
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
-def test_one_launch_for_all_items(device: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another number prepares nothing, and one that was seen copies nothing from the host."""
+def test_permutation_of_a_batch_is_one_launch(
+    device: str, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New numbers build no tables, and known ones copy nothing from the host."""
     work = Work(monkeypatch)
     R = Ring(16, pg.ntt_primes(16, bits=30, count=2, kind=kind), kind=kind)
     a = R(draw(R, (2, 3)))
@@ -212,7 +214,7 @@ def test_one_launch_for_all_items(device: str, kind: Any, monkeypatch: pytest.Mo
 
 
 @on(*CARDS)
-def test_numbers_in_recorded_calls(device: str) -> None:
+def test_capture_of_permutations_by_arrays(device: str) -> None:
     R = Ring(16, pg.ntt_primes(16, bits=60, count=2))
     a, ks = R(draw(R, (2, 3))), there(np.array([1, -3, 40]))
 
@@ -224,8 +226,8 @@ def test_numbers_in_recorded_calls(device: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint64, object, range])
-def test_numbers_of_every_type(dtype: Any) -> None:
-    """A type may hold less than the order of X."""
+def test_permutations_by_numbers_of_every_dtype(dtype: Any) -> None:
+    """The dtype may be too narrow for the order of X."""
     R = Ring(256, pg.ntt_primes(256, bits=30))
     a = R(draw(R))
     numbers: Any = range(1, 4) if dtype is range else np.array([1, 2, 3], dtype)
@@ -236,7 +238,7 @@ def test_numbers_of_every_type(dtype: Any) -> None:
     assert a.automorphism(gs) == pg.stack([a.automorphism(g) for g in (1, 3, 5)])
 
 
-def test_a_refused_permutation_leaves_its_result_alone() -> None:
+def test_failed_permutation_does_not_change_out() -> None:
     R = Ring(8, 17)
     a, out = R(draw(R, (2, 3))), R.zeros((2, 3))
     for call, error, words in (
@@ -256,8 +258,8 @@ def test_a_refused_permutation_leaves_its_result_alone() -> None:
 
 
 @on("cpu", *CARDS)
-def test_exponents_of_any_size_on_their_device(device: str) -> None:
-    """Exponents may be of any type of ints, whether the order of X is a power of two or not."""
+def test_mul_monomial_by_exponents_of_every_dtype_on_the_device(device: str) -> None:
+    """The order of X may be a power of two or not."""
     for R in (Ring(8, 17), Ring(8, 17, kind="cyclic"), Ring(12, [97, 193]), Ring(6, 2**32, kind="cyclic")):
         x = R.random((4,), seed=1)
         for dtype in (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64):

@@ -1,4 +1,4 @@
-"""Private retrieval: every record comes back, queries show nothing, and no request disturbs another."""
+"""Private information retrieval: correctness, uniform queries, and isolation of requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def client_of(server: Server) -> Client:
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 1), (1, 300), (1000, 1), (97, 3), (64, 32), (7, 5000)])
-def test_every_record_comes_back(count: int, size: int) -> None:
+def test_every_record_is_retrieved(count: int, size: int) -> None:
     data = data_of(count, size)
     server = Server(data, size, b"public")
     client, layout = client_of(server), server.layout
@@ -49,14 +49,14 @@ def test_every_record_comes_back(count: int, size: int) -> None:
         assert client.record(i, answers[:, i], secret) == data[i * size : (i + 1) * size]
 
 
-def test_the_last_record_is_filled_with_zeros() -> None:
+def test_last_record_is_padded_with_zeros() -> None:
     server = Server(b"abcde", 3)
     client = client_of(server)
     query, secret = client.query(1, b"seed")
     assert client.record(1, server.answer(query[:, None])[:, 0], secret) == b"de\0"
 
 
-def test_answers_are_products_of_the_database_by_python_ints() -> None:
+def test_answers_match_python_ints() -> None:
     server = Server(data_of(50, 4), 4, b"public")
     D = server.database.astype(object)
     queries = np.random.default_rng(1).integers(0, 1 << 32, (server.layout.columns, 3)).astype(np.uint32)
@@ -64,8 +64,8 @@ def test_answers_are_products_of_the_database_by_python_ints() -> None:
     assert np.array_equal(server.hint, D @ server.layout.matrix(b"public").astype(object) % (1 << 32))
 
 
-def test_noise_is_that_of_the_bound() -> None:
-    """All bytes 0, which are -128: the errors of an answer have the deviation 128 sigma sqrt(columns)."""
+def test_noise_matches_the_bound() -> None:
+    """All bytes are 0, stored as -128, so errors have the deviation 128 sigma sqrt(columns)."""
     server = Server(bytes(2**16), 1, b"public")
     client, errors = client_of(server), []
     for i in range(200):
@@ -79,7 +79,7 @@ def test_noise_is_that_of_the_bound() -> None:
     assert layout.failure == pytest.approx(math.log2(math.erfc(x / math.sqrt(2))), abs=0.1)
 
 
-def test_failure_at_the_largest_size() -> None:
+def test_failure_probability_of_the_largest_layout() -> None:
     assert Layout(1 << 20, 1 << 20).failure < -40
     with pytest.raises(pg.ParameterError, match="Use longer records"):
         Layout(1, 1 << 42)
@@ -102,7 +102,7 @@ def test_queries_differ_and_look_uniform() -> None:
             client.query(index, b"seed")
 
 
-def test_another_secret_reads_nothing() -> None:
+def test_decryption_with_another_secret_fails() -> None:
     server = Server(data_of(256, 64), 64, b"public")
     client = client_of(server)
     query, secret = client.query(3, b"seed")
@@ -111,7 +111,7 @@ def test_another_secret_reads_nothing() -> None:
 
 
 @pytest.mark.parametrize(("protocol", "size"), [(simple, 4096), (packed, 1024), (folded, 1024)])
-def test_the_example_is_right(protocol: Protocol, size: int) -> None:
+def test_run_of_the_example(protocol: Protocol, size: int) -> None:
     result = protocol.run(b"seed")
     assert result.ok and result.size == size and result.failure < -1000
 
@@ -131,7 +131,7 @@ def reader_of(server: Any) -> Any:
         *((folded, 1, 1), (folded, 1, 4096), (folded, 97, 3), (folded, 60, 1500), (folded, 11, 5000)),
     ],
 )
-def test_every_record_comes_back_without_a_hint(protocol: Protocol, count: int, size: int) -> None:
+def test_every_record_is_retrieved_without_a_hint(protocol: Protocol, count: int, size: int) -> None:
     data = data_of(count, size)
     server = protocol.Server(data, size)
     client = reader_of(server)
@@ -143,7 +143,7 @@ def test_every_record_comes_back_without_a_hint(protocol: Protocol, count: int, 
 
 
 def test_records_of_several_groups_and_columns() -> None:
-    """5000 columns of one record are three groups of N, of which the last has fewer."""
+    """5000 columns form three groups of N, and the last group is incomplete."""
     data = data_of(5000, 600)
     server = packed.Server(data, 600)
     client, layout = reader_of(server), server.layout
@@ -156,7 +156,7 @@ def test_records_of_several_groups_and_columns() -> None:
 
 
 @pytest.mark.parametrize("protocol", [packed, folded])
-def test_the_last_record_is_filled_with_zeros_without_a_hint(protocol: Protocol) -> None:
+def test_last_record_is_padded_with_zeros_without_a_hint(protocol: Protocol) -> None:
     server = protocol.Server(b"abcde", 3)
     client = reader_of(server)
     query, secret = client.query(1, b"seed")
@@ -166,7 +166,7 @@ def test_the_last_record_is_filled_with_zeros_without_a_hint(protocol: Protocol)
             client.query(index, b"seed")
 
 
-def test_the_product_of_groups_by_python_ints() -> None:
+def test_product_of_groups_matches_python_ints() -> None:
     server = packed.Server(data_of(2100, 1500), 1500, b"public")
     assert server.database.shape == (2, 1500, packed.N)
     words = np.random.default_rng(1).integers(0, 1 << 32, (2100, 3)).astype(np.uint32)
@@ -174,8 +174,8 @@ def test_the_product_of_groups_by_python_ints() -> None:
     assert np.array_equal(server.multiply(words)[:5], D @ words.astype(object) % (1 << 32))
 
 
-def test_masks_are_products_of_the_database_by_python_ints() -> None:
-    """Masks are -h_r Q / 2^32, divided by N; h_r is the sum of (D_0 - sum of D_i X^(N - i)) a_j."""
+def test_packed_masks_match_python_ints() -> None:
+    """Masks are -h_r Q / (2^32 N); h_r is the sum of (D_0 - sum of D_i X^(N - i)) a_j."""
     columns, N, Q = 2060, packed.N, packed.rings().ring.modulus
     server = packed.Server(data_of(columns, 1024), 1024, b"public")
     assert np.array_equal(server.database[1, :, columns - N :], np.zeros((1024, 2 * N - columns)))
@@ -202,8 +202,8 @@ def packed_errors(server: Any, client: Any, index: int) -> Any:
 
 
 @pytest.mark.parametrize(("count", "size"), [(64, 256), (4096, 1024)])
-def test_noise_of_packing_is_that_of_theory(count: int, size: int) -> None:
-    """Of 16 columns most is of packing, and of 4096 most of the product."""
+def test_noise_of_packing_matches_theory(count: int, size: int) -> None:
+    """Packing dominates the noise with 16 columns, the product with 4096."""
     server = packed.Server(data_of(count, size), size, b"public")
     client, layout = reader_of(server), server.layout
     errors = np.concatenate([packed_errors(server, client, i) for i in range(3)])
@@ -213,8 +213,8 @@ def test_noise_of_packing_is_that_of_theory(count: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(("bits", "count"), [(20, 64), (26, 64), (20, 3)])
-def test_noise_of_folding_is_that_of_theory(monkeypatch: Any, bits: int, count: int) -> None:
-    """With 20 bits it is of rounding, with 26 of the digits; of 3 polynomials, of the expansion."""
+def test_noise_of_folding_matches_theory(monkeypatch: Any, bits: int, count: int) -> None:
+    """Rounding dominates with 20 bits, digits with 26 bits, expansion with 3 polynomials."""
     monkeypatch.setattr(folded, "BITS", bits)
     server = folded.Server(data_of(count, 4096), 4096)
     client, layout, ring = reader_of(server), server.layout, folded.rings().ring
@@ -229,7 +229,7 @@ def test_noise_of_folding_is_that_of_theory(monkeypatch: Any, bits: int, count: 
     assert 0.85 < np.std(errors) / math.sqrt(layout.variance(74)) < 1.15
 
 
-def test_failure_of_the_largest_layouts() -> None:
+def test_failure_probability_of_the_largest_layouts_without_a_hint() -> None:
     assert packed.Layout(1 << 20, 1 << 20).failure < -40 and packed.Layout(1024, 1 << 20).failure < -60
     assert folded.Layout(1 << 20, 1 << 20).failure < -300 and folded.Layout(1, 1 << 33).failure < -300
     layout = packed.Layout(1, 2**34)
@@ -269,7 +269,7 @@ def test_queries_without_a_hint_differ_and_look_uniform(protocol: Protocol) -> N
 
 
 @pytest.mark.parametrize("protocol", [packed, folded])
-def test_another_secret_reads_nothing_of_an_answer(protocol: Protocol) -> None:
+def test_decryption_with_another_secret_fails_without_a_hint(protocol: Protocol) -> None:
     data = data_of(1, 1000)
     server = protocol.Server(data, 1000)
     client = reader_of(server)
@@ -280,7 +280,7 @@ def test_another_secret_reads_nothing_of_an_answer(protocol: Protocol) -> None:
 
 
 @pytest.mark.parametrize("protocol", [packed, folded])
-def test_keys_come_back_from_their_bytes(protocol: Protocol) -> None:
+def test_serialised_keys_round_trip(protocol: Protocol) -> None:
     server = protocol.Server(data_of(40, 500), 500)
     query, _ = reader_of(server).query(7, b"seed")
     found = server.read(reader_of(server).written(query))
@@ -290,7 +290,7 @@ def test_keys_come_back_from_their_bytes(protocol: Protocol) -> None:
 
 
 @pytest.mark.parametrize("protocol", [packed, folded])
-def test_residues_that_are_not_below_their_modulus_are_refused(protocol: Protocol) -> None:
+def test_residues_above_their_modulus_raise(protocol: Protocol) -> None:
     server = protocol.Server(data_of(40, 500), 500)
     client = reader_of(server)
     query, secret = client.query(7, b"seed")
@@ -332,7 +332,7 @@ def record(index: int) -> bytes:
     return data_of(COUNT, SIZE)[index * SIZE : (index + 1) * SIZE]
 
 
-def test_many_clients_at_once(service: Service) -> None:
+def test_service_with_many_clients(service: Service) -> None:
     assert service.url.startswith("http://127.0.0.1:")
     wanted = [[i, COUNT - 1 - i] for i in range(12)]
     with ThreadPoolExecutor(12) as clients:
@@ -340,7 +340,7 @@ def test_many_clients_at_once(service: Service) -> None:
     assert found == [[record(i) for i in some] for some in wanted]
 
 
-def test_queries_that_wait_are_answered_by_one_product(service: Service, monkeypatch: Any) -> None:
+def test_waiting_queries_are_answered_by_one_product(service: Service, monkeypatch: Any) -> None:
     columns, widths, whole = service.pir.layout.columns, [], service.pir.answer
     first, go = threading.Event(), threading.Event()
 
@@ -380,7 +380,7 @@ def test_queries_that_wait_are_answered_by_one_product(service: Service, monkeyp
         b"",
     ],
 )
-def test_a_malformed_request_gets_an_error(service: Service, request_of: bytes) -> None:
+def test_malformed_request_gets_an_error(service: Service, request_of: bytes) -> None:
     with socket.create_connection(service.server_address[:2], timeout=10) as connection:
         connection.sendall(request_of)
         connection.shutdown(socket.SHUT_WR)
@@ -389,7 +389,7 @@ def test_a_malformed_request_gets_an_error(service: Service, request_of: bytes) 
     assert pir.fetch(service.url, [7]) == [record(7)]
 
 
-def test_half_a_query_ends_without_an_answer(service: Service) -> None:
+def test_incomplete_query_gets_no_answer(service: Service) -> None:
     columns = service.pir.layout.columns
     with socket.create_connection(service.server_address[:2], timeout=10) as connection:
         connection.sendall(
@@ -400,7 +400,7 @@ def test_half_a_query_ends_without_an_answer(service: Service) -> None:
         assert connection.recv(100) == b""
 
 
-def test_too_many_clients_are_turned_away(service: Service, monkeypatch: Any) -> None:
+def test_too_many_clients_are_rejected(service: Service, monkeypatch: Any) -> None:
     monkeypatch.setattr(service, "places", threading.Semaphore(0))
     with pytest.raises(OSError):
         pir.fetch(service.url, [1])
@@ -408,7 +408,7 @@ def test_too_many_clients_are_turned_away(service: Service, monkeypatch: Any) ->
     assert pir.fetch(service.url, [1]) == [record(1)]
 
 
-def test_an_error_in_a_product_reaches_its_clients_alone(service: Service, monkeypatch: Any) -> None:
+def test_failed_product_affects_only_its_clients(service: Service, monkeypatch: Any) -> None:
     def fail(_: Any) -> Any:
         raise MemoryError
 
@@ -429,13 +429,13 @@ def test_an_error_in_a_product_reaches_its_clients_alone(service: Service, monke
         b'{"protocol": "folded", "size": 1, "count": 1125899906842624}',
     ],
 )
-def test_a_client_refuses_other_parameters(parameters: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_with_other_parameters_raises(parameters: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pir.service, "_ask", lambda *_, **__: parameters)
     with pytest.raises(pg.ParameterError):
         pir.fetch("http://127.0.0.1:1", [0])
 
 
-def test_answers_of_another_length_are_refused(service: Service) -> None:
+def test_answers_of_another_length_raise(service: Service) -> None:
     for most in (10, 10**9):
         with pytest.raises(OSError, match="another length"):
             pir.service._ask(f"{service.url}/hint", most, exact=True)
@@ -443,7 +443,7 @@ def test_answers_of_another_length_are_refused(service: Service) -> None:
         urlopen(Request(f"{service.url}/"), timeout=10)
 
 
-def test_the_command(tmp_path: Path, service: Service, capfdbinary: Any) -> None:
+def test_command_line(tmp_path: Path, service: Service, capfdbinary: Any) -> None:
     assert main(["get", "3", "--url", service.url + "/"]) == 0
     assert capfdbinary.readouterr().out == record(3)
     for arguments in (
@@ -469,14 +469,14 @@ def hintless(request: pytest.FixtureRequest) -> Iterator[Service]:
         yield made
 
 
-def test_many_clients_of_a_service_without_a_hint(hintless: Service) -> None:
+def test_service_without_a_hint_with_many_clients(hintless: Service) -> None:
     wanted = [[i, COUNT - 1 - i] for i in range(4)]
     with ThreadPoolExecutor(4) as clients:
         found = list(clients.map(lambda some: pir.fetch(hintless.url, some), wanted))
     assert found == [[record(i) for i in some] for some in wanted]
 
 
-def test_a_service_without_a_hint_refuses_wrong_requests(hintless: Service) -> None:
+def test_service_without_a_hint_rejects_invalid_requests(hintless: Service) -> None:
     size = hintless.pir.query_bytes
     for length in (0, size - 1, size + 1):
         with socket.create_connection(hintless.server_address[:2], timeout=10) as connection:

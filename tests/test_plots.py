@@ -1,4 +1,4 @@
-"""Bars of a study as SVG."""
+"""Bar charts of studies as SVG."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def attribute(node: ElementTree.Element, name: str) -> float:
     return float(node.attrib[name])
 
 
-def test_lengths_are_proportional():
+def test_bar_lengths_are_proportional():
     lines = [Bar("a", {"x": 10, "y": 30}), Bar("b", {"y": 80}), Bar("c", {"x": 0.5, "z": 20}, "a note")]
     root = ElementTree.fromstring(plots.bars("Title", lines))
     bars = rectangles(root)
@@ -49,7 +49,7 @@ def test_lengths_are_proportional():
     assert heights[-1] + plots.LINE < bottom
 
 
-def test_notes_end_inside():
+def test_long_notes_end_inside_the_figure():
     note = "a long note, longer than any figure"
     root = ElementTree.fromstring(plots.bars("Title", [Bar("a", {"x": 9}, note), Bar("b", {"x": 10})]))
     at = {node.text: attribute(node, "x") for node in root.iter(f"{SPACE}text")}
@@ -57,11 +57,11 @@ def test_notes_end_inside():
     assert at["10.0"] > at[note]
 
 
-def test_no_bars():
+def test_plot_without_bars_is_none():
     assert plots.bars("Title", []) is None and plots.bars("Title", [Bar("heading", {})], ("copy", 1)) is None
 
 
-def test_a_mark_may_be_the_longest():
+def test_mark_longer_than_every_bar():
     root = ElementTree.fromstring(plots.bars("Title", [Bar("a", {"x": 50})], ("copy", 100)))
     (bar,) = rectangles(root)
     (mark,) = root.iter(f"{SPACE}line")

@@ -1,4 +1,4 @@
-"""Values at points, against the definition in Python ints and against python-flint."""
+"""Values at points, against Python ints and python-flint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from polygpu.testing import polys, rings
 
 
 @every_ring
-def test_values_at_edges(name: str) -> None:
+def test_values_at_edge_points(name: str) -> None:
     R, batch = ring(name), (2,)
     q, x = R.modulus, draw(ring(name), (2,), 5)
     at = [0, 1, -1, q - 1, q, q + 2, -(q**2) - 3, 2**64 - 1, R.moduli[-1], 5]
@@ -60,8 +60,8 @@ def test_shapes_of_points_and_batches(device: str) -> None:
 @pytest.mark.parametrize(
     "moduli", [97, 2**32 - 5, 2**62, 2**62 + 135, 2**64, 2**64 - 59, [97, 2**40 - 87, 2**63 - 25], 2**100 + 7]
 )
-def test_degrees_of_every_kind(device: str, n: int, moduli: Any) -> None:
-    """Moduli up to 2^64 go by matrices, the one above by halves: against python-flint."""
+def test_values_in_rings_of_every_degree(device: str, n: int, moduli: Any) -> None:
+    """Moduli up to 2^64 use matrices, wider ones divide and conquer, against python-flint."""
     R = Ring(n, moduli, kind="cyclic")
     x = draw(R, (2,), 1)
     at = [2, R.modulus - 2, 12345678901234567890]
@@ -71,7 +71,7 @@ def test_degrees_of_every_kind(device: str, n: int, moduli: Any) -> None:
 
 
 @pytest.mark.parametrize("q", [ntt_primes(64, bits=30)[0], 2**63 - 25])
-def test_many_points_go_in_parts(q: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_at_many_points_in_chunks(q: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(points, "_CHUNK", 1000)
     R = Ring(64, q)
     a, at = R.random(3, seed=1), list(range(200))
@@ -81,8 +81,8 @@ def test_many_points_go_in_parts(q: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @given(data=st.data())
-def test_a_value_is_a_homomorphism_where_points_are_roots(data: Any) -> None:
-    """At a root r of X^n ± 1, the ring's polynomial, products of values are values of products."""
+def test_evaluation_at_roots_is_a_homomorphism(data: Any) -> None:
+    """At a root of X^n ± 1, the value of a product is the product of values."""
     R = data.draw(rings(max_degree=64, transform=True, max_bits=64))
     a, b = (data.draw(polys(R, batch=())) for _ in range(2))
     limb = data.draw(st.integers(0, len(R.moduli) - 1))
@@ -91,7 +91,7 @@ def test_a_value_is_a_homomorphism_where_points_are_roots(data: Any) -> None:
     assert (a + b)(r) == (a(r) + b(r)) % R.modulus
 
 
-def test_operands_stay_as_they_were() -> None:
+def test_evaluation_does_not_change_operands() -> None:
     a, at = Ring(8, 97)(range(8)), np.arange(5)
     before = a.data.copy()
     a(at)
@@ -99,7 +99,7 @@ def test_operands_stay_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("at", [np.array([1.5]), np.array([True]), [None], "7", np.array([1j])])
-def test_points_that_are_no_integers(at: Any) -> None:
+def test_points_that_are_not_integers_raise(at: Any) -> None:
     with pytest.raises(pg.ParameterError, match=r"x=.* must be an int"):
         Ring(4, 17)([1, 2])(at)
 
@@ -124,10 +124,8 @@ def test_points_that_are_no_integers(at: Any) -> None:
         (2**64 - 59, 3),
     ],
 )
-def test_factors_that_are_powers(
-    device: str, n: int, items: int, pairs: int, moduli: tuple[int, ...]
-) -> None:
-    """Entry j times first step^j, against Python ints; items take pairs in turn, with edges; in place too."""
+def test_scale_by_powers(device: str, n: int, items: int, pairs: int, moduli: tuple[int, ...]) -> None:
+    """Entry j is multiplied by first step^j. Items use the pairs in turn, also in place."""
     basis = basis_of(moduli)
     rng = np.random.default_rng(n + items)
 
@@ -167,8 +165,8 @@ def test_factors_that_are_powers(
     cuda=[(4, 16, 4), (512, 4096, 8)],
 )
 @pytest.mark.parametrize("q", [97, GOLDILOCKS, 2**60 - 93])
-def test_factors_that_are_powers_of_parts(device: str, rows: int, n: int, runs: int, q: int) -> None:
-    """Rows with gaps between them, to rows with gaps, to runs with gaps, and in place."""
+def test_scale_by_powers_of_strided_rows(device: str, rows: int, n: int, runs: int, q: int) -> None:
+    """Source rows, target rows and runs have gaps, and results may be in place."""
     basis = basis_of((q,))
     rng = np.random.default_rng(n)
 

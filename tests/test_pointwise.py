@@ -1,4 +1,4 @@
-"""Operations on each residue: sums, differences, products by a constant, fma, comparisons; also products."""
+"""Operations on each residue: sums, differences, scaling, fma and comparisons; also products."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_sums_differences_products(name: str) -> None:
 @pytest.mark.parametrize(("left", "right", "result"), DOMAINS)
 @every_operation
 @every_transform
-def test_domains(name: str, operation: str, left: str, right: str, result: str) -> None:
+def test_operations_in_every_pair_of_domains(
+    name: str, operation: str, left: str, right: str, result: str
+) -> None:
     R = ring(name)
     x, y = draw(R, (2,), 1), draw(R, (2,), 2)
     method, oracle = OPERATIONS[operation]
@@ -105,7 +107,7 @@ def test_ints_are_constants_of_the_ring(name: str, domain: str, c: Any) -> None:
 
 
 @everywhere
-def test_the_sum_builtin() -> None:
+def test_sum_builtin() -> None:
     x = draw(RNS, (5,))
     check(sum(RNS(x)), x.sum(axis=0) % RNS.modulus)
 
@@ -121,13 +123,13 @@ def test_the_sum_builtin() -> None:
     ],
 )
 @pytest.mark.parametrize("x", [np.arange(4), np.array(3), np.ones((1, 4)), np.zeros(0, int)])
-def test_an_array_is_no_operand(x: np.ndarray, expression: Any) -> None:
+def test_arrays_as_operands_raise(x: np.ndarray, expression: Any) -> None:
     with pytest.raises(TypeError, match=r"ring\(array"):
         expression(x, R17([1, 2]))
 
 
 @pytest.mark.parametrize("other", [1.5, "1", None, True, np.True_, np.float64(2), 1j, [1], b"1"])
-def test_other_types_are_no_operands(other: Any) -> None:
+def test_operands_of_other_types_raise(other: Any) -> None:
     a = R17([1, 2])
     for expression in (
         lambda: a + other,
@@ -170,7 +172,7 @@ BATCHES = [
 @pytest.mark.parametrize(("left", "right"), BATCHES)
 @every_operation
 @few_rings
-def test_batch_axes_broadcast(
+def test_operations_broadcast_batch_axes(
     name: str, operation: str, left: tuple[int, ...], right: tuple[int, ...], domain: str
 ) -> None:
     R = ring(name)
@@ -183,7 +185,7 @@ def test_batch_axes_broadcast(
 
 
 @everywhere
-def test_more_axes_than_a_kernel_broadcasts() -> None:
+def test_operations_on_more_axes_than_a_kernel_broadcasts() -> None:
     x, y = draw(R17, (1, 2) * 4, 1), draw(R17, (2, 1) * 4, 2)
     a, b = R17(x), R17(y)
     check(a + a, (x + x) % 17)  # nothing broadcasts
@@ -208,7 +210,9 @@ SHARING = {
 @pytest.mark.parametrize(("left", "right", "result"), DOMAINS)
 @every_operation
 @few_rings
-def test_out(name: str, operation: str, left: str, right: str, result: str, sharing: str) -> None:
+def test_operations_into_out(
+    name: str, operation: str, left: str, right: str, result: str, sharing: str
+) -> None:
     R = ring(name)
     if "eval" in (left, right) and not R.has_eval:
         return
@@ -244,7 +248,7 @@ def test_out_with_an_int(name: str, c: int) -> None:
 
 
 @everywhere
-def test_out_that_cannot_be() -> None:
+def test_invalid_out_raises() -> None:
     a, b = RNS(draw(RNS, (2, 3))), RNS(draw(RNS, (3,)))
     with pytest.raises(pg.errors.OutputError, match="batch shape"):
         a.add(b, out=b)
@@ -264,8 +268,8 @@ def test_out_with_a_batch_that_broadcasts(name: str) -> None:
 
 
 @over(RINGS, FEW, HOST)
-def test_operands_are_never_changed(name: str) -> None:
-    """Operands on read-only memory: every operation answers, and their bytes stay."""
+def test_operands_are_not_changed(name: str) -> None:
+    """Operands are read-only, every operation succeeds, and their bytes do not change."""
     R = ring(name)
     x, y = draw(R, (2,), 1), draw(R, (2,), 2)
     operands = [in_domain(R(v), d) for v in (x, y) for d in ("coef", "eval")[: 1 + R.has_eval]]
@@ -316,7 +320,7 @@ def test_fma(name: str) -> None:
 @pytest.mark.parametrize("domain", ["coef", "eval"])
 @pytest.mark.parametrize("which", [0, 1, 2])
 @few_rings
-def test_fma_may_write_into_an_operand(name: str, which: int, domain: str) -> None:
+def test_fma_in_place(name: str, which: int, domain: str) -> None:
     R = ring(name)
     if domain == "eval" and not R.has_eval:
         return
@@ -347,7 +351,7 @@ def test_equality_of_values(name: str) -> None:
 
 
 @every_ring
-def test_equality_looks_at_every_row_and_coefficient(name: str) -> None:
+def test_equality_compares_every_row_and_coefficient(name: str) -> None:
     R = ring(name)
     for row in range(R.rows):
         for j in {0, R.n // 2, R.n - 1}:
@@ -365,7 +369,7 @@ def test_equality_with_ints() -> None:
 
 
 @pytest.mark.parametrize("other", [True, 1.0, "1", None, 1j])
-def test_no_other_type_is_equal(other: Any) -> None:
+def test_equality_with_other_types(other: Any) -> None:
     assert R17(1) != other
     assert other != R17(1)
 
@@ -381,7 +385,7 @@ def test_other_rings_and_shapes_are_unequal() -> None:
 
 
 @everywhere
-def test_equal_broadcasts() -> None:
+def test_equal_broadcasts_batches() -> None:
     a, b = R17([[[1], [2]]]), R17([[1], [2], [1]])
     assert pg.equal(a.reshape(2, 1), b).tolist() == [[True, False, True], [False, True, False]]
     assert pg.equal(b, 1).tolist() == [True, False, True]
@@ -389,7 +393,7 @@ def test_equal_broadcasts() -> None:
     assert pg.equal(R17.zeros((0, 2)), 0).shape == (0, 2)
 
 
-def test_unhashable_and_without_truth() -> None:
+def test_hash_and_bool_raise() -> None:
     with pytest.raises(TypeError, match="unhashable"):
         hash(R17(1))
     for poly in (R17(0), R17(1), R17.zeros(0)):
@@ -403,8 +407,8 @@ constants = pytest.mark.parametrize("constant", [0, 1, -1, 5, 2**64, -(2**200) -
 
 
 @pytest.mark.parametrize("moduli", [97, [97, 113], 2**64, 2**89 - 1], ids=repr)
-def test_a_constant_leaves_its_operand(device: str, moduli: Any) -> None:
-    """Also of a single polynomial of one limb, whose constant coefficient is one entry of its array."""
+def test_addition_of_a_constant_does_not_change_its_operand(device: str, moduli: Any) -> None:
+    """With one limb and no batch, the constant coefficient is a single entry."""
     R = Ring(8, moduli)
     a = R([5, 1])
     before = host(a.data).copy()
@@ -417,7 +421,7 @@ def test_a_constant_leaves_its_operand(device: str, moduli: Any) -> None:
 
 
 def test_products_modulo_goldilocks_carry(device: str) -> None:
-    """Words at which the halves of a product borrow and carry, and random words, in all pairs."""
+    """Pairs of words at which the halves of a product borrow or carry, and random words."""
     q = GOLDILOCKS
     near = [0, 1, 2**31, 2**32 - 2, 2**32 - 1, 2**32, 2**32 + 1, 2**63, q // 2, q - 2**32, q - 2, q - 1]
     drawn = random.Random(4)
@@ -432,7 +436,7 @@ def test_products_modulo_goldilocks_carry(device: str) -> None:
 @constants
 @pytest.mark.parametrize("domain", ["coef", "eval"])
 @few_transforms
-def test_constants_take_no_transform(
+def test_operations_with_constants_do_not_transform(
     monkeypatch: pytest.MonkeyPatch, name: str, domain: str, constant: Any
 ) -> None:
     R = ring(name)
@@ -464,7 +468,7 @@ def test_constants_take_no_transform(
 
 @pytest.mark.parametrize("domain", ["coef", "eval"])
 @few_transforms
-def test_factors_of_the_batch(name: str, domain: str) -> None:
+def test_scale_by_factors_of_the_batch(name: str, domain: str) -> None:
     R = ring(name)
     x = draw(R, (2, 3))
     a = in_domain(R(x), domain)
@@ -492,7 +496,7 @@ def test_factors_of_the_batch(name: str, domain: str) -> None:
     ["30 bits", "RNS of 3 words", "RNS of mixed moduli", "RNS with 2^64", "2^128"],
     ["RNS of 3 words", "2^128"],
 )
-def test_factors_of_limbs(name: str) -> None:
+def test_scale_by_factors_of_limbs(name: str) -> None:
     R = ring(name)
     x = draw(R, (2,))
     limbs = [-1, 2**90, 5][: len(R.moduli)]
@@ -505,7 +509,7 @@ def test_factors_of_limbs(name: str) -> None:
 
 
 @everywhere
-def test_factors_that_do_not_fit() -> None:
+def test_scale_by_invalid_factors_raises() -> None:
     a = RNS(draw(RNS, (2, 3)))
     for ints in ([1, 2], np.ones((3, 2, 3), int), np.ones((2, 1, 1), int)):
         with pytest.raises(pg.ParameterError, match="batch shape"):
@@ -519,7 +523,7 @@ def test_factors_that_do_not_fit() -> None:
 
 
 @over(RINGS, devices=["cpu"])
-def test_factors_by_every_instruction_set(each_isa: str, name: str) -> None:
+def test_scale_by_on_every_instruction_set(each_isa: str, name: str) -> None:
     R = ring(name)
     x, q = draw(R, (3,)), R.modulus
     for factor in (q - 1, 1, 0, q // 2, 12345678901234567890):
@@ -527,7 +531,7 @@ def test_factors_by_every_instruction_set(each_isa: str, name: str) -> None:
 
 
 @everywhere
-def test_equality_with_an_array_is_refused() -> None:
+def test_equality_with_an_array_raises() -> None:
     a = R17([[1, 2], [3, 4]])
     for array in (np.zeros((2, 4), int), np.array(1), there(np.zeros(2, np.int64))):
         for compare in (lambda x, y: x == y, lambda x, y: x != y):
@@ -542,8 +546,8 @@ def test_equality_with_an_array_is_refused() -> None:
         (4532982764519036401, 4532982763539923269, 4532982764291586572),
     ],
 )
-def test_an_estimated_quotient_that_is_2_too_small(q: int, x: int, y: int, device: str) -> None:
-    """Barrett's product has such quotients modulo numbers of 62 bits, in less than one of 200 products."""
+def test_barrett_quotient_that_is_2_too_small(q: int, x: int, y: int, device: str) -> None:
+    """Fewer than one product in 200 has such a quotient, modulo numbers of 62 bits."""
     assert x * y // q - ((x * y >> 60) * (2**124 // q) >> 64) == 2
     basis = basis_of((q,))
     a, b = (there(np.full((1, 8), value, np.uint64)) for value in (x, y))

@@ -1,4 +1,4 @@
-"""A polynomial as an object: devices, copies, pickles, exchange, what it shows."""
+"""Poly as an object: devices, copies, pickles, DLPack, NumPy functions and repr."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polygpu import Poly, Ring, ntt_primes
 
 
 @everywhere
-def test_a_value_on_its_device(device: str) -> None:
+def test_device_transfers(device: str) -> None:
     x = draw(RNS, (2,))
     a = RNS(x)
     assert a.device == device and a.to() is a and a.to(device) is a
@@ -32,7 +32,7 @@ def test_a_value_on_its_device(device: str) -> None:
 
 
 @on(*CARDS)
-def test_devices_do_not_mix() -> None:
+def test_operands_on_different_devices_raise() -> None:
     x = RNS(draw(RNS, (2,)))
     y = x.cpu()
     mixed: list[Any] = [
@@ -57,7 +57,7 @@ def test_devices_do_not_mix() -> None:
 
 
 @on(*CARDS)
-def test_the_default_device_does_not_move_values(device: str) -> None:
+def test_default_device_does_not_move_values(device: str) -> None:
     x = RNS(draw(RNS, (2,)))
     a = x.cpu()
     assert (a + a).device == "cpu" and (a * 3 + 1).device == "cpu"
@@ -84,8 +84,8 @@ CAPTURED = {
 
 
 @over(CAPTURED, devices=CARDS)
-def test_a_captured_call_reads_its_arguments_at_each_replay(name: str) -> None:
-    """Products and transforms can be recorded: no copy, no wait."""
+def test_captured_call_reads_arguments_at_each_replay(name: str) -> None:
+    """Products and transforms can be captured, because they neither copy nor wait."""
     R = CAPTURED[name]
 
     def compute(x: Poly, y: Poly) -> Any:
@@ -114,7 +114,7 @@ def test_pickle(name: str, protocol: int) -> None:
         assert again.data.tolist() == poly.data.tolist()
 
 
-def test_pickle_out_of_band_moves_no_residues() -> None:
+def test_pickle_out_of_band_copies_no_residues() -> None:
     a = RNS(draw(RNS, (100,)))
     buffers: list[pickle.PickleBuffer] = []
     stream = pickle.dumps(a, 5, buffer_callback=buffers.append)
@@ -130,7 +130,7 @@ def test_pickle_out_of_band_moves_no_residues() -> None:
 
 @everywhere
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, Poly.copy])
-def test_a_copy_owns_its_memory_on_the_same_device(copied: Any) -> None:
+def test_copies_own_their_memory_on_the_same_device(copied: Any) -> None:
     x = draw(RNS, (2,))
     for a in (RNS(x), RNS(x).ntt(), RNS(x)[0]):
         b = copied(a)
@@ -179,7 +179,7 @@ def values_of_a_ring() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["Poly", "single Poly", "Spread", "Divided", "BlockedPoly"])
-def test_functions_of_numpy_refuse_values_of_a_ring(name: str) -> None:
+def test_numpy_functions_raise_for_polys(name: str) -> None:
     if name not in (values := values_of_a_ring()):
         pytest.skip("needs Dask")
     x = values[name]
@@ -214,14 +214,14 @@ def test_functions_of_numpy_refuse_values_of_a_ring(name: str) -> None:
 
 
 @on(*CARDS)
-def test_functions_of_numpy_refuse_values_on_a_card() -> None:
+def test_numpy_functions_raise_for_polys_on_a_card() -> None:
     a = RNS(draw(RNS, (2,)))
     for function in (np.asarray, np.mean, np.array_equal, np.copy):
         with pytest.raises(pg.errors.CoefficientError, match=r"poly\.cpu"):
             function(*(a, a) if function is np.array_equal else (a,))
 
 
-def test_functions_of_numpy_that_are_forwarded() -> None:
+def test_numpy_functions_that_are_supported() -> None:
     for x in values_of_a_ring().values():
         assert np.shape(x) == x.shape
         if hasattr(x, "ndim"):
@@ -233,7 +233,7 @@ def test_functions_of_numpy_that_are_forwarded() -> None:
         np.sum(np.ones(3), out=SQUARE)
 
 
-def test_a_ring_is_an_object_for_numpy() -> None:
+def test_numpy_arrays_of_rings() -> None:
     rings = np.array([R17, RNS])
     assert rings.dtype == object and rings.tolist() == [R17, RNS]
     assert np.array_equal(rings, rings) and np.asarray(R17).shape == ()
@@ -256,7 +256,7 @@ LISTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_a_value_compared_with_a_list_or_array(name: str) -> None:
+def test_comparison_with_a_list_or_array_raises(name: str) -> None:
     x, two = LISTS[name], pg.devices("cpu", "cpu")
     for a in (R17([1, 2]), R17([[1], [2]]), two.spread(R17([[1], [2]])), two.divide(SQUARE)):
         for call in (lambda a=a: a == x, lambda a=a: a != x, lambda a=a: x == a, lambda a=a: x != a):
@@ -270,7 +270,7 @@ def test_a_value_compared_with_a_list_or_array(name: str) -> None:
 @pytest.mark.parametrize(
     "x", [None, "1", b"1", 1.0, True, {1}, {1: 2}, object(), np.float64(1), R17, Ellipsis]
 )
-def test_a_value_is_not_equal_to_other_objects(x: Any) -> None:
+def test_poly_is_not_equal_to_other_objects(x: Any) -> None:
     two = pg.devices("cpu", "cpu")
     for a in (R17(1), two.spread(R17([[1], [1]])), two.divide(Ring(64, 257)(1))):
         assert a != x and x != a and (a == x) is False
@@ -325,7 +325,7 @@ def test_dlpack_of_read_only_residues() -> None:
     assert np.from_dlpack(a).tolist() == a.data.tolist()
 
 
-def test_a_poly_has_no_writable_attributes() -> None:
+def test_attributes_are_read_only() -> None:
     a = R17([1, 2])
     for name in ("ring", "data", "domain", "shape", "ndim", "device", "other"):
         with pytest.raises(AttributeError):
@@ -354,7 +354,7 @@ def test_reprs_of_a_huge_modulus() -> None:
     assert R(1)._repr_html_()
 
 
-def test_reprs_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repr_computes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     a = RNS(draw(RNS, (2,))).ntt()
 
     def expensive(*_: Any, **__: Any) -> Any:
@@ -376,7 +376,7 @@ def test_html_of_an_empty_batch() -> None:
     assert "(0, 2)" in R17.zeros((0, 2))._repr_html_()
 
 
-def test_several_threads_may_share_a_poly() -> None:
+def test_several_threads_share_a_poly() -> None:
     R = ring("50 bits")
     x, y = draw(R, (4,), 1), draw(R, (4,), 2)
     a, b, expected = R(x), R(y), times(R, x, y).tolist()
@@ -398,12 +398,12 @@ def test_several_threads_may_share_a_poly() -> None:
         (R17.zeros((0, 2)), "device=cpu)"),
     ],
 )
-def test_the_numbers_of_a_small_batch_are_shown(poly: Poly, end: str) -> None:
+def test_repr_shows_the_numbers_of_a_small_batch(poly: Poly, end: str) -> None:
     assert repr(poly).endswith(end)
 
 
 @on(*CARDS)
-def test_a_repr_moves_nothing_from_a_card(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repr_does_not_copy_from_a_card(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     a = R17([1, 2])
     monkeypatch.setattr(type(backend()), "to_host", None)
     assert repr(a) == f"Poly(n=4, q=17, domain=coef, shape=(), device={device})"

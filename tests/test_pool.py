@@ -1,4 +1,4 @@
-"""Memory of results on the CPU: where they begin, when they are used again, what is kept."""
+"""The memory pool of results on the CPU: alignment, reuse, and how much is kept."""
 
 import copy
 import gc
@@ -130,7 +130,7 @@ def results(ring):
 
 
 @pytest.mark.parametrize("name", RINGS)
-def test_results_begin_at_64_bytes(name):
+def test_results_are_aligned_to_64_bytes(name):
     kept = []  # so that no two have the same memory
     for operation, value in results(RINGS[name]):
         data = value.data if isinstance(value, pg.Poly) else value
@@ -141,7 +141,7 @@ def test_results_begin_at_64_bytes(name):
         kept.append(value)
 
 
-def test_arrays_of_numbers_begin_at_64_bytes():
+def test_matmul_and_fft_results_are_aligned_to_64_bytes():
     integers, z = np.arange(12).reshape(3, 4), np.ones((3, 64), np.complex64)
     for made in (
         pg.linalg.matmul(integers, integers.T, q=97),
@@ -156,7 +156,7 @@ def test_arrays_of_numbers_begin_at_64_bytes():
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (5,), (3, 0, 4), (2, 3), (3, 1), (1,) * 32, (2, 3, 4)])
 @pytest.mark.parametrize("zero", [False, True])
-def test_results_are_arrays_as_numpy_makes_them(shape, zero):
+def test_pool_arrays_match_numpy_arrays(shape, zero):
     for dtype in (np.uint32, np.uint64, np.complex128):
         x, y = empty(host(), shape, np.dtype(dtype), zero=zero), np.zeros(shape, dtype)
         assert type(x) is np.ndarray and x.base is None
@@ -172,7 +172,7 @@ def test_results_are_arrays_as_numpy_makes_them(shape, zero):
 
 @pytest.mark.parametrize("size", [8, 800, 16 << 10, 100_000, 3 * MIB, 40 * MIB])
 def test_results_can_be_resized(size):
-    """NumPy asks polygpu's handler for the new memory."""
+    """NumPy asks polygpu's memory handler for the new memory."""
     for other in (size, 2 * size, size // 2):
         x = block(size)
         x[:] = np.arange(len(x))
@@ -195,7 +195,7 @@ def test_wrong_arguments_are_refused():
 # ---- users' own arrays ----
 
 
-def test_users_arrays_are_numpys():
+def test_numpy_arrays_of_users_do_not_use_the_pool():
     assert USERS != "polygpu"
     for name, ring in RINGS.items():
         for operation, _ in results(ring):
@@ -209,8 +209,8 @@ def test_users_arrays_are_numpys():
     assert handler_name(a.data.copy()) == USERS
 
 
-def test_the_users_handler_comes_back():
-    """After nested scopes, and where a program has chosen a handler itself."""
+def test_memory_handler_is_restored_after_scopes():
+    """Scopes may be nested, and the program may have set a handler itself."""
     with host().device_scope():
         assert handler_name(np.empty(1)) == "polygpu"
         with host().device_scope():
@@ -232,7 +232,7 @@ def test_the_users_handler_comes_back():
 # ---- used again ----
 
 
-def test_memory_is_used_again():
+def test_freed_memory_is_reused():
     ring = pg.Ring(8192, pg.ntt_primes(8192, bits=50, count=7))
     a, b = ring.random(seed=1), ring.random(seed=2)
     x = a + b
@@ -243,7 +243,7 @@ def test_memory_is_used_again():
     assert address(x.data) == at and x + b == a
 
 
-def test_a_view_keeps_the_memory():
+def test_view_keeps_its_memory():
     x = block(MIB)
     x[:] = 7
     at, view = address(x), x[5:9].reshape(2, 2)[1:]
@@ -259,7 +259,7 @@ def test_a_view_keeps_the_memory():
 
 
 @pytest.mark.parametrize("size", [8, 4096, 16 << 10, 16392, 100_000, 458_752, 5 * MIB, 32 * MIB, 33 * MIB])
-def test_zeros_are_zeros(size):
+def test_zeros_in_reused_memory(size):
     for _ in range(3):
         x = block(size)
         x[:] = 2**64 - 1
@@ -272,8 +272,8 @@ def test_zeros_are_zeros(size):
     assert ring.zeros() == 0 and ring.ones().data.sum() == 1
 
 
-def test_an_expression_maps_no_pages():
-    """The reason for the pool: fresh memory costs several times as much as the arithmetic."""
+def test_expression_maps_no_new_pages():
+    """New pages cost several times as much as the arithmetic, which is why the pool exists."""
     done = run_python(
         """
         import resource
@@ -296,8 +296,8 @@ def test_an_expression_maps_no_pages():
     assert int(done.stdout) < 200, done
 
 
-def test_large_results_are_used_again():
-    """The system is not asked for what lies ready, however much memory there is."""
+def test_large_results_are_reused():
+    """Kept blocks are used before the system is asked, however much memory it has."""
     for size in (33 * MIB, 65 * MIB, 512 * MIB):
         x = block(size)
         at = address(x)
@@ -310,7 +310,7 @@ def test_large_results_are_used_again():
 
 
 @pytest.mark.parametrize(("size", "count"), [(24 * MIB, 20), (80 * MIB, 3), (100_000, 1000)])
-def test_a_loop_maps_no_pages(size, count):
+def test_loop_maps_no_new_pages(size, count):
     def loop():
         live = [block(size) for _ in range(count)]
         for x in live:
@@ -327,7 +327,7 @@ def test_a_loop_maps_no_pages(size, count):
 # ---- what is kept ----
 
 
-def test_what_is_kept_is_bounded_in_bytes():
+def test_kept_memory_is_bounded():
     _cpu.pool_set_bounds(64 * MIB)
     blocks = [block(size) for size in (MIB, 3 * MIB, 5 * MIB, 500_000) for _ in range(30)]
     while blocks:
@@ -342,8 +342,8 @@ def test_what_is_kept_is_bounded_in_bytes():
     assert _cpu.pool_kept() == 0
 
 
-def test_a_share_of_the_free_memory_is_kept():
-    """Blocks that nobody writes take no memory, so that the machine needs none for this test."""
+def test_kept_memory_is_a_share_of_free_memory():
+    """Pages that are never written take no memory, so any machine can run this test."""
     free = _cpu.available_memory()
     blocks = [block(free // 16) for _ in range(16)]
     while blocks:
@@ -353,8 +353,8 @@ def test_a_share_of_the_free_memory_is_kept():
     assert kept > free / 8
 
 
-def test_results_that_live_make_room():
-    """A program that keeps its results finds no memory full of blocks of other sizes."""
+def test_kept_memory_shrinks_while_results_live():
+    """Kept blocks of other sizes must not exhaust memory while a program keeps results."""
     free = _cpu.available_memory()
     blocks = [block(free // 16) for _ in range(8)]
     del blocks
@@ -376,8 +376,8 @@ def test_many_blocks_are_kept():
     assert _cpu.pool_kept() == 3000 * (16 << 10)
 
 
-def test_the_oldest_give_way():
-    """Memory of a ring that is no longer used gives way to the memory of another."""
+def test_oldest_blocks_are_freed_first():
+    """Memory of a ring that is no longer used is freed for another ring."""
     _cpu.pool_set_bounds(64 * MIB)
     old = [block(6 * MIB) for _ in range(20)]
     del old
@@ -396,7 +396,7 @@ def test_small_blocks_are_not_kept(size, kept):
     assert _cpu.pool_kept() == kept
 
 
-def test_a_block_is_an_eighth_too_large_at_most():
+def test_blocks_are_at_most_an_eighth_too_large():
     for size in [*range(16 << 10, 200_000, 5000), 33 * MIB, 63 * MIB, 65 * MIB]:
         block(size)
         assert size <= _cpu.pool_kept() <= size * 9 / 8
@@ -424,8 +424,8 @@ def capacity(size):
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(STEPS, max_size=60))
-def test_what_is_kept_follows_the_rules(steps):
-    """The latest block of a size is used first, the oldest of all leaves first, and every byte is counted."""
+def test_kept_blocks_follow_the_model(steps):
+    """The newest block of a size is reused first, the oldest is freed first, and bytes are counted."""
     _cpu.pool_release()
     _cpu.pool_set_bounds(bound := 16 * MIB, 1000)
     live, kept = [], []  # (capacity, address), in the order in which blocks came
@@ -462,7 +462,7 @@ def test_what_is_kept_follows_the_rules(steps):
 # ---- given back ----
 
 
-def test_release_gives_back_what_no_array_shows():
+def test_release_frees_unused_blocks():
     ring = pg.Ring(1 << 16, pg.ntt_primes(1 << 16, bits=50))
     a = ring.random(64, seed=1)
     x, view = a + a, (a - 1)[5:7]
@@ -479,8 +479,8 @@ def test_release_gives_back_what_no_array_shows():
     assert (x.data[-1, -1] == expected[0]).all() and (view.data == expected[1]).all()
 
 
-def test_blocks_that_nobody_uses_are_given_back():
-    """At the next call that frees memory, the others stay."""
+def test_blocks_unused_for_a_while_are_freed():
+    """They are freed at the next call that frees memory; the others stay."""
     _cpu.pool_set_bounds(1 << 62, 0.2)
     block(5 * MIB)
     time.sleep(0.1)
@@ -492,8 +492,8 @@ def test_blocks_that_nobody_uses_are_given_back():
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_an_idle_program_gives_back_its_memory(threads):
-    """A waiting thread of the core does it. Without such threads the memory waits for the next call."""
+def test_idle_program_frees_kept_memory(threads):
+    """A waiting thread of the core frees it. Without such threads the next call does."""
     done = run_python(
         """
         import time
@@ -514,7 +514,7 @@ def test_an_idle_program_gives_back_its_memory(threads):
 
 
 @pytest.mark.parametrize(("value", "most"), [("0", 0), ("1000000", 1_000_000), ("", 1 << 62)])
-def test_the_bound_of_the_environment(value, most):
+def test_bound_from_the_environment(value, most):
     done = run_python(
         """
         import polygpu as pg
@@ -532,8 +532,8 @@ def test_the_bound_of_the_environment(value, most):
 # ---- no memory ----
 
 
-def test_memory_that_is_kept_is_given_back_before_there_is_none():
-    """The limit of address space leaves room for the array only where the kept blocks were."""
+def test_kept_memory_is_freed_before_allocation_fails():
+    """Under the limit of address space, the array fits only if kept blocks are freed."""
     code = """
     import resource
     import numpy as np
@@ -565,8 +565,8 @@ def test_memory_that_is_kept_is_given_back_before_there_is_none():
 # ---- threads, forks, the end ----
 
 
-def test_threads_share_the_memory():
-    """Made in one thread, freed in another, while all compute."""
+def test_threads_share_the_pool():
+    """Blocks are allocated in one thread and freed in another while all compute."""
     ring = pg.Ring(4096, pg.ntt_primes(4096, bits=50, count=2))
     a, b = ring.random(seed=1), ring.random(seed=2)
     expected = (a + b).data.tobytes()
@@ -590,7 +590,7 @@ def test_threads_share_the_memory():
     assert not wrong
 
 
-def test_forks_amid_calls():
+def test_fork_during_calls():
     done = run_python(
         """
         import os, threading, polygpu as pg
@@ -622,8 +622,8 @@ def test_forks_amid_calls():
     assert done.stdout.strip() == "{0} True", done
 
 
-def test_a_program_ends_while_threads_make_results():
-    """Daemon threads, and values that live longer than the module's own names."""
+def test_exit_while_threads_allocate_results():
+    """Threads are daemons, and some values outlive the globals of the module."""
     done = run_python(
         """
         import sys, threading, time, polygpu as pg
@@ -644,8 +644,8 @@ def test_a_program_ends_while_threads_make_results():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts threads by /proc")
-def test_rows_that_take_long_use_all_threads() -> None:
-    """While rows take long, the calling thread only answers signals, so that the pool needs one more."""
+def test_long_rows_use_all_threads() -> None:
+    """With long rows the calling thread only handles signals, so the pool needs one thread more."""
     done = run_python(
         """
         import os

@@ -1,4 +1,4 @@
-"""The default number of threads: the affinity mask, the quotas of control groups, POLYGPU_NUM_THREADS."""
+"""The default number of threads: affinity mask, cgroup quotas and POLYGPU_NUM_THREADS."""
 
 from __future__ import annotations
 
@@ -110,11 +110,11 @@ def machine(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_least_quota_of_the_groups(name: str, machine: Any) -> None:
+def test_processor_quota_is_the_least_of_the_groups(name: str, machine: Any) -> None:
     assert processor_quota(machine(name)) == CASES[name][3]
 
 
-def test_a_folder_in_place_of_a_file_sets_no_limit(machine: Any) -> None:
+def test_processor_quota_with_a_folder_in_place_of_a_file(machine: Any) -> None:
     root = Path(machine("v2"))
     (root / "sys/fs/cgroup/unified/a/cpu.max").unlink()
     (root / "sys/fs/cgroup/unified/a/cpu.max").mkdir()
@@ -135,7 +135,7 @@ def test_a_folder_in_place_of_a_file_sets_no_limit(machine: Any) -> None:
         (1.5, "", 2),
     ],
 )
-def test_a_quota_bounds_the_default_number_of_threads(
+def test_processor_quota_bounds_the_default_number_of_threads(
     quota: float | None, variable: str | None, expected: int, monkeypatch: pytest.MonkeyPatch, threads: Any
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))

@@ -1,4 +1,4 @@
-"""Long work shows itself, leaves results as they are, and can be interrupted anywhere."""
+"""Progress reports of long calls, and interruption at any point."""
 
 import gc
 import os
@@ -188,7 +188,7 @@ def check(seen):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_work_is_told_and_changes_nothing(name, fine, threads):
+def test_progress_reports_do_not_change_results(name, fine, threads):
     threads(2)  # steps grow with the threads
     call, works, in_steps = CALLS[name]
     expected = call()
@@ -204,7 +204,7 @@ def test_work_is_told_and_changes_nothing(name, fine, threads):
 
 
 @pytest.mark.parametrize("name", ON_OPERANDS)
-def test_pieces_give_what_the_whole_gives(name, fine, operands, threads):
+def test_work_in_pieces_gives_the_same_result(name, fine, operands, threads):
     threads(2)
     call = on_operands(name, operands)
     expected = call()
@@ -216,7 +216,7 @@ def test_pieces_give_what_the_whole_gives(name, fine, operands, threads):
 
 
 def test_pieces_keep_all_threads_busy(fine, operands, threads):
-    """The rows of a piece are many, and a multiple of the number of threads."""
+    """The number of rows in a piece is large and a multiple of the number of threads."""
     threads(6)
     _, seen = told_of(on_operands("transform", operands))
     done = [x.done for x in seen if x.what == ON_OPERANDS["transform"] and x.done < x.total]
@@ -227,7 +227,7 @@ def test_pieces_keep_all_threads_busy(fine, operands, threads):
 @pytest.mark.parametrize(
     "total, unit, least", [(1, 1, 1), (7, 1, 1), (999, 1, 1), (999, 6, 50), (100, 8, 101), (96, 8, 96)]
 )
-def test_slices_are_all_there_is(total, unit, least, fine):
+def test_pieces_cover_all_items(total, unit, least, fine):
     for told in (False, True):
         seen = []
         with pg.progress(seen.append) if told else Work(1, "nothing"), Work(total, "some") as work:
@@ -239,8 +239,8 @@ def test_slices_are_all_there_is(total, unit, least, fine):
         assert not told or total < least or lengths[-1] >= min(least, total)
 
 
-def test_pieces_follow_the_clock(monkeypatch):
-    """Items take 10 ms each, and pieces a quarter of a second."""
+def test_length_of_pieces_follows_the_clock(monkeypatch):
+    """Items take 10 ms each, and pieces take a quarter of a second."""
     now = [0.0]
     monkeypatch.setattr(reporting, "perf_counter", lambda: now[0])
     with pg.progress(lambda x: None), Work(1000, "some") as work:
@@ -254,15 +254,15 @@ def test_pieces_follow_the_clock(monkeypatch):
 # ---- nobody is told ----
 
 
-def test_nothing_is_shown_without_it(capfd, operands):
+def test_nothing_is_printed_without_progress(capfd, operands):
     for name in ON_OPERANDS:
         on_operands(name, operands)()
     tables()
     assert capfd.readouterr() == ("", "")
 
 
-def test_short_calls_look_at_nothing(monkeypatch):
-    """Not even at the context variable."""
+def test_short_calls_do_not_query_progress(monkeypatch):
+    """They do not even read the context variable."""
     ring = pg.Ring(256, pg.ntt_primes(256, bits=50, count=2))
     wide = pg.Ring(16, 2**100 + 277)
     a, w = ring.random(4, seed=1), wide.random(seed=1)
@@ -293,8 +293,8 @@ def test_short_calls_look_at_nothing(monkeypatch):
     assert looks
 
 
-def test_others_are_not_told():
-    """Not told are other threads, work after the end, and the outer of two `with` blocks."""
+def test_progress_is_limited_to_its_thread_and_block():
+    """Other threads, later work and outer `with` blocks get no reports."""
     outer, inner = [], []
     with pg.progress(outer.append):
         with pg.progress(inner.append), Work(1, "inside"):
@@ -305,7 +305,7 @@ def test_others_are_not_told():
     assert outer == [] and [x.what for x in inner] == ["inside"] * 2
 
 
-def test_a_callback_must_be_callable():
+def test_callback_that_is_not_callable_raises():
     told = pg.progress(3)
     with (
         pytest.raises(
@@ -316,7 +316,7 @@ def test_a_callback_must_be_callable():
         pass
 
 
-def test_work_that_fails_ends():
+def test_failed_work_is_reported_as_ended():
     ring = pg.Ring(257, 2**61 - 1)
     values = ring.random(300, seed=1)
     values[299] = 0
@@ -347,7 +347,7 @@ def work_for(seconds, steps, what="some work"):
             work.step()
 
 
-def test_plain_lines(quick, capsys):
+def test_plain_output_lines(quick, capsys):
     with pg.progress():
         work_for(0.02, 2, "short work")
         began = time.perf_counter()
@@ -362,7 +362,7 @@ def test_plain_lines(quick, capsys):
     assert numbers == sorted(numbers) and numbers[-1] == 13 and 0 < numbers[0] < 13
 
 
-def test_plain_lines_of_work_that_does_not_move_become_fewer(quick, capsys):
+def test_plain_output_of_stalled_work_becomes_rarer(quick, capsys):
     with pg.progress(), Work(1, "one step"):
         time.sleep(1.6)
     lines = capsys.readouterr().err.splitlines()
@@ -370,7 +370,7 @@ def test_plain_lines_of_work_that_does_not_move_become_fewer(quick, capsys):
     assert all(re.fullmatch(r"polygpu: one step, \d\.\d s", line) for line in lines)
 
 
-def test_the_innermost_long_work_is_shown(quick, capsys):
+def test_innermost_long_work_is_shown(quick, capsys):
     with pg.progress(), Work(2, "outer"):
         for _ in range(20):
             work_for(0.01, 2, "short")
@@ -380,7 +380,7 @@ def test_the_innermost_long_work_is_shown(quick, capsys):
     assert "2 of 2" in lines[-1] and "outer" in lines[-1]
 
 
-def test_what_is_stopped_says_so(quick, capsys):
+def test_interrupted_work_is_reported_as_not_completed(quick, capsys):
     with pg.progress(), pytest.raises(ZeroDivisionError), Work(3, "some") as work:
         work.step()
         time.sleep(0.3)
@@ -390,7 +390,7 @@ def test_what_is_stopped_says_so(quick, capsys):
     )
 
 
-def test_a_closed_stderr_stops_no_work(quick, monkeypatch):
+def test_progress_with_a_closed_stderr(quick, monkeypatch):
     with open(os.devnull, "w") as closed:
         pass
     for stream in (None, closed):
@@ -399,8 +399,8 @@ def test_a_closed_stderr_stops_no_work(quick, monkeypatch):
             work_for(0.3, 3)
 
 
-def test_a_fork_goes_on():
-    """A fork during drawing: the child has no drawing thread, and maybe a lock that nobody releases."""
+def test_fork_during_progress_output():
+    """The child has no drawing thread, and may inherit a lock that nobody releases."""
     done = run_python(
         """
         import os, time, polygpu as pg
@@ -482,7 +482,7 @@ def test_bars_in_a_terminal():
     assert re.fullmatch(r"polygpu: other work, not completed, [01]\.\d s", lines[2]) and lines[3:] == ["True"]
 
 
-def test_a_terminal_without_rich():
+def test_terminal_output_without_rich():
     written = in_terminal(TERMINAL.format(before="sys.modules['rich'] = None"))
     assert "\x1b" not in written and "━" not in written
     assert re.search(r"polygpu: some \[bold\]work\[/bold\]: 4 of 4, 1\.\d s", written)
@@ -509,7 +509,7 @@ def interrupted_at(call, number):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_interrupted_between_steps(name, fine):
+def test_interrupt_between_steps(name, fine):
     call, *_ = CALLS[name]
     expected, number = plain(call()), 1
     while interrupted_at(call, number) and number < 16:
@@ -519,7 +519,7 @@ def test_interrupted_between_steps(name, fine):
 
 
 @pytest.mark.parametrize("name", ON_OPERANDS)
-def test_interrupted_between_pieces(name, fine, operands):
+def test_interrupt_between_pieces(name, fine, operands):
     call = on_operands(name, operands)
     kept = [x.data.tobytes() for x in operands]
     expected, number = plain(call()), 1
@@ -530,7 +530,7 @@ def test_interrupted_between_pieces(name, fine, operands):
 
 
 @needs_compiler
-def test_compiled_kernels_are_told_and_interrupted():
+def test_kernel_compilation_is_reported_and_interruptible():
     q = pg.ntt_primes(64, bits=30)[0]
     with pg.device("cpu"):
         expected = (pg.Ring(64, q).random(2, seed=1) ** 2).data.tobytes()
@@ -624,8 +624,8 @@ LONG_CALLS = {
 
 
 @pytest.mark.parametrize("name", LONG_CALLS)
-def test_interrupted_by_a_signal(name):
-    """Anywhere, with and without reports: the next call gives the same result, and no memory is kept."""
+def test_interrupt_by_a_signal(name):
+    """Signals come at any time, with and without reports. The next call is right, and no memory leaks."""
     done = run_python(SIGNALS.format(prepare=textwrap.dedent(LONG_CALLS[name])), POLYGPU_NUM_THREADS="2")
     assert done.stderr == "", done.stderr
     stopped, most = map(int, done.stdout.split())

@@ -1,4 +1,4 @@
-"""Laws that hold in every ring, on drawn rings and worst-case coefficients."""
+"""Laws that hold in every ring, on random rings and worst-case coefficients."""
 
 from math import gcd
 
@@ -39,7 +39,7 @@ def test_product_equals_flint_in_every_ring(case, isa):
 
 
 @given(ring_with(2, max_degree=200))
-def test_own_oracle_equals_flint(case):
+def test_oracle_equals_flint(case):
     ring, a, b = case
     assert multiply_integers(a, b, ring.modulus, ring.kind) == flint_product(
         a, b, ring.n, ring.modulus, ring.kind
@@ -71,7 +71,7 @@ def test_convolution_theorem(case):
 
 @on("cpu", "cuda")
 @given(rings(max_degree=48, max_bits=100), st.data())
-def test_values_equal_the_reference(ring, data):
+def test_operations_equal_the_reference(ring, data):
     a = data.draw(polys(ring, batch=(2,), domain="coef"))
     b = data.draw(polys(ring, batch=(), domain="coef"))
     g = data.draw(st.integers(1, 4 * ring.n))
@@ -127,7 +127,7 @@ def test_batches_equal_single_polynomials(ring, data):
 
 
 @given(rings(max_degree=300), st.data())
-def test_integers_go_in_and_come_out(ring, data):
+def test_integers_round_trip(ring, data):
     values = data.draw(st.lists(st.integers(-(1 << 210), 1 << 210), max_size=min(ring.n, 5)))
     poly = ring(values)
     expected = [v % ring.modulus for v in values] + [0] * (ring.n - len(values))
@@ -153,7 +153,7 @@ def assert_between(a, low, high):
 
 @on("cpu", "cuda")
 @given(chains(), CONVERSIONS, CONVERSIONS, st.data())
-def test_raised_values_come_back(rings, up, down, data):
+def test_mod_up_then_mod_down_round_trip(rings, up, down, data):
     Q, P = rings
     R, a = Q.join(P), data.draw(edge_polys(Q))
     raised = a.mod_up(R, conversion=up)
@@ -166,7 +166,7 @@ def test_raised_values_come_back(rings, up, down, data):
 
 @on("cpu", "cuda")
 @given(chains(), st.data())
-def test_values_convert_there_and_back_where_there_is_room(rings, data):
+def test_convert_round_trip(rings, data):
     small, large = sorted(rings, key=lambda ring: ring.modulus)
     a = data.draw(edge_polys(small))
     assert a.convert(large).convert(small) == a
@@ -174,7 +174,7 @@ def test_values_convert_there_and_back_where_there_is_room(rings, data):
 
 @on("cpu", "cuda")
 @given(chains(), CONVERSIONS, st.data())
-def test_raising_adds_multiples_of_the_modulus(rings, conversion, data):
+def test_mod_up_adds_multiples_of_the_modulus(rings, conversion, data):
     Q, P = rings
     R, (a, b) = Q.join(P), data.draw(edge_polys(Q))
     turns = 1 + (3 * (len(Q.moduli) // 2) if conversion == "fast" else 0)
@@ -189,7 +189,7 @@ def test_raising_adds_multiples_of_the_modulus(rings, conversion, data):
 
 @on("cpu", "cuda")
 @given(chains(), st.data())
-def test_limbs_taken_apart_are_joined_again(rings, data):
+def test_restrict_then_join_round_trip(rings, data):
     R = rings[0].join(rings[1])
     order = data.draw(st.permutations(range(len(R.moduli))))
     cut, a = data.draw(st.integers(1, len(order) - 1)), data.draw(edge_polys(R))
@@ -200,7 +200,7 @@ def test_limbs_taken_apart_are_joined_again(rings, data):
 
 @on("cpu", "cuda")
 @given(chains(), CONVERSIONS, st.data())
-def test_digits_times_the_gadget_give_the_value(rings, conversion, data):
+def test_digits_times_the_gadget_equal_the_value(rings, conversion, data):
     Q, P = rings
     a, size = data.draw(edge_polys(Q)), data.draw(st.integers(1, len(Q.moduli)))
     numbers = pg.rns.gadget(Q, limbs_per_digit=size)
@@ -211,8 +211,8 @@ def test_digits_times_the_gadget_give_the_value(rings, conversion, data):
 
 @on("cpu", "cuda")
 @given(chains(), st.integers(2, 5), CONVERSIONS, st.data())
-def test_a_divided_sum_is_near_the_sum_of_divided_values(rings, count, conversion, data):
-    """A rounding is off by at most a half, or less than 1 downwards; a fast conversion by some units more."""
+def test_mod_down_of_a_sum_is_near_the_sum_of_mod_downs(rings, count, conversion, data):
+    """Rounding is off by 1/2 or, downwards, by 1; fast conversion by a few units more."""
     Q, P = rings
     a = data.draw(edge_polys(Q.join(P), P.modulus, (count,)))
     dropped, fast = len(P.moduli), conversion == "fast"
@@ -231,7 +231,7 @@ def test_a_divided_sum_is_near_the_sum_of_divided_values(rings, count, conversio
 
 @on("cpu", "cuda")
 @given(chains(), st.data())
-def test_rescaling_in_steps_is_off_by_one_at_most(rings, data):
+def test_rescale_in_steps_is_off_by_one_at_most(rings, data):
     R = rings[0].join(rings[1])
     assume(len(R.moduli) > 2)
     a = data.draw(edge_polys(R, R.moduli[-1] * R.moduli[-2]))
@@ -241,8 +241,8 @@ def test_rescaling_in_steps_is_off_by_one_at_most(rings, data):
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
 @pytest.mark.parametrize("bits", [12, 30, 31, 32, 46, 47, 50, 51, 60, 61, 62, 63, 64])
 @pytest.mark.parametrize("log_n", range(11))
-def test_largest_coefficients_under_each_limit(bits, kind, log_n):
-    """Operands all q - 1, the primes next to each word's limit, every instruction set and shape of row."""
+def test_products_of_largest_coefficients_at_each_word_limit(bits, kind, log_n):
+    """Primes are next to each word's limit, on every instruction set and row shape."""
     n = 1 << log_n
     try:
         q = pg.ntt_primes(n, bits=bits, kind=kind)[0]

@@ -1,4 +1,4 @@
-"""The polynomial by which a ring is reduced, against long division of lists of ints."""
+"""The polynomial modulo which a ring is reduced, against long division of lists of ints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def remainder(coefficients: list[int], quotient: Quotient) -> list[int]:
 
 
 @each
-def test_terms_are_the_polynomial_that_the_name_says(quotient: Quotient) -> None:
+def test_terms_of_each_kind(quotient: Quotient) -> None:
     n = quotient.degree
     terms, texts = {
         "negacyclic": ([(n, 1), (0, 1)], (f"X^{n} + 1", f"<i>X</i><sup>{n}</sup> + 1", f"X^{{{n}}} + 1")),
@@ -62,7 +62,7 @@ def test_powers_of_x(quotient: Quotient) -> None:
 
 
 @each
-def test_folding_is_the_remainder(quotient: Quotient) -> None:
+def test_folding_equals_the_remainder(quotient: Quotient) -> None:
     n, m = quotient.degree, quotient.multiple
     assert m >= 2 * n and remainder([-1, *[0] * (m - 1), 1], quotient) == [0] * n
     rng = random.Random(n)
@@ -77,7 +77,7 @@ def test_folding_is_the_remainder(quotient: Quotient) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("q", [3, 5, 17, 97, 193])
-def test_points_are_roots(kind: Kind, q: int) -> None:
+def test_evaluation_points_are_roots(kind: Kind, q: int) -> None:
     for n in (1, 2, 4, 8, 16, 32)[kind == "trinomial" :]:
         quotient = Quotient(kind, n)
         roots = [x for x in range(1, q) if sum(c * x**e for e, c in quotient.terms) % q == 0]
@@ -99,8 +99,8 @@ def test_points_are_roots(kind: Kind, q: int) -> None:
 
 
 @pytest.mark.parametrize("q", [2, 3, 7, 13, 31, 61, 97, 193, 577])
-def test_orders_of_roots(q: int) -> None:
-    """Of every order, not of powers of two alone."""
+def test_has_order_of_roots(q: int) -> None:
+    """Orders need not be powers of two."""
     for x in range(1, q):
         order = next(e for e in range(1, q) if pow(x, e, q) == 1)
         assert [e for e in range(1, q) if (q - 1) % e == 0 and has_order(x, e, q)] == [order]

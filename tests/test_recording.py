@@ -1,4 +1,4 @@
-"""Recorded calls: what they compute, with which values, and all that they refuse."""
+"""pg.capture: results of replays with other values, and the calls that it rejects."""
 
 import contextlib
 import gc
@@ -33,7 +33,7 @@ def equals(found: Poly, expected: Poly) -> None:
 
 
 @over(CAPTURED, ["30 bits", "50 bits, RNS", "incomplete", "auxiliary primes", "by FFT"], devices=PLACES)
-def test_a_recording_takes_other_values(name: str) -> None:
+def test_capture_replays_with_other_values(name: str) -> None:
     ring = CAPTURED[name]
 
     def compute(x: Poly, y: Poly) -> Any:
@@ -64,8 +64,8 @@ def test_a_recording_takes_other_values(name: str) -> None:
 
 
 @on(*PLACES)
-def test_results_in_arguments(device: str) -> None:
-    """out= of an argument: that one is written and returned, whatever values are given."""
+def test_capture_with_out_in_an_argument(device: str) -> None:
+    """The argument that is `out` is written and returned at every replay."""
 
     def compute(x: Poly, y: Poly, out: Poly, times: int) -> tuple[Poly, Poly]:
         return x.mul(y, out=out), out + times * x
@@ -90,12 +90,12 @@ def test_results_in_arguments(device: str) -> None:
 
 
 @on(*PLACES)
-def test_what_does_not_fit_is_refused(device: str) -> None:
+def test_replay_raises_for_arguments_that_do_not_fit(device: str) -> None:
     (a, b, *_), (x, y, *_) = pairs()
     recorded = pg.capture(lambda x, y: x * y, x, y)
     other = Ring(64, pg.ntt_primes(64, bits=49, count=2)).zeros((3,)).to(x.device)
     for wrong, error, text in (
-        ((y,), pg.ParameterError, "recorded with 2 arguments, and 1 were given"),
+        ((y,), pg.ParameterError, "recorded with 2 arguments, but 1 were given"),
         ((y, 3), pg.ParameterError, "Argument 1 must be a Poly, .* not int"),
         ((other, y), pg.RingMismatch, "Argument 0 is of .*, but it was recorded with"),
         (
@@ -122,17 +122,17 @@ def test_what_does_not_fit_is_refused(device: str) -> None:
 
 
 @on(*PLACES)
-def test_arguments_that_share_memory(device: str) -> None:
+def test_replay_with_arguments_that_share_memory(device: str) -> None:
     (_, b, *_), (x, y, *_) = pairs()
     same_twice = pg.capture(lambda x, y: x * y, x, x)
     equals(same_twice(y, y), b * b)
-    with pytest.raises(pg.ParameterError, match=r"Arguments 0 and 1 .* share memory"):
+    with pytest.raises(pg.ParameterError, match=r"Arguments 0 and 1 shared memory"):
         same_twice(y, x)
     equals(x, b)
     room = R.from_residues(there(np.zeros((4, 2, 64), np.uint64)), copy=False)
     two = pg.capture(lambda x, y: x + y, room[:3], room[1:])
     equals(two(), R.zeros(3).cpu())
-    with pytest.raises(pg.ParameterError, match=r"Arguments 0 and 1 .* share memory"):
+    with pytest.raises(pg.ParameterError, match=r"Arguments 0 and 1 shared memory"):
         two(x, y)
     square = pg.capture(lambda x: x * x, x)
     equals(square(room[:3]), R.zeros(3).cpu())
@@ -143,7 +143,7 @@ def test_arguments_that_share_memory(device: str) -> None:
 
 
 @on("cpu")
-def test_arguments_that_cannot_be_written(device: str) -> None:
+def test_capture_of_read_only_arguments(device: str) -> None:
     _, (x, y, *_) = pairs()
     x.data.flags.writeable = False
     recorded = pg.capture(lambda x: x + x, x)
@@ -180,8 +180,8 @@ COPIES: dict[str, Callable[[Poly], Any]] = {
 
 
 @over(COPIES, devices=PLACES)
-def test_copies_are_recorded(name: str) -> None:
-    """Operations that move entries of an argument."""
+def test_capture_of_copying_operations(name: str) -> None:
+    """These operations move entries of an argument."""
     compute = COPIES[name]
     (_, b, c, _), (x, y, z, _) = pairs()
     recorded = pg.capture(compute, x)
@@ -197,7 +197,7 @@ def test_copies_are_recorded(name: str) -> None:
 
 
 @on(*CARDS)
-def test_an_error_of_f_ends_the_recording(device: str) -> None:
+def test_error_in_f_ends_the_capture(device: str) -> None:
     (a, *_), (x, *_) = pairs()
     turns = iter(range(2))
 
@@ -212,7 +212,7 @@ def test_an_error_of_f_ends_the_recording(device: str) -> None:
 
 
 @on(*CARDS)
-def test_work_of_others_on_other_memory_stays(device: str) -> None:
+def test_replay_keeps_arrays_that_f_reads(device: str) -> None:
     (a, b, c, d), (x, y, z, w) = pairs()
     recorded = pg.capture(lambda x: (x * x, z.data + w.data), x)
     for args, expected in (((), a * a), ((y,), b * b)):
@@ -224,7 +224,7 @@ def test_work_of_others_on_other_memory_stays(device: str) -> None:
 
 
 @on(*CARDS)
-def test_products_of_matrices_are_recorded(device: str) -> None:
+def test_capture_of_matrix_products(device: str) -> None:
     (a, _, c, d), (x, y, z, w) = pairs(batch=(2, 2))
     recorded = pg.capture(lambda x, y: (x @ y, pg.dot(x, y)), x.ntt(), y.ntt())
     with pg.device("cpu"):
@@ -235,8 +235,8 @@ def test_products_of_matrices_are_recorded(device: str) -> None:
 
 
 @on(*CARDS)
-def test_the_result_of_the_first_run_is_let_go(device: str) -> None:
-    """While a graph is recorded no memory can be made: the result takes that of the run before."""
+def test_capture_frees_the_result_of_the_first_run(device: str) -> None:
+    """A capture cannot allocate, so its result takes the memory of the run before it."""
     _, (x, *_) = pairs()
     made: list[weakref.ref[Poly]] = []
 
@@ -255,8 +255,8 @@ def test_the_result_of_the_first_run_is_let_go(device: str) -> None:
 
 
 @on(*PLACES)
-def test_recording_changes_no_argument(device: str) -> None:
-    """A recording runs f on a card, and yet leaves the arguments as they were; only its calls change them."""
+def test_capture_does_not_change_arguments(device: str) -> None:
+    """Capture runs f on the card, but only later calls change the arguments."""
     (a, b, *_), (x, total, *_) = pairs()
     add = pg.capture(lambda x, out: out.add(x, out=out), x, total)
     equals(total.cpu(), b)
@@ -266,8 +266,8 @@ def test_recording_changes_no_argument(device: str) -> None:
 
 
 @on(*PLACES)
-def test_other_names_in_a_recording(device: str) -> None:
-    """What f writes by another name than an argument's is written already by the run that is recorded."""
+def test_capture_of_writes_to_values_that_are_not_arguments(device: str) -> None:
+    """On a card, the run that is captured already writes them."""
     (a, b, *_), (x, total, *_) = pairs()
     add = pg.capture(lambda x: total.add(x, out=total), x)
     times = 0 if device == "cpu" else 1
@@ -277,8 +277,8 @@ def test_other_names_in_a_recording(device: str) -> None:
 
 
 @on(*PLACES)
-def test_domains_are_recorded(device: str) -> None:
-    """Data and domains belong together, whatever is done with them between calls."""
+def test_replay_restores_domains_of_results(device: str) -> None:
+    """Data and domain stay consistent, whatever is done between replays."""
     (a, *_), (x, *_) = pairs()
     recorded = pg.capture(lambda x: {"sum": x + x, "all": [x * x, x.ntt()]}, x)
     for _ in range(2):
@@ -296,7 +296,7 @@ def test_domains_are_recorded(device: str) -> None:
 
 
 @on(*PLACES)
-def test_arguments_keep_their_domains(device: str) -> None:
+def test_capture_raises_if_arguments_change_domain(device: str) -> None:
     (a, b, *_), (x, out, *_) = pairs()
     for compute, args, number in (
         (lambda x: x.ntt(out=x), (x,), 0),
@@ -317,13 +317,14 @@ def test_arguments_keep_their_domains(device: str) -> None:
     assert transform() is evaluated
     equals(evaluated.cpu(), a.ntt())
     with pytest.raises(
-        pg.ParameterError, match=r"Argument 1 is in domain 'coef', .* If f only writes it, give any value"
+        pg.ParameterError,
+        match=r"Argument 1 is in domain 'coef', .* If f only writes this argument, give any value",
     ):
         pg.capture(lambda x, out: x.ntt(out=out), x, evaluated)(x, out)
 
 
 @on(*CARDS)
-def test_a_domain_that_changes_in_the_second_run(device: str) -> None:
+def test_capture_raises_if_a_domain_changes_in_the_second_run(device: str) -> None:
     (_, b, *_), (x, y, *_) = pairs()
     turns = iter((False, True))
 
@@ -337,8 +338,8 @@ def test_a_domain_that_changes_in_the_second_run(device: str) -> None:
 
 
 @on(*CARDS)
-def test_tables_of_the_first_run_live_until_the_second(device: str) -> None:
-    """Transforms of some limbs, of more rings than plans are remembered without a user."""
+def test_capture_keeps_tables_between_its_two_runs(device: str) -> None:
+    """f uses more rings than the cache of unused plans holds."""
     whole = Ring(16, pg.ntt_primes(16, bits=45, count=16))
     rings = [whole[:count] for count in range(4, 17)]
 
@@ -353,7 +354,7 @@ def test_tables_of_the_first_run_live_until_the_second(device: str) -> None:
 
 
 @on(*CARDS)
-def test_random_values_in_a_recording(device: str) -> None:
+def test_capture_of_random_values(device: str) -> None:
     (a, *_), (x, *_) = pairs()
     for draw in (
         R.random,
@@ -364,7 +365,7 @@ def test_random_values_in_a_recording(device: str) -> None:
         partial(R.tuniform, b=3),
     ):
         with pytest.raises(
-            pg.ParameterError, match=r"each replay would give the same .*Draw them before .*give a seed"
+            pg.ParameterError, match=r"each replay would give the same .*Draw the values before .*give a seed"
         ):
             pg.capture(lambda x, draw=draw: x + draw(batch=(3,)), x)
     recorded = pg.capture(lambda x: x + R.random((3,), seed=5), x)
@@ -382,8 +383,10 @@ def test_random_values_in_a_recording(device: str) -> None:
         (44, lambda x: x + x.cpu().to("cuda:1")),
     ],
 )
-def test_what_the_second_run_makes_anew(device: str, bits: int, second: Callable[[Poly], Any]) -> None:
-    """What only the second run makes is refused, and nothing of the ring is left half made."""
+def test_capture_raises_if_the_second_run_builds_tables(
+    device: str, bits: int, second: Callable[[Poly], Any]
+) -> None:
+    """The ring is not left with partly built tables."""
     ring = Ring(64, pg.ntt_primes(64, bits=bits, count=2))
     (a, *_), (x, *_) = pairs(ring)
     turns = iter((False, True))
@@ -406,32 +409,32 @@ def test_what_the_second_run_makes_anew(device: str, bits: int, second: Callable
         lambda x: Ring(4, 2**89 - 1).ones() * 3,
     ],
 )
-def test_values_that_f_reads(device: str, compute: Callable[[Poly], Any]) -> None:
+def test_capture_raises_if_f_reads_values(device: str, compute: Callable[[Poly], Any]) -> None:
     (a, *_), (x, *_) = pairs()
     with pytest.raises(
-        pg.DeviceError, match=r"must not wait or read values back.*with its result|copied from the host"
+        pg.DeviceError, match=r"must not wait or read values back.*with the result of f|copied from the host"
     ):
         pg.capture(compute, x)
     equals(pg.capture(lambda x: x + x, x)(), a + a)
 
 
 @on(*CARDS)
-def test_checked_products_in_a_recording(device: str) -> None:
+def test_capture_with_verify_raises(device: str) -> None:
     _, (x, *_) = pairs()
     with pg.verify(), pytest.raises(pg.DeviceError, match=r"values back|copied from the host"):
         pg.capture(lambda x: x * x, x)
 
 
 @on(*CARDS)
-def test_recordings_in_recordings(device: str) -> None:
+def test_nested_capture_raises(device: str) -> None:
     _, (x, *_) = pairs()
-    with pytest.raises(pg.DeviceError, match=r"capture cannot begin\..*call f itself"):
+    with pytest.raises(pg.DeviceError, match=r"capture cannot begin\..*Call f itself"):
         pg.capture(lambda x: pg.capture(lambda y: y + y, x)(), x)
 
 
 @on(*CARDS)
-def test_the_cycle_collector_rests(device: str) -> None:
-    """It would free memory of earlier recordings, which the driver refuses while a graph is recorded."""
+def test_garbage_collection_is_paused_during_capture(device: str) -> None:
+    """A collection would free older graphs, which the driver forbids during a capture."""
     _, (x, *_) = pairs()
     living, freed = [], []
 
@@ -460,8 +463,8 @@ def test_the_cycle_collector_rests(device: str) -> None:
 
 
 @on("simulated")
-def test_the_end_of_a_recording_hides_no_error(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error of f is raised, also where what f did made the driver end the recording."""
+def test_end_of_a_capture_hides_no_error(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of f is raised, even if f made the driver end the capture."""
     stream = backend().xp.cuda.Stream
     (a, *_), (x, *_) = pairs()
     turns, end = iter((False, True)), stream.end_capture
@@ -483,7 +486,7 @@ def test_the_end_of_a_recording_hides_no_error(device: str, monkeypatch: pytest.
 
 
 @on(*CARDS)
-def test_arguments_on_several_devices(device: str) -> None:
+def test_capture_of_arguments_on_several_devices_raises(device: str) -> None:
     (a, *_), (x, *_) = pairs()
     for args in ((a, x), (x, a)):
         with pytest.raises(pg.DeviceError, match=r"Argument 1 is on .*, but argument 0 is on"):
@@ -491,8 +494,8 @@ def test_arguments_on_several_devices(device: str) -> None:
 
 
 @on(*PLACES)
-def test_arguments_that_are_no_polynomials(device: str) -> None:
-    """A replay takes equal arguments, or the same object."""
+def test_capture_of_arguments_that_are_not_polys(device: str) -> None:
+    """A replay takes equal arguments or the same object."""
     _, (x, y, *_) = pairs()
     listed = [3]
     recorded = pg.capture(lambda *args: args[0] + args[0], x, 0.5, (1, "2"), listed, None)
@@ -511,7 +514,7 @@ def test_arguments_that_are_no_polynomials(device: str) -> None:
 
 
 @on("simulated")
-def test_a_replay_in_a_recording_keeps_the_graph(device: str) -> None:
+def test_replay_within_a_capture_keeps_its_graph(device: str) -> None:
     (_, b, *_), (x, y, *_) = pairs()
     inner = [pg.capture(lambda x: x + x, x)]
     kept = weakref.ref(inner[0]._replay)
@@ -527,7 +530,7 @@ def test_a_replay_in_a_recording_keeps_the_graph(device: str) -> None:
 
 
 @on(*PLACES)
-def test_a_recording_reports_its_bytes(device: str) -> None:
+def test_captured_call_reports_its_bytes(device: str) -> None:
     (a, *_), (x, *_) = pairs()
     recorded = pg.capture(lambda x: x * x + x, x)
     equals(recorded(), a * a + a)
@@ -537,8 +540,8 @@ def test_a_recording_reports_its_bytes(device: str) -> None:
 
 @on("simulated")
 @pytest.mark.parametrize("run", [1, 2])
-def test_an_error_leaves_no_memory_behind(device: str, run: int) -> None:
-    """What the function made before its error is freed with the error, and the arguments are as before."""
+def test_failed_capture_leaves_no_memory(device: str, run: int) -> None:
+    """Memory allocated before the error is freed with it, and arguments do not change."""
     (a, *_), (x, *_) = pairs()
     pool, runs = backend().xp.get_default_memory_pool(), iter(range(1, 9))
     x * x + x  # its tables stay

@@ -1,4 +1,4 @@
-"""Between bases of moduli: every verb against Python ints, on every device, at the edges of its rounding."""
+"""Conversion between RNS bases: every operation against Python ints, on every device, at rounding edges."""
 
 import math
 import random
@@ -155,7 +155,7 @@ def entered(a: Poly, domain: str) -> Poly:
 
 
 @every_chain
-def test_restricted_values_keep_their_residues(name):
+def test_restrict_keeps_residues(name):
     R = RINGS[name]
     a = value(R, (2, 3))
     for S in (R[:1], R[1:], R[[2, 0]], R):
@@ -214,7 +214,7 @@ RINGS_OF_PARTS = {
 @pytest.mark.parametrize("part", PARTS)
 @over(RINGS_OF_PARTS, ["30 bits", "incomplete"], devices=["reference", "cpu", "simulated", "cuda"])
 def test_operations_modulo_some_limbs(name, part):
-    """The second operand has other limbs besides, in another order, or 32-bit words where it may."""
+    """The second operand has additional limbs, another order, or 32-bit words."""
     R = RINGS_OF_PARTS[name]
     S = R[PARTS[part]]
     if part == "narrow":
@@ -238,8 +238,8 @@ def test_operations_modulo_some_limbs(name, part):
 
 @on("cpu", "simulated")
 @pytest.mark.usefixtures("device")
-def test_the_first_limbs_are_read_where_they_lie(monkeypatch):
-    """Nothing is copied: not one polynomial's limbs, nor a batch's, whose items then lie apart."""
+def test_operations_modulo_the_first_limbs_copy_nothing(monkeypatch):
+    """Nothing is copied, even for batches, whose items are then not contiguous."""
     R = chain(16, (50,) * 4)
     S, compute = R[:2], backend()
     for batch in ((), (3,), (2, 1)):
@@ -260,8 +260,8 @@ def test_the_first_limbs_are_read_where_they_lie(monkeypatch):
 
 @on("cpu", "simulated")
 @pytest.mark.usefixtures("device")
-def test_records_of_dense_operands_do_not_serve_others():
-    """Calls of one shape alternate between operands of the ring, and of others with gaps of other sizes."""
+def test_repeated_calls_with_dense_and_strided_operands():
+    """Calls of one shape alternate between dense operands and operands with gaps."""
     rings = [chain(16, (30,) * k) for k in (2, 3, 5)]
     S = rings[0]
     for _ in range(3):
@@ -274,7 +274,7 @@ def test_records_of_dense_operands_do_not_serve_others():
 
 
 @every_chain
-def test_joined_values_hold_both_residues(name):
+def test_join_holds_residues_of_both_values(name):
     R = RINGS[name]
     S, T = R[:2], R[2:]
     a = value(R, (3,))
@@ -290,7 +290,7 @@ def test_joined_values_hold_both_residues(name):
 
 
 @every_chain
-def test_converted_values_are_the_centred_ones(name):
+def test_convert_matches_centred_values(name):
     R = RINGS[name]
     a = value(R, (2,))
     expected = each(lambda x: centred(x, R.modulus), ints(a))
@@ -302,7 +302,7 @@ def test_converted_values_are_the_centred_ones(name):
 
 
 @every_chain
-def test_fast_conversion_is_its_sum_and_off_by_few_multiples(name):
+def test_fast_convert_is_off_by_few_multiples_of_the_modulus(name):
     R = RINGS[name]
     a, k = value(R, (2,)), len(R.moduli)
     sums = each(lambda x: fast(x, R.moduli), ints(a))
@@ -315,7 +315,7 @@ def test_fast_conversion_is_its_sum_and_off_by_few_multiples(name):
 
 
 @every_chain
-def test_raised_values_keep_their_residues(name):
+def test_mod_up_matches_centred_values(name):
     R = RINGS[name]
     for S in (R[:1], R[[2, 0]], R):
         a = value(S, (2,))
@@ -327,7 +327,7 @@ def test_raised_values_keep_their_residues(name):
 
 
 @every_chain
-def test_values_scaled_up_are_the_multiples_by_the_new_moduli(name):
+def test_scale_up_multiplies_by_the_new_moduli(name):
     R = RINGS[name]
     for S in (R[:1], R[[1]], R[[2, 0]], R):
         P = math.prod(q for q in R.moduli if q not in S.moduli)
@@ -340,8 +340,8 @@ def test_values_scaled_up_are_the_multiples_by_the_new_moduli(name):
 
 
 @everywhere
-def test_the_largest_residues_are_scaled_up():
-    """Residues q - 1, and factors P that are 1 and -1 modulo q, in words of one size and of two."""
+def test_scale_up_of_the_largest_residues():
+    """Residues are q - 1, and factors P are 1 and -1 modulo q, with one or two word sizes."""
     for moduli, others in [((7, 2**31 - 1), (8,)), ((2**50 - 1,), (2**50,)), ((2**64,), (2**64 - 1, 7))]:
         for n, kind in ((1, "negacyclic"), (5, "cyclic")):
             S = Ring(n, moduli, kind=kind)
@@ -362,7 +362,7 @@ def parts(R: Ring):
 
 
 @every_chain
-def test_divisions_are_rounded_to_the_nearest_or_down(name):
+def test_mod_down_rounds_to_nearest_or_down(name):
     R = RINGS[name]
     for S, P in parts(R):
         a = value(R, (2,), dropped=P)
@@ -373,7 +373,7 @@ def test_divisions_are_rounded_to_the_nearest_or_down(name):
 
 
 @every_chain
-def test_fast_divisions_stay_within_their_error(name):
+def test_fast_mod_down_is_within_its_error_bound(name):
     R = RINGS[name]
     for S, P in parts(R):
         dropped = [q for q in R.moduli if q not in S.moduli]
@@ -391,7 +391,7 @@ def test_fast_divisions_stay_within_their_error(name):
 
 
 @few_chains
-def test_divisions_keep_the_plaintext(name):
+def test_mod_down_keeps_the_plaintext(name):
     R = RINGS[name]
     for t in (2**16 + 1, 1_000_003, 2**61 - 1):
         if math.gcd(t, R.modulus) > 1:
@@ -410,7 +410,7 @@ def test_divisions_keep_the_plaintext(name):
 
 
 @every_chain
-def test_rescaled_values_lose_their_last_limbs(name):
+def test_rescale_drops_the_last_limbs(name):
     R = RINGS[name]
     a = value(R, (2,), dropped=R.moduli[-1])
     holds(a.rescale(), each(partial(nearest, P=R.moduli[-1]), ints(a)))
@@ -418,8 +418,8 @@ def test_rescaled_values_lose_their_last_limbs(name):
     holds(entered(a, domains(R)[-1]).rescale(2), each(partial(nearest, P=P), ints(a)))
 
 
-def test_words_of_32_bits_go_to_smaller_moduli(device):
-    """Factors that exceed the modulus of their product."""
+def test_convert_from_32_bit_words_to_smaller_moduli(device):
+    """Factors exceed the modulus of their product."""
     for moduli in (ntt_primes(8, bits=32, count=4), [2**32 - 5, 2**32 - 6, 2**32 - 7, 2**32 - 9]):
         R = Ring(8, moduli)
         for S in (Ring(8, ntt_primes(8, bits=31, count=3)), Ring(8, [2**31 - 1, 2**29 - 3])):
@@ -430,8 +430,8 @@ def test_words_of_32_bits_go_to_smaller_moduli(device):
 
 @on(*CARDS)
 @pytest.mark.parametrize("moduli", [(2**50 - 1, 2**50 - 2, 17), (2**50, 15), (2**50 - 35,)])
-def test_the_largest_sums_of_words_below_2_to_the_50(device, moduli):
-    """64 rows with factors and words as large as they can be, of one sign: sums are settled nine times."""
+def test_convert_of_the_largest_sums_below_2_to_the_50(device, moduli):
+    """64 rows of largest words and factors of one sign need nine intermediate reductions."""
     R, S = Ring(8, ntt_primes(8, bits=50, count=66)[2:]), Ring(8, list(moduli))
     Q, s = R.modulus, moduli[0]
     data = np.empty((2, R.rows, 8), np.uint64)
@@ -446,8 +446,8 @@ def test_the_largest_sums_of_words_below_2_to_the_50(device, moduli):
 
 @on(*CARDS)
 @pytest.mark.parametrize("count", [1, 2, 5, 8, 9, 13])
-def test_sums_in_doubles_at_their_limits(device, count):
-    """Moduli just under 2^50, residues at the ends of their range, more terms than a sum holds."""
+def test_convert_with_sums_in_doubles_at_their_limits(device, count):
+    """Moduli are just below 2^50, residues are extreme, and there are more terms than fit."""
     every = chain(8, (50,) * 15)
     R, S = every[:count], every[13:].join(Ring(8, [16, 17, 2**40 - 87]))
     rng = random.Random(count)
@@ -474,7 +474,7 @@ def test_sums_in_doubles_at_their_limits(device, count):
 
 
 @every_chain
-def test_scaled_values_are_rounded_before_they_are_reduced(name):
+def test_scale_rounds_before_reduction(name):
     R = RINGS[name]
     for t in (1, 2, 65537, -3, R.modulus // 3, 10**30, 0):
         for divisor in (None, R[:1], R[1:], R[[2, 0]]):
@@ -487,7 +487,7 @@ def test_scaled_values_are_rounded_before_they_are_reduced(name):
 
 
 @every_chain
-def test_digits_add_up_to_the_value(name):
+def test_digits_times_the_gadget_equal_the_value(name):
     R = RINGS[name]
     a = value(R, (2,))
     for size in (1, 2, 3, len(R.moduli)):
@@ -518,7 +518,7 @@ def test_gadget_is_one_in_its_group_and_zero_elsewhere():
 
 @on("reference", "cpu", "simulated")
 @pytest.mark.usefixtures("device")
-def test_wide_moduli_are_converted_both_ways():
+def test_convert_to_and_from_wide_moduli():
     wide, R = Ring(8, 2**127 - 1), Ring(8, [2**61 - 1, 97, 2**64 - 59])
     a = wide(draw(wide, (2,)))
     values = each(lambda x: centred(x, wide.modulus), a.to_bigints())
@@ -547,8 +547,8 @@ def test_wide_moduli_are_converted_both_ways():
 
 
 @every_chain
-def test_values_that_no_double_decides_are_decided_exactly(name):
-    """All coefficients lie next to Q/2, which makes the estimate half an integer, or to multiples of P."""
+def test_convert_of_values_that_need_exact_rounding(name):
+    """Coefficients lie next to Q/2, which makes the estimate a half, or to multiples of P."""
     R = RINGS[name]
     Q = R.modulus
     for S, P in parts(R):
@@ -564,8 +564,8 @@ def test_values_that_no_double_decides_are_decided_exactly(name):
 
 
 @pytest.mark.parametrize("k", [2, 7, 24, 64])
-def test_the_guard_of_the_estimate_holds_for_many_limbs(k):
-    """Values whose sum of ratios is closer to half an integer than doubles see, with up to 64 limbs."""
+def test_convert_near_half_the_modulus_with_many_limbs(k):
+    """With up to 64 limbs, the sum of ratios is too close to a half for doubles."""
     R = Ring(64, ntt_primes(64, bits=60, count=k))
     S = Ring(64, ntt_primes(64, bits=30))
     values = np.array([(R.modulus // 2 + d) % R.modulus for d in range(-32, 32)], object)
@@ -713,7 +713,7 @@ SLOWER = {DEVICES["reference"]: 2, DEVICES["simulated"]: 15}  # what the number 
 
 
 @over(CHECKS)
-def test_every_verb_on_drawn_chains(device, name):
+def test_every_operation_on_random_chains(device, name):
     sizes = {"max_degree": 4, "max_limbs": 4} if device == DEVICES["simulated"] else {}
     examples = max(2, settings.default.max_examples // SLOWER.get(device, 1))
 
@@ -730,7 +730,7 @@ def test_every_verb_on_drawn_chains(device, name):
 
 @pytest.mark.usefixtures("each_isa")
 @pytest.mark.parametrize("name", RINGS)
-def test_every_instruction_set_converts_alike(name):
+def test_convert_on_every_instruction_set(name):
     R = RINGS[name]
     a = value(Ring(1000 + R.n, R.moduli, kind=R.kind), (3,))
     S = Ring(a.ring.n, others(R)[3].moduli, kind=R.kind)
@@ -742,7 +742,7 @@ def test_every_instruction_set_converts_alike(name):
 
 
 @everywhere
-def test_raised_then_multiplied_and_divided_gives_the_value_back():
+def test_mod_up_then_mod_down_round_trip():
     R = RINGS["46 to 60 bits"]
     S = R[:3]
     P = math.prod(R.moduli[3:])
@@ -752,7 +752,7 @@ def test_raised_then_multiplied_and_divided_gives_the_value_back():
 
 
 @everywhere
-def test_the_rescale_of_a_sum_is_near_the_sum_of_rescales():
+def test_rescale_of_a_sum_is_near_the_sum_of_rescales():
     R = RINGS["30 bits"]
     a, b = value(R, (4,), 1), value(R, (4,), 2)
     difference = ((a + b).rescale() - (a.rescale() + b.rescale())).to_bigints(centered=True)
@@ -776,7 +776,7 @@ CALLS = {
 
 @everywhere
 @pytest.mark.parametrize("call", CALLS)
-def test_out_takes_every_result(call):
+def test_every_operation_into_out(call):
     R = RINGS["46 to 60 bits"]
     for domain in domains(R):
         a = entered(value(R, (2,)), domain)
@@ -788,7 +788,7 @@ def test_out_takes_every_result(call):
 
 @everywhere
 @pytest.mark.parametrize("call", CALLS)
-def test_an_empty_batch_stays_empty(call):
+def test_every_operation_of_an_empty_batch(call):
     R = RINGS["46 to 60 bits"]
     for domain in domains(R):
         a = entered(R.zeros((3, 2)), domain)
@@ -797,7 +797,7 @@ def test_an_empty_batch_stays_empty(call):
 
 
 @everywhere
-def test_out_may_be_the_operands_memory():
+def test_convert_into_the_memory_of_the_operand():
     R = RINGS["30 bits"]
     S = Ring(R.n, ntt_primes(R.n, bits=29, count=4))
     for domain in domains(R):
@@ -807,7 +807,7 @@ def test_out_may_be_the_operands_memory():
         assert a.convert(S, out=out) is out and out == expected
 
 
-def test_no_operand_is_changed():
+def test_operands_are_not_changed():
     R = RINGS["46 to 60 bits"]
     for domain in domains(R):
         a = entered(value(R, (2,)), domain)
@@ -899,13 +899,13 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_arguments_say_what_is_wrong(case):
+def test_invalid_arguments_raise(case):
     call, error, text = BAD[case]
     with pytest.raises(error, match=text.replace("(", r"\(").replace(")", r"\)")):
         call(RINGS["30 bits"].ones())
 
 
-def test_another_root_for_the_same_prime_is_refused():
+def test_another_root_of_a_shared_prime_raises():
     q = ntt_primes(16, bits=30)[0]
     R = Ring(16, q)
     S = Ring(16, q, root=pow(R.roots[0], 3, q))
@@ -914,7 +914,7 @@ def test_another_root_for_the_same_prime_is_refused():
             verb(R.ones(), S)
 
 
-def test_values_pass_through_coefficients_where_leaves_differ():
+def test_restrict_and_join_with_different_leaf_sizes():
     complete = Ring(16, 97)
     both = Ring(16, [97, 17])
     assert (complete.leaf_size, both.leaf_size) == (1, 2)

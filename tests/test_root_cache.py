@@ -1,4 +1,4 @@
-"""Primitive roots on disk: kept, bounded, shared by processes, replaced when damaged, never trusted."""
+"""The cache of primitive roots on disk: bounded, shared by processes, repaired when damaged, verified."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def output(code: str) -> str:
     return str(done.stdout)
 
 
-def test_primitive_roots_are_kept(cache: Any) -> None:
+def test_primitive_roots_are_cached_in_files(cache: Any) -> None:
     assert works_again(cache) and names(cache()) == [f"{Q:x}"]
     for q in (97, 193, 257):
         assert Ring(4, q).roots is not None
@@ -87,14 +87,14 @@ def test_primitive_roots_are_kept(cache: Any) -> None:
     assert roots._primitive_root.cache_info().maxsize is not None
 
 
-def test_a_kept_root_saves_the_import_of_sympy(cache: Any) -> None:
+def test_cached_root_avoids_the_import_of_sympy(cache: Any) -> None:
     assert resolved() == RIGHT
     code = f"import sys, polygpu; polygpu.Ring(512, {Q})._plan.transform; print('sympy' in sys.modules)"
     assert output(code) == "False\n"
 
 
 @pytest.mark.parametrize("name", ["\udcff", "a b/c", "~nobody/x", "a'b\n"])
-def test_the_folder_may_have_any_name(
+def test_cache_folder_of_any_name(
     cache: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -104,7 +104,7 @@ def test_the_folder_may_have_any_name(
         shutil.rmtree(cache())
 
 
-def test_an_empty_variable_means_the_default(
+def test_empty_environment_variable_selects_the_default_folder(
     cache: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POLYGPU_CACHE_DIR", "")
@@ -112,8 +112,8 @@ def test_an_empty_variable_means_the_default(
     assert works_again(cache) and names(tmp_path / "xdg" / "polygpu" / "primitive_roots") == [f"{Q:x}"]
 
 
-def test_writers_at_the_same_time_lose_nothing(cache: Any) -> None:
-    """Threads of several processes, which find the same primes."""
+def test_concurrent_writers_lose_no_entries(cache: Any) -> None:
+    """Threads of several processes find the same primes."""
     primes = ntt_primes(4, bits=30, count=60)
 
     def work(i: int) -> str:
@@ -132,14 +132,14 @@ def test_writers_at_the_same_time_lose_nothing(cache: Any) -> None:
         assert all(Ring(4, q).roots for q in primes)
 
 
-def test_no_more_than_a_number_of_files_is_kept(cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_cached_files_is_bounded(cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(root_cache, "_FILES", 20)
     primes = ntt_primes(4, bits=20, count=30)
     assert all(Ring(4, q).roots for q in primes)
     assert names(cache()) == sorted(f"{q:x}" for q in primes[:20])
 
 
-def test_a_number_too_long_for_a_name_is_not_kept(cache: Any) -> None:
+def test_prime_too_long_for_a_file_name_is_not_cached(cache: Any) -> None:
     root_cache.store(1 << 20000, 5, [2])
     assert root_cache.load(1 << 20000) is None and names(cache()) == []
 
@@ -164,7 +164,7 @@ DAMAGED: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_a_damaged_file_is_replaced(cache: Any, damage: str) -> None:
+def test_damaged_file_is_replaced(cache: Any, damage: str) -> None:
     folder = cache()
     folder.mkdir(parents=True)
     DAMAGED[damage](folder / f"{Q:x}")
@@ -189,23 +189,23 @@ def test_a_damaged_file_is_replaced(cache: Any, damage: str) -> None:
         [6 - 41, [2, 5]],
     ],
 )
-def test_a_wrong_entry_never_changes_a_root(cache: Any, entry: Any) -> None:
-    """Any non-residue gives a root of the right order; only 6, the least primitive root, the right root."""
+def test_wrong_entry_does_not_change_roots(cache: Any, entry: Any) -> None:
+    """Any non-residue has the right order, but only 6, the least primitive root, is correct."""
     root_cache.store(41, *entry)
     assert Ring(4, 41, root="generator").roots == (pow(6, 5, 41),)
     assert Ring(4, 41).roots == (3,)
     assert root_cache.load(41) == (6, [2, 5])  # it is replaced
 
 
-def test_a_right_entry_is_believed(cache: Any) -> None:
+def test_valid_entry_is_used(cache: Any) -> None:
     root_cache.store(41, 6, [5, 2])
     with no_sympy():
         assert Ring(4, 41, root="generator").roots == (pow(6, 5, 41),)
 
 
 @pytest.mark.parametrize("step", ["os.replace", "os.listdir", "os.makedirs"])
-def test_what_the_system_refuses_is_no_error(cache: Any, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """A full disk, missing rights: roots are right, and no file is left."""
+def test_system_errors_do_not_propagate(cache: Any, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """With a full disk or missing permissions, roots are right and no file is left."""
 
     def fail(*_: Any, **__: Any) -> None:
         raise OSError("no")
@@ -219,7 +219,7 @@ def test_what_the_system_refuses_is_no_error(cache: Any, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("variable", ["POLYGPU_CACHE_DIR", "XDG_CACHE_HOME", "HOME"])
 @pytest.mark.parametrize("place", ["a file", "below a file", "/proc/no/such", "/dev/null/x", "\ud800"])
-def test_a_cache_that_cannot_be_written_is_no_error(
+def test_unwritable_cache_folder_is_ignored(
     variable: str, place: str, cache: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "file"

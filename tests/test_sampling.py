@@ -1,4 +1,4 @@
-"""Random streams: their definitions word by word, vectors that never change, and batches in any pieces."""
+"""Random streams: their definitions word by word, fixed test vectors, and batches in pieces."""
 
 import decimal
 import hashlib
@@ -57,7 +57,7 @@ def expected_residue(tagged_seed, q, words, n, limb, poly, coefficient):
 @pytest.mark.parametrize(
     ("seed", "tagged"), [(7, b"int:0x7"), (-1, b"int:-0x1"), (b"ab", b"bytes:ab"), ("ab", b"str:ab")]
 )
-def test_values_follow_the_definition(moduli, seed, tagged):
+def test_random_matches_its_definition(moduli, seed, tagged):
     n, ring = 5, pg.Ring(5, moduli)
     poly = ring.random((3,), seed=seed, start=2)
     values = poly.to_residue_ints()
@@ -76,7 +76,7 @@ def keystream(key, limb, offset, size):
     return out.tobytes()
 
 
-def test_counter_goes_beyond_32_bits():
+def test_block_counter_beyond_32_bits():
     key = bytes(range(32))
     for block in (2**32 - 1, 2**32, 2**40 + 3):
         nonce = struct.pack("<2I", 5, 0)
@@ -86,7 +86,7 @@ def test_counter_goes_beyond_32_bits():
 
 
 @everywhere
-def test_vectors_never_change():
+def test_fixed_test_vectors():
     assert pg.Ring(4, 97).random(seed=1).to_bigints().tolist() == VECTOR_97
     assert pg.Ring(2, pg.ntt_primes(2, bits=60)).random(seed="polygpu").to_bigints().tolist() == VECTOR_60
     assert pg.Ring(2, 2**130).random(seed=b"wide").to_bigints().tolist() == VECTOR_WIDE
@@ -105,7 +105,7 @@ UNIFORM_RINGS = [
 
 @everywhere
 @pytest.mark.parametrize("ring", UNIFORM_RINGS, ids=repr)
-def test_batch_split_start_and_device_change_nothing(ring):
+def test_random_does_not_depend_on_batch_split_or_device(ring):
     found = ring.random((6, 2), seed=3)
     with pg.device("cpu"):
         whole = ring.random((6, 2), seed=3)
@@ -126,7 +126,7 @@ EVALUATED_RINGS = [
 
 @everywhere
 @pytest.mark.parametrize("ring", EVALUATED_RINGS, ids=repr)
-def test_evaluated_values_are_the_same_stream(ring):
+def test_random_in_the_evaluation_domain_has_the_same_residues(ring):
     for batch in ((), 3, (0, 2)):
         a, b = ring.random(batch, seed=5, start=2), ring.random(batch, domain="eval", seed=5, start=2)
         assert (a.domain, b.domain, b.ring, b.shape) == ("coef", "eval", ring, a.shape)
@@ -137,7 +137,7 @@ def test_evaluated_values_are_the_same_stream(ring):
 
 
 @pytest.mark.parametrize("ring", [pg.Ring(1000, r.moduli) for r in UNIFORM_RINGS], ids=repr)
-def test_every_instruction_set_gives_the_same(ring, each_isa):
+def test_random_on_every_instruction_set(ring, each_isa):
     key, n, words = hashlib.sha256(b"polygpu uniform 1int:0x4").digest(), ring.n, ring._plan.basis.words
     values = ring.random(2, seed=4, start=1).to_residue_ints()
     for limb, q in enumerate(ring.moduli):
@@ -151,8 +151,8 @@ def test_every_instruction_set_gives_the_same(ring, each_isa):
 @pytest.mark.parametrize(
     "q", [2, 3, 2**31 - 1, 2**32, 2**62 - 57, 2**62, 2**63 - 25, 2**63, 2**64 - 59, 2**64]
 )
-def test_reduction_of_every_edge(q, each_isa):
-    """Numbers of two words whose quotients are estimated worst: next to multiples of q."""
+def test_reduction_of_two_words_at_its_edges(q, each_isa):
+    """The estimated quotient is worst next to multiples of q, so the numbers lie there."""
     edges = {0, 1, 2**64 - 1, 2**64, 2**128 - 1, 2**128 - 2**64, 2**127}
     for k in (1, 2, 3, 2**63, 2**64 - 1, 2**64, (2**128 - 1) // q):
         edges |= {x for x in (k * q - 1, k * q, k * q + 1, (k * q << 64) - 1, k * q << 64) if 0 <= x < 2**128}
@@ -164,7 +164,7 @@ def test_reduction_of_every_edge(q, each_isa):
     assert out.ravel().tolist() == [x % q for x in numbers]
 
 
-def test_long_batches_are_cut_without_a_seam(monkeypatch):
+def test_long_batches_in_pieces(monkeypatch):
     ring = pg.Ring(100, [2**61 - 1, 97])
     draws = [lambda: ring.random(50, seed=9), *(lambda d=d: d(ring, 50, seed=9) for d in DRAWS.values())]
     whole = [draw() for draw in draws]
@@ -172,13 +172,13 @@ def test_long_batches_are_cut_without_a_seam(monkeypatch):
     assert [draw() for draw in draws] == whole
 
 
-def test_seeds_differ_and_none_is_fresh():
+def test_different_seeds_give_different_values():
     ring = pg.Ring(16, 2**61 - 1)
     values = [ring.random(seed=s) for s in (0, 1, "0", b"0", None, None)]
     assert all(values[i] != values[j] for i in range(6) for j in range(i))
 
 
-def test_uniform_within_five_sigma():
+def test_uniform_frequencies_within_five_sigma():
     q, count = 5, 1 << 17
     values = pg.Ring(count, q).random(seed=11).data[0]
     expected, sigma = count / q, (count * (1 / q) * (1 - 1 / q)) ** 0.5
@@ -186,7 +186,7 @@ def test_uniform_within_five_sigma():
 
 
 @pytest.mark.parametrize("seed", [1.5, True, [1], np.array([1])])
-def test_wrong_seeds(seed):
+def test_invalid_seeds_raise(seed):
     for draw in (pg.Ring.random, *DRAWS.values()):
         with pytest.raises(pg.ParameterError, match="seed"):
             draw(pg.Ring(4, 17), seed=seed)
@@ -284,7 +284,7 @@ def expected_integers(name, n, numbers):
 
 @everywhere
 @every_draw
-def test_small_integers_follow_the_definition(name):
+def test_small_integers_match_their_definition(name):
     n, ring = 13, pg.Ring(13, 2**80 + 1)
     label, size = LABELS[name]
     key = hashlib.sha256(f"polygpu {label.format(n=n)} ".encode() + b"str:k").digest()
@@ -312,7 +312,7 @@ SMALL_RINGS = [
 
 @everywhere
 @every_draw
-def test_limbs_hold_one_integer_on_every_device(name):
+def test_limbs_hold_the_same_integer_on_every_device(name):
     for ring in SMALL_RINGS:
         found = DRAWS[name](ring, (3, 2), seed=8, start=1)
         with pg.device("cpu"):
@@ -327,7 +327,7 @@ def test_limbs_hold_one_integer_on_every_device(name):
 
 @everywhere
 @every_draw
-def test_pieces_of_small_integers_join(name):
+def test_small_integers_in_several_pieces(name):
     ring = pg.Ring(11, [2**40 + 15, 97])
     whole = DRAWS[name](ring, (6,), seed=1, start=2)
     for cuts in ((0, 1, 6), (0, 4, 5, 6)):
@@ -340,8 +340,8 @@ def test_pieces_of_small_integers_join(name):
 @pytest.mark.parametrize(
     "draw", [pg.Ring.random, DRAWS["gaussian 2^20"], DRAWS["ternary"], DRAWS["weight 3"]]
 )
-def test_many_blocks_of_threads(n, draw):
-    """Blocks of 256 threads have 1024 residues, 512 Gaussians of this width, 2048 ternary ones."""
+def test_draws_of_many_blocks_of_threads(n, draw):
+    """Blocks of 256 threads produce 1024 residues, 512 Gaussians or 2048 ternary values."""
     for moduli in ([97, 2**31 - 1], [2**61 - 1, 5]):
         ring = pg.Ring(n, moduli)
         found = draw(ring, 9, seed=3, start=1)
@@ -355,7 +355,7 @@ def test_many_blocks_of_threads(n, draw):
 
 @every_draw
 @pytest.mark.parametrize("moduli", [[2**20 + 7, 3], [2**50 + 55, 2**64 - 59]])
-def test_small_integers_of_every_instruction_set(name, moduli, each_isa):
+def test_small_integers_on_every_instruction_set(name, moduli, each_isa):
     ring = pg.Ring(777, moduli)
     found = DRAWS[name](ring, 3, seed=2).data
     with pg.device("reference"):
@@ -363,15 +363,15 @@ def test_small_integers_of_every_instruction_set(name, moduli, each_isa):
 
 
 @pytest.mark.parametrize("sigma", [1, 2, 5.5, 13, 20, 333, 1024, 1025, 54321, 2**20, Fraction(7, 3), 0.75])
-def test_widths_of_every_instruction_set(sigma, each_isa):
+def test_gaussian_widths_on_every_instruction_set(sigma, each_isa):
     ring = pg.Ring(100, 2**63)
     found = ring.gaussian(sigma, batch=2, seed=2).data
     with pg.device("reference"):
         assert np.array_equal(ring.gaussian(sigma, batch=2, seed=2).data, found)
 
 
-def test_no_two_draws_share_a_stream():
-    """Another degree, draw or seed gives another key; another polynomial, another part of the stream."""
+def test_different_draws_use_different_streams():
+    """Degree, distribution and seed change the key; polynomials use other parts of a stream."""
     ring, big, seen = pg.Ring(64, 2**62), pg.Ring(128, 2**62), []
     for R in (ring, big):
         for draw in DRAWS.values():
@@ -383,7 +383,7 @@ def test_no_two_draws_share_a_stream():
     assert len(found) == sum(np.count_nonzero(x) > 3 for x in signs) > 90
 
 
-def test_kinds_have_keys_of_their_own(monkeypatch):
+def test_distributions_have_distinct_keys(monkeypatch):
     labels = []
     original = pg._ops.sampling.key_of
     monkeypatch.setattr(
@@ -396,27 +396,27 @@ def test_kinds_have_keys_of_their_own(monkeypatch):
     assert labels[0] == () and all(label[0].endswith(" ") for label in set(labels) - {()})
 
 
-def test_moduli_and_kind_of_ring_change_no_integer():
+def test_small_integers_do_not_depend_on_moduli_and_kind():
     for draw in DRAWS.values():
         a = draw(pg.Ring(8, 2**63), seed=1).to_bigints(centered=True).tolist()
         b = draw(pg.Ring(8, [2**61 - 1, 97], kind="cyclic"), seed=1).to_bigints(centered=True).tolist()
         assert a == b
 
 
-def test_equal_sigmas_are_one_distribution():
+def test_equal_sigmas_give_equal_values():
     ring = pg.Ring(32, 2**40)
     values = [ring.gaussian(s, seed=1) for s in (2, 2.0, Fraction(2), np.float32(2), np.int8(2))]
     assert all(v == values[0] for v in values) and ring.gaussian(np.nextafter(2, 3), seed=1) != values[0]
 
 
-def test_small_draws_without_a_seed_are_fresh():
+def test_small_draws_without_a_seed_differ():
     ring = pg.Ring(64, 97)
     assert all(draw(ring) != draw(ring) for draw in DRAWS.values())
 
 
 @everywhere
 @pytest.mark.parametrize("weight", [0, 1, 5, 15, 16])
-def test_weights_are_exact(weight):
+def test_ternary_weight_is_exact(weight):
     values = pg.Ring(16, [97, 2]).ternary((4, 5), weight=weight, seed=3).data[..., 0, :]
     assert (np.count_nonzero(host(values), axis=-1) == weight).all()
 
@@ -434,7 +434,7 @@ TIES = [
 
 
 @pytest.mark.parametrize(("words", "weight"), TIES)
-def test_equal_keys_go_to_the_first_places(words, weight):
+def test_ternary_weight_with_equal_sorting_keys(words, weight):
     ring = pg.Ring(len(words), [97, 3])
     chosen = sorted(range(len(words)), key=lambda j: (words[j] // 2, j))[:weight]
     expected = [0 if j not in chosen else -1 if w % 2 else 1 for j, w in enumerate(words)]
@@ -447,7 +447,7 @@ def test_equal_keys_go_to_the_first_places(words, weight):
 
 @on("simulated", "cuda")
 @pytest.mark.parametrize(("words", "weight"), TIES)
-def test_equal_keys_go_to_the_first_places_on_a_card(words, weight):
+def test_ternary_weight_with_equal_sorting_keys_on_a_card(words, weight):
     from polygpu._backends.cuda import launch, sampling
 
     ring, compute = pg.Ring(len(words), [97, 3]), backend()
@@ -523,7 +523,7 @@ def probabilities_of(name):
      *(f"tuniform {x}" for x in (0, 1, 6, 7)),
      *(f"gaussian {x}" for x in ("1/2", "1", "16/5", "8", "16", "17", "50"))],
 )  # fmt: skip
-def test_frequencies(name):
+def test_frequencies_of_small_integers(name):
     least, probabilities = probabilities_of(name)
     kind, parameter = name.split()
     values = integers_of(
@@ -580,8 +580,8 @@ SIGMAS = [
 
 
 @pytest.mark.parametrize("sigma", [*SIGMAS, Fraction(1025), Fraction(5 * 10**4), Fraction(2**20)], ids=str)
-def test_distance_of_tables_is_what_is_stated(sigma):
-    """Of one term, half the sum of differences, exactly; of sums of terms by smoothing (docs/math.md)."""
+def test_statistical_distance_of_gaussian_tables(sigma):
+    """One term is exact, as half the sum of differences; sums use smoothing (docs/math.md)."""
     sampler = plans.gaussian(sigma)
     with decimal.localcontext(decimal.Context(prec=80)):
         rho = densities(sampler.variance)
@@ -609,12 +609,12 @@ def test_distance_of_tables_is_what_is_stated(sigma):
 
 
 @pytest.mark.parametrize("sigma", range(1, 1 << 20, 9973))
-def test_tables_of_all_widths_fit(sigma):
+def test_size_of_gaussian_tables_of_all_widths(sigma):
     sampler = plans.gaussian(Fraction(sigma))
     assert len(sampler.thresholds) < 512 and sampler.distance <= Fraction(1, 2**53)
 
 
-def test_tables_at_the_borders_of_terms_fit():
+def test_size_of_gaussian_tables_where_the_number_of_terms_changes():
     for sigma in (16, 1024):
         for more in (Fraction(0), Fraction(1, 10**9), Fraction(1, 2), Fraction(1)):
             assert len(plans.gaussian(sigma + more).thresholds) < 512
@@ -642,12 +642,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("call", "text"), WRONG)
-def test_wrong_parameters(call, text):
+def test_invalid_parameters_raise(call, text):
     with pytest.raises(pg.ParameterError, match=text):
         call(pg.Ring(8, 97))
 
 
-def test_streams_have_an_end():
+def test_start_beyond_the_stream_raises():
     ring = pg.Ring(2**40, 97)
     with pytest.raises(pg.ParameterError, match=r"start=.*the stream, which has"):
         ring.gaussian(2**20, batch=0, seed=1, start=2**47)

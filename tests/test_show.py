@@ -1,4 +1,4 @@
-"""Values and rings in notebooks: tables of HTML, right, well-formed, and bounded whatever they show."""
+"""HTML tables of values and rings in notebooks: right, well-formed, and bounded in size."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def check(a: Poly) -> None:
 
 
 @pytest.mark.parametrize("name", RINGS)
-def test_numbers_are_those_of_the_value(name: str) -> None:
+def test_html_table_shows_the_values(name: str) -> None:
     R = ring(name)
     for shape in ((), (1,), (4,), (2, 3), (5, 0)):
         a = R(draw(R, shape)) if prod(shape) else R.zeros(shape)
@@ -111,7 +111,7 @@ def test_numbers_are_those_of_the_value(name: str) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 6, 7, 8, 20])
-def test_many_limbs(count: int) -> None:
+def test_html_table_of_many_limbs(count: int) -> None:
     R = Ring(8, ntt_primes(8, bits=40, count=count))
     a = R.random(7, seed=1)
     check(a), check(a.ntt()), check(a[3].ntt())
@@ -122,13 +122,13 @@ def test_many_limbs(count: int) -> None:
 
 
 @on(*CARDS)
-def test_values_of_a_card() -> None:
+def test_html_table_of_values_on_a_card() -> None:
     a = RNS(draw(RNS, (2, 4)))
     check(a), check(a.ntt())
 
 
-def test_nothing_more_is_composed_or_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 2^22 residues, and of a batch of 10^12 polynomials that repeats one of them."""
+def test_html_table_composes_only_the_shown_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The value has 2^22 residues, or repeats one polynomial 10^12 times."""
     sizes = []
     for name in ("to_bigints", "to_residue_ints"):
         real = getattr(show, name)
@@ -157,7 +157,7 @@ def test_nothing_more_is_composed_or_copied(monkeypatch: pytest.MonkeyPatch) -> 
     assert "(999999, 999999)" in Page(html).rows[-1][0]
 
 
-def test_tables_are_small() -> None:
+def test_html_tables_are_small() -> None:
     wide = Ring(64, ntt_primes(64, bits=60, count=40))
     huge = Ring(8, 2**20_000)
     for R in (wide, huge):
@@ -178,7 +178,7 @@ def test_tables_are_small() -> None:
     ],
     ids=repr,
 )
-def test_a_ring(R: Ring, facts: dict[str, str]) -> None:
+def test_html_table_of_a_ring(R: Ring, facts: dict[str, str]) -> None:
     page = Page(R._repr_html_())
     assert facts.items() <= dict(page.rows).items()
     assert (
@@ -187,15 +187,15 @@ def test_a_ring(R: Ring, facts: dict[str, str]) -> None:
     )
 
 
-def test_a_ring_tests_no_large_number() -> None:
-    """The primality of 20,000 bits takes seconds."""
+def test_html_table_of_a_ring_skips_large_primality_tests() -> None:
+    """A primality test of 20,000 bits takes seconds."""
     R = Ring(4, 2**20_000 - 2**10_000 + 1)
     began = time.perf_counter()
     assert "transform" not in dict(Page(R._repr_html_()).rows)
     assert time.perf_counter() - began < 0.5
 
 
-def test_text_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_html_text_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CpuBackend, "name", '<b onclick="x">&amp;')
     page = Page(pg.Ring(4, 17)([1])._repr_html_())
     assert '<b onclick="x">&amp;' in page.title

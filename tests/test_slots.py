@@ -1,4 +1,4 @@
-"""Slots of real polynomials against their definition, in long double; products and rotations slot by slot."""
+"""Slots of real polynomials against their definition in long double; products and rotations of slots."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def near(found: np.ndarray, expected: np.ndarray) -> None:
 @on("cpu", "reference", *CARDS)
 @pytest.mark.parametrize("n", [2, 4, 8, 64])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 1), (0,)])
-def test_slots_are_values_at_their_roots(device: str, n: int, batch: tuple[int, ...]) -> None:
+def test_to_slots_evaluates_at_the_roots(device: str, n: int, batch: tuple[int, ...]) -> None:
     x = np.random.default_rng(n).normal(size=(*batch, n))
     given = there(x)
     found = fft.to_slots(given)
@@ -41,7 +41,7 @@ def test_slots_are_values_at_their_roots(device: str, n: int, batch: tuple[int, 
 
 
 @pytest.mark.parametrize("n", [256, 4096, 8192, 16384])
-def test_long_polynomials(n: int) -> None:
+def test_to_slots_of_long_polynomials(n: int) -> None:
     x = np.random.default_rng(n).normal(size=n)
     found = fft.to_slots(x)
     some = np.random.default_rng(1).integers(0, n // 2, 20)
@@ -52,7 +52,7 @@ def test_long_polynomials(n: int) -> None:
     near(fft.from_slots(found), x)
 
 
-def test_the_largest_degree() -> None:
+def test_to_slots_of_the_largest_degree() -> None:
     x = np.zeros((2, fft.MAX_DEGREE))
     x[0, 1], x[1] = 1, np.random.default_rng(0).normal(size=fft.MAX_DEGREE)
     found = fft.to_slots(x)
@@ -63,7 +63,7 @@ def test_the_largest_degree() -> None:
 
 
 @pytest.mark.parametrize("n", [8, 2048])
-def test_products_and_rotations_of_polynomials_are_those_of_slots(n: int) -> None:
+def test_products_and_rotations_act_on_slots(n: int) -> None:
     R = pg.Ring(n, pg.ntt_primes(n, bits=50, count=2))
     rng = np.random.default_rng(n)
     a, b = (R(rng.integers(-(2**15), 2**15, n)) for _ in range(2))
@@ -73,7 +73,7 @@ def test_products_and_rotations_of_polynomials_are_those_of_slots(n: int) -> Non
     near(fft.to_slots(a.automorphism(-1).to_float64()), x.conj())
 
 
-def test_refused() -> None:
+def test_invalid_arguments_raise() -> None:
     for x, error, text in [
         ([1.0, 2.0], pg.errors.NotComplex, "x must be an array of float64, not list"),
         (np.ones(4, np.float32), pg.errors.NotComplex, "must be float64"),
@@ -111,8 +111,8 @@ def test_results_share_no_memory() -> None:
     ("n", "q"),
     [(2, 5), (4, 17), (64, 257), *((64, pg.ntt_primes(64, bits=bits)[0]) for bits in (32, 60, 64))],
 )
-def test_slots_modulo_a_prime(device: str, n: int, q: int) -> None:
-    """Slots are values at powers of the root, and come back; automorphism(5) turns both rows to the left."""
+def test_slots_modulo_a_prime_round_trip(device: str, n: int, q: int) -> None:
+    """Slots are values at powers of the root; automorphism(5) rotates both rows to the left."""
     R = pg.Ring(n, q)
     a = R.random((2, 3), seed=1)
     (psi,) = R.roots
@@ -135,8 +135,8 @@ def test_slots_modulo_a_prime(device: str, n: int, q: int) -> None:
 
 @on(*CARDS)
 @pytest.mark.parametrize("n", [4, 1024])
-def test_an_order_is_one_launch(device: str, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index stays on the card, and the call can be recorded."""
+def test_permutation_to_slots_is_one_launch(device: str, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index stays on the card, and the call can be captured."""
     work = Work(monkeypatch)
     R, Q = pg.Ring(n, pg.ntt_primes(n, bits=50)[0]), pg.Ring(n, pg.ntt_primes(n // 4, bits=30)[0])
     a, b = R.random((2, 3), seed=1).ntt(), Q.random(2, seed=1).ntt()
@@ -149,7 +149,7 @@ def test_an_order_is_one_launch(device: str, n: int, monkeypatch: pytest.MonkeyP
     assert pg.capture(lambda x: R.from_slots(x.automorphism(5).to_slots()), a)() == a.automorphism(5)
 
 
-def test_rings_without_slots() -> None:
+def test_rings_without_slots_raise() -> None:
     for R in (
         pg.Ring(4, [17, 41]),
         pg.Ring(4, 15),

@@ -1,4 +1,4 @@
-"""The studies: their kernels on the simulated card, what these are compared with, counters, runs."""
+"""The studies: kernels on a simulated card, their references, profiler counters and complete runs."""
 
 from __future__ import annotations
 
@@ -147,8 +147,8 @@ VARIANTS = {
 
 @needs_compiler
 @pytest.mark.parametrize("study", GROUPS)
-def test_kernels(study, exact_products, monkeypatch):
-    """Every variant, with threads in several orders, against what the studies themselves compare with."""
+def test_kernels_match_their_references(study, exact_products, monkeypatch):
+    """Every variant runs with several thread orders against the reference of its study."""
     monkeypatch.setattr(fft64, "BOUNDS", (3e-7, 1e-5))
     for order in ORDERS[: 1 if study == "gemm" else 3]:
         devices.forget()
@@ -178,8 +178,8 @@ def tile(cupy: Any, functions: Any, k: gemm.Product, a: np.ndarray, b: np.ndarra
 
 @needs_compiler
 @pytest.mark.parametrize("order", ORDERS[1:])
-def test_tiles_of_products(order, exact_products):
-    """With threads in other orders, and sums of more tiles than a kernel has stages."""
+def test_tiled_products_with_other_thread_orders(order, exact_products):
+    """Sums cover more tiles than a kernel has stages."""
     with simulated_cuda(order=order, seed=5) as cupy:
         functions = compiled_products()
         for k in PRODUCTS:
@@ -189,7 +189,7 @@ def test_tiles_of_products(order, exact_products):
 
 @needs_compiler
 def test_errors_of_products():
-    """As small as those of sums of floats, or of halves; exact kernels keep them for numbers of any size."""
+    """Errors are those of float or half sums. Exact kernels keep them for numbers of any size."""
     a, b = np.random.default_rng(1).standard_normal((2, 256, 256), dtype=np.float32)
     large = a * (10.0 ** np.resize([-12, 0, 12], (256, 1))).astype(np.float32)
     wide = b * (10.0 ** np.resize([-5, 10, 0, -20], 256)).astype(np.float32)
@@ -208,7 +208,7 @@ def test_errors_of_products():
 
 @needs_compiler
 def test_ffts_of_any_size():
-    """FFTs of one tile that differ by many powers of ten are as accurate as alone; impulses nearly exact."""
+    """FFTs of one tile that differ by powers of ten are as accurate as alone. Impulses are nearly exact."""
     x = fft64.first_period() * (10.0 ** np.resize([-25, 0, 30, -3, 18], (37, 1))).astype(np.float32)
     x[7] = x[8] = 0
     x[8, 5] = 1
@@ -225,7 +225,7 @@ def test_ffts_of_any_size():
 
 
 @needs_compiler
-def test_a_persistent_block_goes_on(monkeypatch):
+def test_persistent_block_computes_several_tiles(monkeypatch):
     """Three blocks compute more tiles than they hold at once."""
     monkeypatch.setattr(kernel.Multiprocessor, "resident", lambda *_: 3)
     with simulated_cuda() as cupy:
@@ -238,8 +238,8 @@ def test_a_persistent_block_goes_on(monkeypatch):
 
 
 @needs_compiler
-def test_the_largest_residues():
-    """Each step's input is q - 1 everywhere; the last step's result comes from a geometric series."""
+def test_transforms_of_the_largest_residues():
+    """Each step's input is q - 1. The last result is a geometric series."""
     t = Transforms(32, 1024, 1)
     largest = np.full((1, t.degree), Q - 1, np.uint64)
     with simulated_cuda() as cupy:
@@ -339,8 +339,8 @@ with simulated_cuda() as cupy, tempfile.TemporaryDirectory() as folder:
 
 
 @pytest.mark.sanitized
-def test_races():
-    """No template has a race; the note's FFT as drawn has one, and so has each kernel without a barrier."""
+def test_kernels_have_no_races():
+    """The note's FFT as drawn has a race, and so does each kernel without its barriers."""
     if reason := check.missing("thread"):
         pytest.skip(f"thread sanitizer: {reason}")
     runs = {name: ("thread", CHECKED + code) for name, code in {"right": RIGHT, "wrong": WRONG}.items()}
@@ -385,7 +385,7 @@ LEAST: dict[str, tuple[float, Callable[[int], int]]] = {
 
 @pytest.mark.parametrize("file", sorted(path.name for path in kernel.KERNELS.glob("*.cu")))
 def test_kernels_compile(file):
-    """Kernels of the real sizes compile without spills, and leave room for the blocks that the pages name."""
+    """Kernels of real sizes do not spill, and as many blocks fit as the pages state."""
     with simulated_cuda():
         studies = (fft64, fourstep, ntt64, ntt256, transpose)
         launched = [k for study in studies for g in study.groups() for e in g.entries for k in e.kernels]
@@ -405,15 +405,15 @@ def test_kernels_compile(file):
     assert found.get("ntt64_registers", []) in ([], [1 / 2, 21 / 64])
 
 
-def test_two_stages_of_deep_tiles_are_too_much_shared_memory():
-    """64 x 64 x 64 in floats, twice, is 64 KB; one stage fits, and so do two of half the depth."""
+def test_two_stages_of_deep_tiles_exceed_shared_memory():
+    """Two stages take 64 KB. One stage fits, and so do two of half the depth."""
     compiled("gemm.cu", ["gemm_shared<64, 1, 8, 4>", "gemm_shared<32, 2, 8, 4>"])
     with pytest.raises(RuntimeError, match=r"too much shared data|69632 bytes smem"):
         compiled("gemm.cu", ["gemm_shared<64, 2, 8, 4>"])
 
 
 def test_shapes_of_the_sweep_compile():
-    """Kernels of the smallest and largest blocks compile; the shapes include what polygpu takes itself."""
+    """The smallest and largest blocks compile, and the sweep includes polygpu's own shape."""
     shapes = [Pass(0, 6, 0, threads + values - 6, values) for values, threads in ntt64.SWEEP]
     assert {one.threads for one in shapes} == {32, 64, 128, 256} and len(shapes) == 16
     assert transforms.taken(64) in shapes
@@ -443,21 +443,21 @@ def test_shapes_of_the_sweep_compile():
         (64, 255, 0, (4, 228, 32, 32)),
     ],
 )
-def test_limits_of_blocks(threads, registers, shared_bytes, limits):
-    """By registers, shared memory, warps and number of blocks; the least limit is how many are resident."""
+def test_limits_of_resident_blocks(threads, registers, shared_bytes, limits):
+    """Limits are registers, shared memory, warps and blocks. The least one applies."""
     assert tuple(H100.limits(threads, registers, shared_bytes).values()) == limits
     assert H100.resident(threads, registers, shared_bytes) == min(limits)
     assert H100.occupancy(threads, registers, shared_bytes) == min(limits) * threads / 32 / 64
 
 
 @needs_compiler
-def test_limits_come_from_the_card():
+def test_limits_are_read_from_the_card():
     with simulated_cuda("h100"):
         assert kernel.Multiprocessor.of_device() == H100
 
 
-def test_headers_of_the_toolkit(tmp_path, monkeypatch):
-    """The first folder that has both parts of mma.h."""
+def test_search_for_toolkit_headers(tmp_path, monkeypatch):
+    """The first folder that has both parts of mma.h is chosen."""
     for folder, parts in (("half", ["mma.h"]), ("whole", ["mma.h", "crt/mma.h"])):
         for part in parts:
             path = tmp_path / folder / "include" / part
@@ -469,7 +469,7 @@ def test_headers_of_the_toolkit(tmp_path, monkeypatch):
 
 
 def test_shapes_of_two_passes():
-    """The library's own first, then about a dozen others that the card can launch, each once."""
+    """The library's shape comes first, then about a dozen others that fit the card, each once."""
     card = nvrtc.CARDS[90]
     for log_points in fourstep.LOG_POINTS:
         shapes = fourstep.shapes(log_points, card)
@@ -483,8 +483,8 @@ def test_shapes_of_two_passes():
         assert len({columns.log_length for columns, _ in shapes}) >= 3
 
 
-def test_what_polygpu_takes():
-    """Two passes of 8 stages for one transform of 2^16, and a flow for the batch that is measured."""
+def test_passes_that_polygpu_uses():
+    """One transform of 2^16 takes two passes of 8 stages, and the measured batch one launch for both."""
     card = nvrtc.CARDS[90]
     assert [one.log_length for one in split_passes(2**16, 1, 8, card, True)] == [8, 8]
     assert flow_lag(*split_passes(2**16, 1, 8, card), 16, 256, LAZY60, card) > 0
@@ -493,8 +493,8 @@ def test_what_polygpu_takes():
         assert split_passes(256, 1, 8, PassCard((7, 5), 64 << 10), few) == (transforms.taken(256, few),)
 
 
-def test_blocks_of_pairs(monkeypatch):
-    """The tiles of all blocks are the matrix; blocks have several where that leaves enough of them."""
+def test_tile_pairs_cover_the_matrix(monkeypatch):
+    """Tiles of all blocks cover the matrix. Blocks have several tiles if enough blocks remain."""
     monkeypatch.undo()
     for batch, square in transpose.SIZES:
         n = square[0] * square[1]
@@ -517,8 +517,8 @@ def value_at(x: np.ndarray, k: int, psi: int) -> int:
     return evaluate(x.tolist(), pow(psi, 2 * k + 1, Q), Q)
 
 
-def test_values_between_the_steps():
-    """Some values after columns, W, the first stages of a row and the whole, against Python integers."""
+def test_intermediate_values_of_the_four_steps():
+    """Values after columns, twiddles, the first row stages and the whole match Python ints."""
     t = Transforms(32, 1024, 2)
     psi, shape = t.psi, (t.batch, t.n1, t.n2)
     assert pow(psi, t.degree, Q) == Q - 1
@@ -537,7 +537,7 @@ def test_values_between_the_steps():
         assert t.whole[b, reverse_bits(k, t.degree)] == value_at(t.x[b], k, psi)
 
 
-def test_stages_of_256_points():
+def test_intermediate_values_of_256_points():
     x, turned, columns, again = map(ntt256.after, ("", "transpose", "columns", "second transpose"))
     assert np.array_equal(turned, x.swapaxes(1, 2)) and np.array_equal(again, columns.swapaxes(1, 2))
     psi = transforms.root(2**16)
@@ -551,7 +551,7 @@ def test_stages_of_256_points():
 
 
 def test_results_of_64_points():
-    """By definition, with the largest residue among the values; kernels without a part, by formulas."""
+    """Values include the largest residue. Kernels without a part follow formulas."""
     x, right = ntt64.first_period(), ntt64.expected(ntt64.WHOLE)
     assert x.max() == Q - 1 and x.shape == right.shape == (7, 64)
     for i in range(64):
@@ -573,8 +573,8 @@ def test_results_of_64_points():
 
 
 @pytest.mark.parametrize("sides", [(64, 64), (256, 64), (4, 4096)])
-def test_transposes(sides):
-    """One Python integer at a time: without twiddles, with those of the same sides, and of other sides."""
+def test_transposes_with_and_without_twiddles(sides):
+    """Python ints are compared without twiddles and with those of equal or other sides."""
     n, (rows, columns) = 2**14, sides
     x = transforms.residues(n).tolist()
     for factors in (None, sides, (128, 32)):
@@ -589,7 +589,7 @@ def test_transposes(sides):
 
 
 @pytest.mark.parametrize("n", [2**12, 2**17, 2**24])
-def test_two_tables_have_all_powers(n):
+def test_two_tables_give_all_powers(n):
     log_low, low, high = transpose.halves(n)
     w = transforms.root(n, "cyclic")
     assert len(low) * len(high) == n and len(low) == 1 << log_low and len(low) / len(high) in (1, 2)
@@ -599,7 +599,7 @@ def test_two_tables_have_all_powers(n):
         assert all(int(t[1]) == (int(t[0]) << 64) // Q for t in (a, b))
 
 
-def test_exact_ffts():
+def test_exact_fft_references():
     x = fft64.first_period()[:5]
     assert np.abs(fft64.exact(x) - np.fft.fft(x.astype(np.complex128))).max() < 1e-13
     w = fft64.roots()
@@ -625,7 +625,7 @@ CSV = """==PROF== Connected to process 4711
 """
 
 
-def test_counters_are_read():
+def test_parsing_of_profiler_counters():
     first, second = ncu.parse(CSV)
     assert first.kernel.startswith("void fft64_stages<") and second == ncu.Counted("void vector_fft<64>()")
     active = "sm__warps_active.avg.pct_of_peak_sustained_active"
@@ -635,8 +635,8 @@ def test_counters_are_read():
     assert len(set(ncu.METRICS)) == len(ncu.FIGURES) and set(ncu.SHARES) < set(ncu.FIGURES)
 
 
-def test_counting(tmp_path, monkeypatch):
-    """Counters are taken only if the tool saw as many kernels as were launched, with the same names."""
+def test_counters_require_matching_kernels(tmp_path, monkeypatch):
+    """The profiler must have seen as many kernels as were launched, with the same names."""
 
     def tool(script: str) -> None:
         (tmp_path / "ncu").write_text(f"#!/bin/sh\n{script}\n")
@@ -662,7 +662,7 @@ def test_counting(tmp_path, monkeypatch):
         ncu.count("fft64", ["fft64_stages"])
 
 
-def test_only_second_launches_are_exposed(monkeypatch):
+def test_profiler_sees_only_second_launches(monkeypatch):
     log: list[str] = []
     names = {"deviceSynchronize": "wait", "profilerStart": "start", "profilerStop": "stop"}
     runtime = SimpleNamespace(**{name: partial(log.append, word) for name, word in names.items()})
@@ -756,8 +756,8 @@ SEVERAL = {"fft64": {"fused"}, "fourstep": {"passes", *fourstep.WHOLES}, "ntt256
 
 @needs_compiler
 @pytest.mark.parametrize("study", LEAST_GROUPS)
-def test_a_run(study, quick, tmp_path, monkeypatch, capsys):
-    """Each entry has a row, with counters where it is one kernel; a copy takes as long here."""
+def test_run_of_each_study(study, quick, tmp_path, monkeypatch, capsys):
+    """Each entry has a row, and counters if it is a single kernel. A copy takes as long here."""
     groups = LEAST_GROUPS[study]
 
     def count(name: str, kernels: list[str]) -> list[ncu.Counted]:
@@ -786,8 +786,8 @@ def test_a_run(study, quick, tmp_path, monkeypatch, capsys):
 
 @needs_compiler
 @pytest.mark.parametrize("study", [*LEAST_GROUPS, "gemm"])
-def test_wrong_results_are_not_timed(study, quick, tmp_path, monkeypatch, capsys):
-    """Results with a wrong last word: of kernels, of several in a row, and of copies."""
+def test_run_does_not_time_wrong_results(study, quick, tmp_path, monkeypatch, capsys):
+    """The last word is wrong, for kernels, sequences of kernels and copies."""
     ready = Entry.ready
 
     def spoilt(self: Entry, *args: Any) -> kernel.Ready:
@@ -812,8 +812,8 @@ def test_wrong_results_are_not_timed(study, quick, tmp_path, monkeypatch, capsys
 
 
 @needs_compiler
-def test_what_does_not_compile_is_skipped(quick, tmp_path, monkeypatch, capsys):
-    """The other kernels of its file are measured."""
+def test_run_skips_kernels_that_do_not_compile(quick, tmp_path, monkeypatch, capsys):
+    """The other kernels of the same file are measured."""
     broken = kernel.Kernel("transpose.cu", "transpose_batch<7, 7>", (1,), (1,))
     (own,) = LEAST_GROUPS["transpose"]()
     group = dataclasses.replace(own, entries=[Entry("broken", [broken], own.x), *own.entries[:2]])
@@ -824,8 +824,8 @@ def test_what_does_not_compile_is_skipped(quick, tmp_path, monkeypatch, capsys):
 
 
 @needs_compiler
-def test_a_run_of_products(quick, tmp_path, monkeypatch, capsys):
-    """The first run tunes, the second takes what was chosen, --tune measures the shapes anew."""
+def test_run_of_products(quick, tmp_path, monkeypatch, capsys):
+    """The first run tunes, the second uses its choice, and --tune measures the shapes again."""
     monkeypatch.setattr(gemm, "SIZES", (128,))
     monkeypatch.setattr(gemm, "FULL", 64)
     shapes = tuple(k for k in gemm.SHAPES if k.tile in ((64, 64), (128, 64)))
@@ -858,8 +858,8 @@ def test_a_run_of_products(quick, tmp_path, monkeypatch, capsys):
             assert f["blocks"] == 128 // first.tile[0] * (128 // first.tile[1])
 
 
-def test_the_choice_of_a_shape():
-    """The first shape within 2 % of the best is taken, by the newest rows of one card and size."""
+def test_choice_of_a_tile_shape():
+    """The first shape within 2 % of the best is chosen, from the newest rows of one card and size."""
     own = [k for k in gemm.SHAPES if k.variant == "pipeline"]
 
     def rows(*times: float, n: int = 1024, card: str = "A", **more: Any) -> list[Any]:
@@ -883,8 +883,8 @@ def test_the_choice_of_a_shape():
 
 @needs_compiler
 @pytest.mark.parametrize("n", [64, 256])
-def test_wrong_products_are_not_timed(n, monkeypatch):
-    """Products without a term, a column or an entry are wrong, whether all entries are verified or some."""
+def test_verification_rejects_wrong_products(n, monkeypatch):
+    """A term, a column or an entry is missing, and all entries or some are verified."""
     monkeypatch.setattr(gemm, "FULL", 64)
     with simulated_cuda():
         group, _ = gemm.of_size(n, [])
@@ -922,8 +922,8 @@ def small_modular(monkeypatch, quick):
 
 
 @needs_compiler
-def test_a_run_of_modular_products(small_modular, tmp_path, capsys):
-    """Each part has rows, of the ways that the page shows."""
+def test_run_of_modular_products(small_modular, tmp_path, capsys):
+    """Each part has rows of the methods that the page shows."""
     with simulated_cuda():
         assert runner.run(modular.PARTS.values(), tmp_path, Clock()) == 0
     assert "FAILED" not in capsys.readouterr().out
@@ -961,8 +961,8 @@ def taken_for_right(case: harness.Case, c: Any) -> bool:
     ("q", "shape"),
     [("2^31 - 1", (2, 9, 12, 10)), ("2^60 - 93", (1, 1, 40, 24)), ("2^31 - 1", (1, 40, 16, 1))],
 )
-def test_wrong_modular_products_are_not_timed(q, shape):
-    """An entry off where none is sampled, one that is not canonical, and the result of the way before."""
+def test_verification_rejects_wrong_modular_products(q, shape):
+    """An unsampled entry is wrong, an entry is not canonical, or the result is an old one."""
     with simulated_cuda():
         ((case, _),) = modular.products(modular.SQUARE_OP, q, shape, [modular.TAKEN])
         product = Product.random(modular.MODULI[q], *shape, lambda *_: None)
@@ -979,7 +979,7 @@ def test_wrong_modular_products_are_not_timed(q, shape):
 
 
 @needs_compiler
-def test_wrong_sums_of_bytes_are_not_timed():
+def test_verification_rejects_wrong_byte_products():
     with simulated_cuda():
         ((case, _),) = modular.products_of_bytes(16)
         c = case.run()
@@ -989,8 +989,8 @@ def test_wrong_sums_of_bytes_are_not_timed():
 
 
 @needs_compiler
-def test_wrong_matrices_of_polynomials_are_not_timed():
-    """A residue off, and one that is not canonical, which the way from coefficients reduces."""
+def test_verification_rejects_wrong_polynomial_matrices():
+    """A residue is wrong, or is not canonical."""
     with simulated_cuda():
         for case, _ in modular.poly_products((2, 3, 4, 2, 16, 2, 30)):
             c, at = case.run(), (1, 2, 1, 1, 9)
@@ -1003,8 +1003,8 @@ def test_wrong_matrices_of_polynomials_are_not_timed():
 
 @needs_compiler
 @pytest.mark.parametrize("modulus", ["30-bit NTT prime", "2^60 - 93"])
-def test_wrong_products_by_one_factor_are_not_timed(modulus, small_modular):
-    """An entry off, in a distinct polynomial or in a repeated one; the result of the way before."""
+def test_verification_rejects_wrong_products_by_one_factor(modulus, small_modular):
+    """A distinct or repeated polynomial has a wrong entry, or the result is an old one."""
     with simulated_cuda():
         for case, _ in modular.products_by_one(modulus, 16):
             c = case.run()
@@ -1018,7 +1018,7 @@ def test_wrong_products_by_one_factor_are_not_timed(modulus, small_modular):
 # ---- the command ----
 
 
-def test_the_command_without_a_gpu(tmp_path, monkeypatch, capsys):
+def test_command_without_a_gpu(tmp_path, monkeypatch, capsys):
     assert command.main(["--list"]) == 0
     assert "fft64: " in capsys.readouterr().out
     monkeypatch.setattr(command, "absence", lambda index: "no GPU answers here")
@@ -1027,7 +1027,7 @@ def test_the_command_without_a_gpu(tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_runs_what_is_asked_for(tmp_path, monkeypatch, capsys):
+def test_command_runs_the_named_parts(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "absence", lambda index: None)
     ran: list[tuple[list[Any], Path]] = []
     monkeypatch.setattr(runner, "run", lambda parts, out: ran.append((list(parts), out)) or 3)
@@ -1049,8 +1049,8 @@ def test_the_command_runs_what_is_asked_for(tmp_path, monkeypatch, capsys):
 
 
 @needs_compiler
-def test_the_command_exposes_every_kernel(monkeypatch):
-    """The command runs as a child of the profiler, and shows every kernel to it."""
+def test_command_exposes_every_kernel_to_the_profiler(monkeypatch):
+    """The command runs as a child process of the profiler."""
     exposed: list[Any] = []
     monkeypatch.setattr(command, "absence", lambda index: None)
     monkeypatch.setattr(ncu, "expose", lambda launches: exposed.extend(launches))

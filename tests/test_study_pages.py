@@ -1,4 +1,4 @@
-"""Tables and figures of the studies follow the rows."""
+"""Tables and figures of the studies match the recorded rows."""
 
 from __future__ import annotations
 
@@ -336,8 +336,8 @@ PAGES = {
 
 
 @pytest.mark.parametrize("study", PAGES)
-def test_the_page_follows_the_rows(study):
-    """Lines of the tables, in the page's order."""
+def test_tables_of_the_page_match_the_rows(study):
+    """Table lines are in the order of the page."""
     make, lines = PAGES[study]
     kinds, rows, path = MODULES[study].KINDS, make(), harness.ROOT / "docs" / "studies" / f"{study}.md"
     names = re.findall("<!-- table: (.*) -->", path.read_text())
@@ -378,8 +378,8 @@ FIGURES = {
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_the_figure_follows_the_rows(name):
-    """The words of the figure, in their order."""
+def test_figure_matches_the_rows(name):
+    """The words of the figure are in order."""
     study, words = name.partition("-")[0], FIGURES[name]
     kind, draw = MODULES[study].FIGURES[f"studies/{name}.svg"]
     assert report.FIGURES[f"studies/{name}.svg"] == (kind, draw)
@@ -392,8 +392,8 @@ def test_the_figure_follows_the_rows(name):
     assert all(word in found for word in words)
 
 
-def test_what_a_figure_leaves_out():
-    """Whole transforms that lack one of their steps, or a row; other sizes."""
+def test_figure_omits_incomplete_rows():
+    """Transforms that lack a step or a row are omitted, and so are other sizes."""
     kind, draw = fourstep.FIGURES["studies/fourstep.svg"]
     rows = fourstep_rows()
     assert report.drawn(kind, draw, rows).count(", whole") == 7  # no D of the batch
@@ -403,21 +403,21 @@ def test_what_a_figure_leaves_out():
     assert "60%" not in report.drawn(kind, draw, transpose_rows())
 
 
-def test_held():
-    """Within a quarter of one of the values, or of the range."""
+def test_held_expectations():
+    """A value holds within a quarter of an expected value or range."""
     assert fft64.held(30, "40") and fft64.held(50, "40") and not fft64.held(29.9, "40")
     assert fft64.held(1.5, "2 to 3") and fft64.held(3.75, "2 to 3") and not fft64.held(1.4, "2 to 3")
     assert fft64.held(0, "0") and not fft64.held(1, "0")
     assert fft64.held(396, "200 or 396") and not fft64.held(50.1, "40") and not fft64.held(270, "200 or 396")
 
 
-def test_blocks_in_what_is_carved():
+def test_blocks_in_carved_shared_memory():
     facts = {"threads": 1024, "registers": 18, "shared_bytes": 16384, "carved_shared_bytes": 64 * 1024}
     assert transpose.blocks_in_carved(row("transpose", 1, 1, facts)) == "3"
     facts |= {"shared_bytes": 32768, "carved_shared_bytes": 132 * 1024}
     assert transpose.blocks_in_carved(row("transpose", 1, 1, facts)) == "4"
 
 
-def test_every_study_has_its_page():
+def test_every_study_has_a_page():
     pages = {path.stem for path in report.PAGES if path.parent == harness.ROOT / "docs" / "studies"}
     assert pages == set(STUDIES) == set(MODULES) == set(PAGES)

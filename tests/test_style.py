@@ -89,7 +89,7 @@ def files() -> list[Path]:
 
 
 @pytest.mark.parametrize("advice", RULES)
-def test_no_sentence_is_built_so(advice: str) -> None:
+def test_no_text_matches_a_style_pattern(advice: str) -> None:
     found = [
         f"{place}: {line.strip()}"
         for place, line in prose()
@@ -98,8 +98,8 @@ def test_no_sentence_is_built_so(advice: str) -> None:
     assert not found, f"write as in: {advice!r}\n" + "\n".join(found)
 
 
-def test_patterns_find_what_they_are_for() -> None:
-    """Each pattern finds a sentence that readers marked, and not the sentence that took its place."""
+def test_style_patterns_match_marked_sentences() -> None:
+    """Each pattern finds a sentence that readers marked, and not its replacement."""
     marked = {
         "is not a power of two, has no transform": (
             "x is no Poly",

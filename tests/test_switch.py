@@ -1,4 +1,4 @@
-"""Key switches without division, hoisted values and matrices times slots, against Python ints."""
+"""Key switching without division, hoisting and linear transforms, against Python ints."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_key_switch_without_division(device: str, size: int, limbs: int) -> None
 @on("cpu", "reference", "toy", *CARDS)
 @pytest.mark.parametrize("keys", [PLAIN, TURNED], ids=["plain", "turned"])
 @pytest.mark.parametrize("limbs", [1, 3, 5])
-def test_rotations(device: str, keys: dict[int, SwitchKey], limbs: int) -> None:
+def test_rotations_match_python_ints(device: str, keys: dict[int, SwitchKey], limbs: int) -> None:
     Q, some = T[:limbs], [key.to() for key in keys.values()]
     whole = Q.join(P)
     for c in (values(Q, (2,), 3).to(), values(Q, (3, 2), 4).to().ntt()):
@@ -175,7 +175,7 @@ def test_rotations_by_keys_of_several_levels() -> None:
             is_value(found[i], rotation(ints(c), key, T[:3]), T[:3].join(P))
 
 
-def test_many_rotations_are_divided_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rotations_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     c = values(T[:5], (2, 2), 6).ntt()
     for keys in (PLAIN, TURNED):
         expected = lattice.rotate_many(c, keys.values())
@@ -297,7 +297,7 @@ ALL = rotation_keys(S, [pow(5, k, 2 * N) for k in range(1, 4)], limbs_per_digit=
 @on("cpu", "reference", "toy", *CARDS)
 @pytest.mark.parametrize("name", MATRICES)
 @pytest.mark.parametrize("limbs", [1, 3, 5])
-def test_transform(device: str, name: str, limbs: int) -> None:
+def test_linear_transform_matches_python_ints(device: str, name: str, limbs: int) -> None:
     diagonals, baby = MATRICES[name]
     Q = T[:limbs]
     M = LinearTransform(diagonals, ring=Q, special=P, scale=2**20, baby=baby)
@@ -327,7 +327,7 @@ def test_transform(device: str, name: str, limbs: int) -> None:
         (512, (49, 49, 49), (2,)),
     ],
 )
-def test_transforms_of_many_steps_are_those_of_the_host(
+def test_linear_transforms_of_many_steps_match_the_host(
     device: str, n: int, bits: tuple[int, ...], babies: tuple[int, ...]
 ) -> None:
     T = chain(n, bits)
@@ -350,8 +350,8 @@ def test_transforms_of_many_steps_are_those_of_the_host(
 
 
 @pytest.mark.parametrize("name", MATRICES)
-def test_transform_multiplies_slots(name: str) -> None:
-    """The matrix, in NumPy: row r has entry d_k[r] in column r + k."""
+def test_linear_transform_multiplies_slots_by_the_matrix(name: str) -> None:
+    """In NumPy's matrix, row r has entry d_k[r] in column r + k."""
     diagonals, baby = MATRICES[name]
     Q, half = T[:5], N // 2
     M = LinearTransform(diagonals, ring=Q, special=P, scale=2**40, baby=baby)
@@ -368,8 +368,8 @@ def test_transform_multiplies_slots(name: str) -> None:
 
 
 @on("cpu", "cuda")
-def test_ten_thousand_random_cases(device: str) -> None:
-    """Each verb on 2500 ciphertexts in four chains, against Python ints."""
+def test_random_ciphertexts_match_python_ints(device: str) -> None:
+    """Each operation runs on 2500 ciphertexts in four chains."""
     rng = np.random.default_rng(1)
     for case, (bits, sizes) in enumerate([((30,) * 4, 2), ((49,) * 3, 1), ((60,) * 3, 3), ((31, 50, 30), 2)]):
         whole = chain(N, (*bits, *bits[:2]))
@@ -434,7 +434,7 @@ def rotations_of(bits: int, size: int) -> list[np.ndarray[Any, Any]]:
 
 @pytest.mark.parametrize("bits", [30, 31, 50, 60, 64])
 @pytest.mark.parametrize("size", [1, 3])
-def test_rotated_sums_on_the_host_are_the_composed_ones(
+def test_native_rotated_sums_match_the_composed_ones(
     bits: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pg.device("cpu"):
@@ -451,7 +451,7 @@ def test_rotated_sums_on_the_host_are_the_composed_ones(
         forget()
 
 
-def test_a_repeated_rotation_reads_the_keys_it_is_given() -> None:
+def test_repeated_rotation_uses_the_given_keys() -> None:
     with pg.device("cpu"):
         Q, c = T[:5], values(T[:5], (2,), 1).ntt()
         for seed in (1, 2, 3):
@@ -483,7 +483,7 @@ def without(g: int) -> dict[int, SwitchKey]:
             pg.ParameterError,
             "rescale=1 must be 0 if divide=False",
         ),
-        (lambda: lattice.key_switch(H4, KEYS[2]), pg.ParameterError, r"hoist a\[\.\.\., None\]"),
+        (lambda: lattice.key_switch(H4, KEYS[2]), pg.ParameterError, r"hoist x\[\.\.\., None\]"),
         (
             lambda: lattice.key_switch(hoist(C4[0], special=P, limbs_per_digit=2), KEYS[3]),
             pg.ParameterError,
@@ -577,11 +577,11 @@ def without(g: int) -> dict[int, SwitchKey]:
         (
             lambda: lattice.transform(hoist(values(T[:5], (2,), 1), special=P, limbs_per_digit=2), M4, ALL),
             pg.RingMismatch,
-            r"Hoist c\.restrict",
+            r"Use restrict\(M\.ring\) on the ciphertext",
         ),
     ],
 )
-def test_refused_calls(call: Any, error: type[Exception], words: str) -> None:
+def test_invalid_calls_raise(call: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         call()
 
@@ -619,12 +619,12 @@ def test_refused_calls(call: Any, error: type[Exception], words: str) -> None:
         ),
     ],
 )
-def test_refused_matrices(diagonals: Any, options: Any, error: type[Exception], words: str) -> None:
+def test_invalid_matrices_raise(diagonals: Any, options: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         LinearTransform(diagonals, **{"ring": T[:4], "special": P, "scale": 2**20, **options})
 
 
-def test_a_matrix_with_the_fewest_steps() -> None:
+def test_linear_transform_chooses_the_fewest_steps() -> None:
     def baby(*steps: int) -> int:
         Q = pg.Ring(64, pg.ntt_primes(64, bits=30, count=2))
         return LinearTransform({k: [1] for k in steps}, ring=Q[:1], special=Q[1:], scale=1).baby

@@ -1,4 +1,4 @@
-"""Strategies keep their bounds, and refuse bounds and words that cannot be when they are called."""
+"""Hypothesis strategies keep their bounds, and reject invalid bounds and names when they are called."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ U = Ring(4, 15)  # no evaluation domain
 
 @few
 @given(st.data(), DEGREES)
-def test_degrees(data: Any, most: int) -> None:
+def test_degrees_strategy(data: Any, most: int) -> None:
     assert 1 <= data.draw(degrees(most)) <= most
 
 
 @few
 @given(st.data(), BITS, LIMBS)
-def test_moduli(data: Any, bits: int, limbs: int) -> None:
+def test_moduli_strategy(data: Any, bits: int, limbs: int) -> None:
     drawn = data.draw(moduli(bits, limbs))
     assert 1 <= len(drawn) <= limbs
     assert all(2 <= q <= 2**bits for q in drawn) and (len(drawn) == 1 or max(drawn) <= 2**64)
@@ -54,7 +54,7 @@ def test_moduli(data: Any, bits: int, limbs: int) -> None:
 
 @few
 @given(st.data(), st.integers(0, 56), kinds(), LIMBS)
-def test_friendly_moduli(data: Any, log_n: int, kind: Any, limbs: int) -> None:
+def test_friendly_moduli_strategy(data: Any, log_n: int, kind: Any, limbs: int) -> None:
     drawn = data.draw(friendly_moduli(2**log_n, kind, limbs))
     assert 1 <= len(drawn) <= limbs and len(set(drawn)) == len(drawn)
     assert len({q.bit_length() for q in drawn}) == 1 and max(drawn) < 2**64
@@ -63,7 +63,7 @@ def test_friendly_moduli(data: Any, log_n: int, kind: Any, limbs: int) -> None:
 
 @few
 @given(st.data(), DEGREES, TRANSFORMS, BITS)
-def test_rings(data: Any, degree: int, transform: Any, bits: int) -> None:
+def test_rings_strategy(data: Any, degree: int, transform: Any, bits: int) -> None:
     if transform and bits < 8:
         bits += 8
     ring = data.draw(rings(degree, transform, bits))
@@ -73,7 +73,7 @@ def test_rings(data: Any, degree: int, transform: Any, bits: int) -> None:
 
 @few
 @given(st.data(), DEGREES, LIMBS, TRANSFORMS)
-def test_chains(data: Any, degree: int, limbs: int, transform: Any) -> None:
+def test_chains_strategy(data: Any, degree: int, limbs: int, transform: Any) -> None:
     Q, P = data.draw(chains(degree, limbs, transform))
     assert 1 <= Q.n == P.n <= degree and Q.kind == P.kind
     assert 1 <= len(Q.moduli) <= limbs and 1 <= len(P.moduli) <= max(1, limbs // 2)
@@ -83,7 +83,7 @@ def test_chains(data: Any, degree: int, limbs: int, transform: Any) -> None:
 
 @few
 @given(st.data(), rings(max_degree=9, max_bits=70), st.integers(1, 2**80))
-def test_coefficients(data: Any, ring: Ring, divisor: int) -> None:
+def test_coefficients_strategies(data: Any, ring: Ring, divisor: int) -> None:
     for strategy in (coefficients(ring), edge_coefficients(ring), edge_coefficients(ring, divisor)):
         x = data.draw(strategy)
         assert len(x) == ring.n and all(type(v) is int and 0 <= v < ring.modulus for v in x)
@@ -91,7 +91,7 @@ def test_coefficients(data: Any, ring: Ring, divisor: int) -> None:
 
 @few
 @given(st.data(), rings(max_degree=9, max_bits=70), st.sampled_from([None, (), 0, 2, (2, 0), (1, 2)]))
-def test_polys(data: Any, ring: Ring, batch: Any) -> None:
+def test_polys_strategy(data: Any, ring: Ring, batch: Any) -> None:
     domain = data.draw(st.sampled_from([None, "coef", "eval"] if ring.has_eval else [None, "coef"]))
     a = data.draw(polys(ring, batch, domain))
     assert a.ring == ring and (domain is None or a.domain == domain)
@@ -117,7 +117,7 @@ COUNTS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_counts_out_of_range(name: str) -> None:
+def test_counts_out_of_range_raise(name: str) -> None:
     argument = name.partition(" ")[0]
     too_large = [2**70] if argument in ("max_degree", "max_bits", "n") else []
     for x in (0, -1, -(2**70), *too_large):
@@ -158,12 +158,12 @@ def test_counts_out_of_range(name: str) -> None:
         (lambda: multiply_integers([1], [True], 17, "cyclic"), "b=True"),
     ],
 )
-def test_arguments_that_cannot_be(call: Callable[[], Any], words: str) -> None:
+def test_invalid_arguments_raise(call: Callable[[], Any], words: str) -> None:
     with pytest.raises(pg.ParameterError, match=words):
         call()
 
 
-def test_misspelled_names_of_arguments_are_refused() -> None:
+def test_misspelled_argument_names_raise() -> None:
     for name in ("kinds", "degrees", "friendly_moduli", "moduli", "rings", "chains", "coefficients", "polys"):
         with pytest.raises(TypeError, match="max_degre"):
             getattr(testing, name)(max_degre=4)

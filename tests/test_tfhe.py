@@ -22,14 +22,14 @@ def keys() -> tfhe.Keys:
 
 
 @pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
-def test_decrypt_undoes_encrypt(keys: tfhe.Keys, batch: tuple[int, ...]) -> None:
+def test_encrypt_decrypt_round_trip(keys: tfhe.Keys, batch: tuple[int, ...]) -> None:
     messages = np.random.default_rng(1).integers(0, SCHEME.p, batch)
     vectors = SCHEME.encrypt(keys, messages, b"x")
     assert vectors.shape == (*batch, SCHEME.N + 1) and vectors.dtype == SCHEME.ring.dtype
     assert np.array_equal(SCHEME.decrypt(keys, vectors), messages)
 
 
-def test_every_table_of_every_message(keys: tfhe.Keys) -> None:
+def test_bootstrap_of_every_message_with_many_tables(keys: tfhe.Keys) -> None:
     messages = np.arange(SCHEME.p)
     vectors = SCHEME.encrypt(keys, messages, b"m")
     tables = [lambda m, i=i: i >> 2 * m & 3 for i in range(0, 256, 13)]  # some of the 256 tables
@@ -39,7 +39,7 @@ def test_every_table_of_every_message(keys: tfhe.Keys) -> None:
         assert SCHEME.decrypt(keys, row).tolist() == [table(m) for m in range(SCHEME.p)]
 
 
-def test_a_bootstrap_of_a_sum_of_bootstraps(keys: tfhe.Keys) -> None:
+def test_bootstrap_of_a_sum_of_bootstraps(keys: tfhe.Keys) -> None:
     messages = np.array([0, 1, 1])
     vectors = SCHEME.encrypt(keys, messages, b"m")
     (bits,) = SCHEME.bootstrap(keys, vectors, lambda m: 1 - m % 2)
@@ -47,7 +47,7 @@ def test_a_bootstrap_of_a_sum_of_bootstraps(keys: tfhe.Keys) -> None:
     assert SCHEME.decrypt(keys, total) == 2
 
 
-def test_numbers_add_up(keys: tfhe.Keys) -> None:
+def test_add_numbers_of_four_bits(keys: tfhe.Keys) -> None:
     for x, y in ((0, 0), (5, 6), (15, 15), (9, 7)):
         bits = [np.array([v >> i & 1 for i in range(4)]) for v in (x, y)]
         encrypted = [SCHEME.encrypt(keys, b, bytes([i])) for i, b in enumerate(bits)]
@@ -55,8 +55,8 @@ def test_numbers_add_up(keys: tfhe.Keys) -> None:
         assert sum(int(bit) << i for i, bit in enumerate(total)) == x + y
 
 
-def test_the_noise_is_that_of_theory(keys: tfhe.Keys) -> None:
-    """Over many ciphertexts and a few keys: the ciphertexts of one key share a part of their noise."""
+def test_noise_matches_theory(keys: tfhe.Keys) -> None:
+    """Several keys are used, because ciphertexts of one key share a part of their noise."""
     squares = []
     for seed in range(6):
         own = SCHEME.keygen(bytes([seed]))
@@ -67,7 +67,7 @@ def test_the_noise_is_that_of_theory(keys: tfhe.Keys) -> None:
     assert 0.8 < np.sqrt(np.mean(squares)) / SCHEME.deviation() < 1.25
 
 
-def test_failures_grow_with_terms_and_messages() -> None:
+def test_failure_probability_grows_with_terms_and_messages() -> None:
     assert 0 < tfhe.TFHE().failure(1) < tfhe.TFHE().failure() < 2.0**-40
     assert tfhe.FOUR_BITS.failure() < 2.0**-30 < tfhe.TFHE(p=16).failure()
 
@@ -75,7 +75,7 @@ def test_failures_grow_with_terms_and_messages() -> None:
 @pytest.mark.parametrize(
     ("name", "log2"), [("1+1 bits", -144.322), ("2+2 bits", -129.581), ("3+3 bits", -128.992)]
 )
-def test_failures_are_those_that_the_sets_are_made_for(name: str, log2: float) -> None:
+def test_failure_probability_of_parameter_sets(name: str, log2: float) -> None:
     assert math.log2(tfhe.SETS[name].failure()) == pytest.approx(log2, abs=1)
 
 
@@ -87,7 +87,7 @@ def test_failures_are_those_that_the_sets_are_made_for(name: str, log2: float) -
         ("3+3 bits, groups of 4", -124.7),
     ],
 )
-def test_failures_with_groups_are_those_that_the_example_states(name: str, log2: float) -> None:
+def test_failure_probability_of_sets_with_key_groups(name: str, log2: float) -> None:
     assert math.log2(tfhe.SETS[name].failure()) == pytest.approx(log2, abs=0.1)
 
 
@@ -101,8 +101,8 @@ def centred(turns: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["2+2 bits", "2+2 bits, groups of 4"])
-def test_messages_of_four_bits(name: str, four_bits: tfhe.Keys) -> None:
-    """200 random messages, and the noise after each step beside theory."""
+def test_bootstrap_of_four_bit_messages(name: str, four_bits: tfhe.Keys) -> None:
+    """The noise of 200 random messages is compared with theory after each step."""
     scheme, messages = tfhe.SETS[name], np.random.default_rng(1).integers(0, 16, 200)
     keys = four_bits if scheme is tfhe.FOUR_BITS else scheme.keygen(b"keys")
     vectors, of = scheme.encrypt(keys, messages, b"m"), scheme.variances()
@@ -121,7 +121,7 @@ def test_messages_of_four_bits(name: str, four_bits: tfhe.Keys) -> None:
         assert np.sqrt(np.mean(error**2) / of[name]) == pytest.approx(1, abs=0.2), name
 
 
-def test_integers_of_eight_bits(four_bits: tfhe.Keys) -> None:
+def test_arithmetic_of_eight_bit_integers(four_bits: tfhe.Keys) -> None:
     numbers = tfhe.Integers(tfhe.FOUR_BITS, four_bits)
     x, y = np.array([201, 255, 0]), np.array([118, 255, 7])
     cx, cy = numbers.encrypt(x, 4, b"x"), numbers.encrypt(y, 4, b"y")
@@ -142,7 +142,7 @@ def test_integers_of_eight_bits(four_bits: tfhe.Keys) -> None:
         pytest.param("3+3 bits, groups of 4", marks=pytest.mark.tools),
     ],
 )
-def test_other_sets(name: str) -> None:
+def test_bootstrap_with_other_parameter_sets(name: str) -> None:
     scheme = tfhe.SETS[name]
     keys, messages = scheme.keygen(b"keys"), np.arange(0, scheme.p, scheme.p // 4)
     (found,) = scheme.bootstrap(keys, scheme.encrypt(keys, messages, b"m"), lambda m: scheme.p - 1 - m)
@@ -156,7 +156,7 @@ def test_run_at_full_size() -> None:
 
 
 @on(*CARDS)
-def test_the_same_bits_on_a_card(device: str) -> None:
+def test_results_on_a_card_have_the_same_bits(device: str) -> None:
     scheme = tfhe.TFHE(n=8, N=64, noise=12, ring_noise=3, switch_digits=(4, 4))
     keys = scheme.keygen(b"keys")
     vectors = scheme.encrypt(keys, np.array([0, 3]), b"m")

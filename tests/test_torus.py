@@ -1,4 +1,4 @@
-"""Products in doubles modulo 2^32 and 2^64: errors below their proven bound, and near their model."""
+"""Products in doubles modulo 2^32 and 2^64: errors below their proven bound and close to their model."""
 
 from __future__ import annotations
 
@@ -46,8 +46,10 @@ def doubled(key: Poly, bits: int) -> lattice.Prepared:
 
 @on("cpu", "reference", *CARDS)
 @pytest.mark.parametrize("shape", SHAPES[:4])
-def test_the_largest_digits_and_keys(device: str, shape: tuple[int, int, int, int, int]) -> None:
-    """All digits are -B/2 and all residues q/2: sums are as large as they can be, and known."""
+def test_external_product_error_with_largest_digits_and_keys(
+    device: str, shape: tuple[int, int, int, int, int]
+) -> None:
+    """All digits are -B/2 and all residues q/2, so sums are largest and known."""
     n, modulus_bits, bits, levels, k = shape
     R, q, half = Ring(n, 2**modulus_bits), 2**modulus_bits, -(1 << bits - 1)
     largest = sum(half * g for g in lattice.gadget(R, bits=bits, levels=levels)) % q
@@ -71,8 +73,10 @@ def test_the_largest_digits_and_keys(device: str, shape: tuple[int, int, int, in
 
 @on("cpu", *CARDS)
 @pytest.mark.parametrize("shape", [(32, 64, 23, 1, 2), (64, 32, 7, 3, 2), (512, 64, 22, 1, 2)])
-def test_the_largest_digits_and_combined_keys(device: str, shape: tuple[int, int, int, int, int]) -> None:
-    """The sum of the matrices of a group has all residues near q/2."""
+def test_external_product_error_with_largest_digits_and_combined_keys(
+    device: str, shape: tuple[int, int, int, int, int]
+) -> None:
+    """The summed matrices of a group have all residues near q/2."""
     n, modulus_bits, bits, levels, k = shape
     R, q, half = Ring(n, 2**modulus_bits), 2**modulus_bits, -(1 << bits - 1)
     largest = sum(half * g for g in lattice.gadget(R, bits=bits, levels=levels)) % q
@@ -90,7 +94,7 @@ def test_the_largest_digits_and_combined_keys(device: str, shape: tuple[int, int
 @pytest.mark.parametrize(
     "shape", [(512, 64, 23, 1, 5), (1024, 32, 15, 2, 2), (1024, 64, 11, 2, 2), (2048, 64, 23, 1, 2)]
 )
-def test_the_standard_deviation_of_a_million_coefficients(
+def test_error_deviation_of_a_million_coefficients(
     device: str, shape: tuple[int, int, int, int, int]
 ) -> None:
     n, modulus_bits, bits, _, k = shape
@@ -107,9 +111,7 @@ def test_the_standard_deviation_of_a_million_coefficients(
 
 @on("cpu")
 @pytest.mark.parametrize("shape", [(1024, 32, 15, 2, 2), (2048, 64, 22, 1, 2)])
-def test_the_standard_deviation_with_combined_keys(
-    device: str, shape: tuple[int, int, int, int, int]
-) -> None:
+def test_error_deviation_with_combined_keys(device: str, shape: tuple[int, int, int, int, int]) -> None:
     n, modulus_bits, bits, levels, k = shape
     R, count = Ring(n, 2**modulus_bits), 100
     key = R.random((1, 4, k, levels, k), seed=1)
@@ -124,8 +126,8 @@ def test_the_standard_deviation_with_combined_keys(
 
 @on("cpu", "reference", *CARDS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_each_step_of_a_rotation(device: str, shape: tuple[int, int, int, int, int]) -> None:
-    """A rotation is its steps one after the other, and each step is near the exact one."""
+def test_error_of_each_blind_rotation_step(device: str, shape: tuple[int, int, int, int, int]) -> None:
+    """A rotation equals its steps in sequence, and each step is near the exact one."""
     n, modulus_bits, bits, levels, k = shape
     if device == "reference" and n > 64:
         pytest.skip("takes minutes")
@@ -170,8 +172,10 @@ def grouped(
 
 @on("cpu", "reference", *CARDS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_each_step_of_a_rotation_by_groups(device: str, shape: tuple[int, int, int, int, int]) -> None:
-    """As for single bits. The last group is shorter."""
+def test_error_of_each_blind_rotation_step_by_groups(
+    device: str, shape: tuple[int, int, int, int, int]
+) -> None:
+    """The same holds for groups of bits. The last group is shorter."""
     n, bits = shape[0], shape[2]
     if device == "reference" and n > 64:
         pytest.skip("takes minutes")
@@ -194,10 +198,10 @@ def test_each_step_of_a_rotation_by_groups(device: str, shape: tuple[int, int, i
     ("n", "q", "bits", "levels"), [(8, 2**12, 4, 3), (32, 2**32, 8, 4), (16, 12289, 4, 3)]
 )
 @pytest.mark.parametrize("group", [2, 3])
-def test_a_rotation_by_groups_without_noise(
+def test_blind_rotate_by_groups_without_noise(
     device: str, n: int, q: int, bits: int, levels: int, group: int
 ) -> None:
-    """Matrices that hide bits exactly turn ciphertexts by the sum of the chosen exponents."""
+    """Matrices that encrypt bits without noise rotate by the sum of the chosen exponents."""
     R, secret = Ring(n, q), np.array([1, 0, 1, 1])
     key = lattice.multi_bit_key(secret, R.zeros(1), group=group, bits=bits, levels=levels, tuniform=0, seed=1)
     messages, size = np.zeros(key.shape[:2], int), -(-len(secret) // group) * group
@@ -219,7 +223,7 @@ def test_a_rotation_by_groups_without_noise(
 @pytest.mark.parametrize(
     ("n", "q", "bits", "levels"), [(8, 2**12, 4, 3), (32, 2**32, 8, 4), (16, 12289, 4, 3)]
 )
-def test_a_rotation_by_a_ternary_secret_without_noise(
+def test_blind_rotate_by_a_ternary_secret_without_noise(
     device: str, n: int, q: int, bits: int, levels: int
 ) -> None:
     R, secret = Ring(n, q), np.array([1, 0, -1, 1, -1])
@@ -241,7 +245,7 @@ def test_a_rotation_by_a_ternary_secret_without_noise(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_any_batch_split_and_number_of_threads(shape: tuple[int, int, int, int, int]) -> None:
+def test_bits_do_not_depend_on_batch_split_or_threads(shape: tuple[int, int, int, int, int]) -> None:
     n, modulus_bits, bits, _, k = shape
     c = Ring(n, 2**modulus_bits).random((11, k), seed=2)
     exponents = np.random.default_rng(3).integers(0, 2 * n, (11, 4))
@@ -265,7 +269,7 @@ def assert_equal_for_all_splits(
     assert all(x == found[0] for x in (*found, pg.stack(one)))
 
 
-def test_instruction_sets_that_fuse_give_the_same_bits() -> None:
+def test_instruction_sets_with_fma_give_the_same_bits() -> None:
     shape, before, found = (256, 64, 20, 1, 2), _cpu.isa(), {}
     c = Ring(256, 2**64).random((3, 2), seed=2)
     for key in (key_of(shape, 2), grouped(shape, 2, 2, 1)[0]):
@@ -282,10 +286,10 @@ def test_instruction_sets_that_fuse_give_the_same_bits() -> None:
 @on(*CARDS)
 @pytest.mark.parametrize("shape", FUSED)
 @pytest.mark.parametrize("items", [1, 3])
-def test_a_kernel_gives_the_bits_of_a_core(
+def test_every_kernel_gives_the_bits_of_the_core(
     device: str, shape: tuple[int, int, int, int, int], items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each kernel that may serve: few and many threads, with and without the key in shared memory."""
+    """Kernels have few or many threads, with or without the key in shared memory."""
     n, modulus_bits, bits, levels, k = shape
     key, c = key_of(shape, 2).cpu(), Ring(n, 2**modulus_bits).random((items, k), seed=2).cpu()
     exponents, log_points = np.random.default_rng(3).integers(0, 2 * n, (items, 3)), n.bit_length() - 2
@@ -312,7 +316,7 @@ def test_a_kernel_gives_the_bits_of_a_core(
 @on(*CARDS)
 @pytest.mark.parametrize("shape", FUSED)
 @pytest.mark.parametrize(("items", "group", "count"), [(1, 3, 4), (5, 2, 6)])
-def test_kernels_for_groups_give_the_bits_of_a_core(
+def test_every_group_kernel_gives_the_bits_of_the_core(
     device: str,
     shape: tuple[int, int, int, int, int],
     items: int,
@@ -320,7 +324,7 @@ def test_kernels_for_groups_give_the_bits_of_a_core(
     count: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All steps at once, and one after the other where memory is scarce."""
+    """All steps run at once, or one after the other if memory is short."""
     bits = shape[2]
     key, c, exponents = grouped(shape, group, count, items)
     with pg.device("cpu"):
@@ -340,7 +344,7 @@ def torus_plans(R: Ring, bits: int, levels: int, k: int) -> Any:
 
 
 @on("cpu", *CARDS)
-def test_products_that_are_exact(device: str) -> None:
+def test_products_without_rounding_error(device: str) -> None:
     R = Ring(32, 2**32)
     key, c = R.random((2, 1, 2), seed=1), R.random((5, 2), seed=2)
     prepared = doubled(key, 2)
@@ -351,7 +355,7 @@ def test_products_that_are_exact(device: str) -> None:
 
 
 @on("cpu", *CARDS)
-def test_a_choice_by_a_hidden_bit(device: str) -> None:
+def test_cmux_by_an_encrypted_bit(device: str) -> None:
     R = Ring(64, 2**64)
     weights = lattice.gadget(R, bits=20, levels=2)
     one = R([[[[w], [0]] for w in weights], [[[0], [w]] for w in weights]])  # hides 1, no noise
@@ -361,7 +365,7 @@ def test_a_choice_by_a_hidden_bit(device: str) -> None:
     assert np.abs(error).max() <= 2**64 / 2**41 + 2**18 + prepared.error.bound
 
 
-def test_refused() -> None:
+def test_invalid_arguments_raise() -> None:
     R, prime, cyclic = Ring(32, 2**64), Ring(32, 12289), Ring(32, 2**64, kind="cyclic")
     wrong: list[tuple[Any, str]] = [
         (lambda: lattice.prepare(prime.zeros((2, 1, 2)), bits=4, precision="double"), "must be 2\\*\\*32"),
@@ -388,7 +392,7 @@ def test_refused() -> None:
         ),
         (
             lambda: lattice.prepare(R.zeros((2, 3, 2, 1, 2)), bits=4, precision="double"),
-            "2\\*\\*g for a group",
+            "2\\*\\*g for groups",
         ),
         (lambda: lattice.prepare(R.zeros((2, 2, 2, 2, 1, 2)), bits=4, precision="double"), "batch shape"),
     ]

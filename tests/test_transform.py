@@ -1,4 +1,4 @@
-"""Transforms: every word, size and number of layers, their order, in place."""
+"""Transforms of every word, size and number of layers; their order; transforms in place."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_transforms_in_place_and_into_out(name: str) -> None:
 
 
 @every_transform
-def test_evaluation_order_is_the_contract(name: str) -> None:
+def test_ntt_order_matches_the_documentation(name: str) -> None:
     """Leaf k of a limb is a mod X^base - x_k, x_k = psi^(2 br(k) + 1) or omega^br(k)."""
     R = ring(name)
     x = draw(R, (2,))
@@ -114,8 +114,8 @@ EDGES = [17, 29, 30, 31, 32, 45, 46, 49, 50, 51, 60, 61, 62, 63, 64]
     simulated=itertools.product([64], [29, 30, 31, 32, 45, 50, 60, 61, 62, 63, 64], KINDS),
     cuda=itertools.product([64, 1024], EDGES, KINDS),
 )
-def test_words_at_their_edges(n: int, bits: int, kind: Any) -> None:
-    """Every operation of a ring."""
+def test_operations_at_the_limit_of_each_word(n: int, bits: int, kind: Any) -> None:
+    """Every operation of a ring is checked."""
     check_ring(Ring(n, prime(n, bits, kind), kind=kind))
 
 
@@ -137,12 +137,12 @@ SMALL += [(16, 17, "cyclic"), (64, 257, "cyclic"), (64, 7681, "cyclic"), (64, 12
 
 
 @sized("n, q, kind", simulated=SMALL, cuda=KNOWN)
-def test_known_primes(n: int, q: int, kind: Any) -> None:
+def test_operations_modulo_known_primes(n: int, q: int, kind: Any) -> None:
     check_ring(Ring(n, q, kind=kind))
 
 
 @sized("root", simulated=["generator", 5], cuda=["generator", 5])
-def test_another_root(root: Any) -> None:
+def test_operations_with_another_root(root: Any) -> None:
     q = prime(64, 30)
     given = root if root == "generator" else pow(Ring(64, q).roots[0], 5, q)  # type: ignore[index]
     check_ring(Ring(64, q, root=given))
@@ -158,7 +158,7 @@ def test_another_root(root: Any) -> None:
         *itertools.product([30, 50, 60], [1, 2, 3, 12, 14, 16, 20], ["cyclic"]),
     ],
 )
-def test_sizes(device: str, bits: int, log_n: int, kind: Any) -> None:
+def test_transforms_of_every_size(device: str, bits: int, log_n: int, kind: Any) -> None:
     n = 1 << log_n
     R = Ring(n, prime(n, bits, kind), kind=kind)
     a, b = (drawn(R, (5,) if log_n < 14 else (2,), seed) for seed in (1, 2))
@@ -184,10 +184,10 @@ def test_sizes(device: str, bits: int, log_n: int, kind: Any) -> None:
         ["fast", "slow"],
     ),
 )
-def test_limbs_of_several_words(
+def test_transforms_with_limbs_of_several_words(
     device: str, bits: tuple[int, ...], log_n: int, doubles: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each limb in its own word: groups of limbs among the rows of others, parts of a ring, joined rings."""
+    """Each limb uses its own word: interleaved groups, parts of a ring, joined rings."""
     n, compute = 1 << log_n, backend()
     if doubles == "slow":  # small limbs take 32-bit integers in 64-bit memory
         monkeypatch.setattr(compute, "card", replace(compute.card, capability=(8, 9)))
@@ -238,7 +238,7 @@ INCOMPLETE = [
     ],
 )
 def test_incomplete_transforms(n: int, moduli: Any, kind: Any) -> None:
-    """Leaves of 2, 4 and 8 coefficients; ML-KEM's are of 2."""
+    """Leaves have 2, 4 or 8 coefficients; those of ML-KEM have 2."""
     R = Ring(n, moduli, kind=kind)
     assert R.leaf_size not in (1, None)
     check_ring(R, (2, 3))
@@ -268,7 +268,7 @@ RNS_OF_CARDS = [
         (4, ntt_primes(4, bits=20, count=300), "negacyclic"),
     ],
 )
-def test_limbs_of_different_primes(n: int, moduli: Any, kind: Any) -> None:
+def test_operations_with_limbs_of_different_primes(n: int, moduli: Any, kind: Any) -> None:
     R = Ring(n, moduli, kind=kind)
     check_ring(R, (2, 3))
     if n * len(moduli) <= 4096:
@@ -277,8 +277,8 @@ def test_limbs_of_different_primes(n: int, moduli: Any, kind: Any) -> None:
 
 
 @sized("log_n, bits", simulated=[(13, 60)], cuda=[(17, 30), (17, 60)])
-def test_long_rows_in_place(log_n: int, bits: int) -> None:
-    """Through several passes."""
+def test_transforms_of_long_rows_in_place(log_n: int, bits: int) -> None:
+    """The transforms take several passes."""
     R = Ring(1 << log_n, prime(1 << log_n, bits))
     a, b = drawn(R, (3,), 1), drawn(R, (3,), 2)
     x, y = a.to(), b.to()

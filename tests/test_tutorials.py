@@ -67,7 +67,7 @@ def named(paths: list[Path]) -> Any:
     return pytest.mark.parametrize("path", paths, ids=[path.stem for path in paths])
 
 
-def test_cells_are_found_as_the_site_finds_them() -> None:
+def test_cells_of_a_page() -> None:
     page = """# A
 
 ```{code-cell} ipython3
@@ -107,7 +107,7 @@ def _line(cell: Cell) -> int:
 
 
 @named(PAGES)
-def test_pages_have_what_a_reader_needs(path: Path) -> None:
+def test_pages_have_every_required_part(path: Path) -> None:
     text = path.read_text("utf-8")
     assert "kernelspec:\n" in text.split("---\n")[1]  # else the site does not execute it
     for part in ("**For**", "**You will**", "**Time:**", "## Exercises", "## Where to go on"):
@@ -116,12 +116,12 @@ def test_pages_have_what_a_reader_needs(path: Path) -> None:
     assert sum(cell.code.count("assert ") for cell in cells_of_page(text) if cell.executed) >= 6
 
 
-def test_there_are_pages_and_plots() -> None:
+def test_number_of_pages_and_plots() -> None:
     assert len(PAGES) >= 9 and len(PLOTS) >= 4
 
 
 @named(PAGES)
-def test_page(path: Path) -> None:
+def test_code_of_a_page_runs(path: Path) -> None:
     execute(path, [cell for cell in cells_of_page(path.read_text("utf-8")) if cell.executed])
 
 
@@ -138,8 +138,8 @@ def card(device: str) -> Iterator[None]:
 
 
 @on_cards
-def test_page_of_gpus_on_a_card(device: str) -> None:
-    """All cells, also those that the site shows without executing them."""
+def test_code_of_the_gpu_page_runs_on_a_card(device: str) -> None:
+    """Cells that the site shows without executing them are included."""
     path = DOCS / "tutorials" / "gpus.md"
     cells = list(cells_of_page(path.read_text("utf-8")))
     assert not all(cell.executed for cell in cells)
@@ -149,7 +149,7 @@ def test_page_of_gpus_on_a_card(device: str) -> None:
 
 @on_cards
 @pytest.mark.parametrize("name, sizes", [("ckks", "n = 8192"), ("bfv", "n, t = 8192")], ids=["ckks", "bfv"])
-def test_schemes_run_on_a_card_as_they_stand(name: str, sizes: str, device: str) -> None:
+def test_code_of_scheme_pages_runs_on_a_card(name: str, sizes: str, device: str) -> None:
     path = DOCS / "tutorials" / f"{name}.md"
     text = path.read_text("utf-8")
     assert text.count(f"\n{sizes}") == 1
@@ -160,7 +160,7 @@ def test_schemes_run_on_a_card_as_they_stand(name: str, sizes: str, device: str)
 
 
 @named(PLOTS)
-def test_plot(path: Path) -> None:
+def test_code_of_a_plot_runs(path: Path) -> None:
     text = path.read_text("utf-8")
     assert "assert " in text
     execute(path, list(cells_of_script(text)))

@@ -1,4 +1,4 @@
-"""Every public verb on every device: called again, with other values and constants, and in CUDA graphs."""
+"""Every public operation on every device: repeated calls, other values and constants, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from polygpu.lattice import Prepared
 TOLERANCES = {"c8": 2.0**-18, "c16": 2.0**-46, "f8": 2.0**-46}  # of the largest number, by dtype
 
 
-def test_every_public_name_is_a_verb_or_is_none() -> None:
+def test_every_public_name_is_listed() -> None:
     assert sorted([*VERBS, *OTHERS]) == public_names()
     for name, cases in VERBS.items():
         assert cases and all(case.graph or case.error for case in cases), name
         assert [label for label, n in Counter(x.label for x in cases).items() if n > 1] == [], name
 
 
-def test_seeds_change_values_and_nothing_else() -> None:
+def test_seeds_of_a_case_change_only_values() -> None:
     def check(case: Case) -> None:
         for x, y in zip(case.args(1), case.args(2), strict=True):
             assert type(x) is type(y)
@@ -151,8 +151,8 @@ def each_case(name: str, check: Callable[[Case], None]) -> None:
 
 
 @over(VERBS, devices=("cpu", *CARDS))
-def test_calls_that_come_again(name: str) -> None:
-    """Each call gives the values of its own arguments and constants, whatever was called before it."""
+def test_repeated_calls_follow_their_arguments(name: str) -> None:
+    """Each call uses its own arguments and constants, whatever was called before it."""
     expect(name, (1, 1), (2, 2))
     results: list[tuple[Any, Any]] = []
 
@@ -189,7 +189,7 @@ def replays(case: Case) -> None:
 
 
 @over(VERBS, devices=CARDS)
-def test_in_a_graph(name: str) -> None:
+def test_calls_in_a_cuda_graph(name: str) -> None:
     expect(name, (1, 1), (1, 2))
 
     def check(case: Case) -> None:
@@ -221,8 +221,8 @@ def unaligned(x: Any) -> Any:
 
 
 @over(VERBS, devices=("cpu", *CARDS))
-def test_no_call_meets_a_wrong_record(name: str) -> None:
-    """Calls from memory of another alignment, on another stream, on another card, in threads."""
+def test_repeated_calls_with_other_memory_streams_cards_and_threads(name: str) -> None:
+    """Calls use another alignment, stream, card or thread."""
     chosen = three([case for case in VERBS[name] if not case.host_only])
     device = pg._backends.current_device()
     expect(name, (1, 1), (2, 2))

@@ -1,4 +1,4 @@
-"""Products inside `with pg.verify()`: right ones pass, planted errors are found, everywhere."""
+"""Products inside `with pg.verify()`: right ones pass, and planted errors are found everywhere."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_right_products_of_random_rings_pass(data: Any) -> None:
 
 @on(*HOST, "simulated", "cuda")
 @pytest.mark.parametrize("domains", DOMAINS)
-def test_an_output_that_is_an_operand(device: str, domains: tuple[str, str, str]) -> None:
+def test_right_products_in_place_pass(device: str, domains: tuple[str, str, str]) -> None:
     R = Ring(16, ntt_primes(16, bits=30, count=2))
     x, y = draw(R, (2,), 1), draw(R, (2,), 2)
     with pg.verify():
@@ -65,7 +65,7 @@ def test_an_output_that_is_an_operand(device: str, domains: tuple[str, str, str]
 
 @on(*HOST, "simulated", "cuda")
 @pytest.mark.parametrize("q", [2, 97, 2**31, 2**32, 10**9, 2**61 - 1, 2**62])
-def test_right_products_of_matrices_pass(device: str, q: int) -> None:
+def test_right_matrix_products_pass(device: str, q: int) -> None:
     rng = np.random.default_rng(q)
     a, b = rng.integers(0, 2**62, (3, 4, 5)), rng.integers(0, 2**62, (5, 6))
     c = (a.astype(object) @ b.astype(object)) % q
@@ -127,7 +127,7 @@ CORRUPT = [
 @pytest.mark.parametrize("index", [0, 1, -1])
 @pytest.mark.parametrize("name", CORRUPT)
 @on("cpu", "reference", "simulated", "cuda")
-def test_wrong_products_of_coefficients_are_found(
+def test_wrong_products_of_coefficients_raise(
     device: str, name: str, index: int, planted: Callable[..., None]
 ) -> None:
     R = fresh(name)
@@ -142,7 +142,7 @@ def test_wrong_products_of_coefficients_are_found(
 
 @pytest.mark.parametrize("name", ["30 bits", "RNS of 3 words", "ML-KEM", "Goldilocks cyclic"])
 @on("cpu", "reference", "simulated", "cuda")
-def test_wrong_products_of_evaluated_operands_are_found(
+def test_wrong_products_of_evaluated_operands_raise(
     device: str, name: str, planted: Callable[..., None]
 ) -> None:
     R = fresh(name)
@@ -157,7 +157,7 @@ def test_wrong_products_of_evaluated_operands_are_found(
 
 
 @on("cpu", "reference", "simulated", "cuda")
-def test_wrong_sums_of_products_are_found(device: str, planted: Callable[..., None]) -> None:
+def test_wrong_sums_of_products_raise(device: str, planted: Callable[..., None]) -> None:
     R = Ring(8, ntt_primes(8, bits=30, count=2))
     a, b = (R(draw(R, (2, 2), seed)) for seed in (1, 2))
     pg.matmul(a, b)  # a repeated call is checked too
@@ -174,7 +174,7 @@ def test_wrong_sums_of_products_are_found(device: str, planted: Callable[..., No
 
 @pytest.mark.parametrize("q", [2, 97, 2**32, 10**9 + 7, 2**62])
 @on("cpu", "reference", "simulated", "cuda")
-def test_wrong_products_of_matrices_are_found(device: str, q: int, planted: Callable[..., None]) -> None:
+def test_wrong_matrix_products_raise(device: str, q: int, planted: Callable[..., None]) -> None:
     rng = np.random.default_rng(q)
     a, b = rng.integers(0, q, (60, 5)), rng.integers(0, q, (5, 60))
     planted("matmul", 1234, above=60 * 40)  # the product, and not the check
@@ -182,7 +182,7 @@ def test_wrong_products_of_matrices_are_found(device: str, q: int, planted: Call
         linalg.matmul(there(a), there(b), q=q)
 
 
-def test_a_result_of_a_call_that_comes_again_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_result_of_a_repeated_call_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     R = Ring(64, ntt_primes(64, bits=30)[0])
     a = R.random(seed=1)
     for _ in range(3):
@@ -197,7 +197,7 @@ def test_a_result_of_a_call_that_comes_again_is_checked(monkeypatch: pytest.Monk
 # ---- the check itself ----
 
 
-def test_points_are_enough_and_no_more() -> None:
+def test_number_of_random_points() -> None:
     for n, q in ((2, 11), (256, 3329), (4096, 2**30), (4096, 2**60), (2**20, 2**22 + 1), (1, 5)):
         t = verify._points_needed(n, q)
         assert (n - 1) ** t * 2**40 <= q**t and (t == 1 or (n - 1) ** (t - 1) * 2**40 > q ** (t - 1))
@@ -205,8 +205,8 @@ def test_points_are_enough_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("name", ["30 bits", "50 bits cyclic", "RNS of 3", "wide prime, 100 bits", "64 bits"])
-def test_the_kernel_names_the_first_wrong_row(name: str) -> None:
-    """The core's check and that of the definition find the same in right, wrong and broadcast products."""
+def test_check_finds_the_first_wrong_row(name: str) -> None:
+    """The core and the reference agree on right, wrong and broadcast products."""
     R, rng = ring(name), np.random.default_rng(1)
     a, b = R(draw(R, (3, 2), 1)), R(draw(R, (2,), 2))
     c: Array = (a * b).data
@@ -226,7 +226,7 @@ def test_the_kernel_names_the_first_wrong_row(name: str) -> None:
             assert found == (-1 if row is None else row)
 
 
-def test_threads_have_settings_of_their_own(planted: Callable[..., None]) -> None:
+def test_verify_applies_to_one_thread(planted: Callable[..., None]) -> None:
     R = Ring(64, ntt_primes(64, bits=50)[0])
     a = R.random(seed=1)
     found: list[Any] = []
@@ -245,7 +245,7 @@ def test_threads_have_settings_of_their_own(planted: Callable[..., None]) -> Non
     a * a  # the setting ends with the block, after an error too
 
 
-def test_the_batch_element_is_named(planted: Callable[..., None]) -> None:
+def test_error_names_the_batch_element(planted: Callable[..., None]) -> None:
     planted("multiply", 4 * 64 + 7)
     for R in (Ring(64, ntt_primes(64, bits=50)[0]), Ring(64, ntt_primes(64, bits=60)[0], kind="cyclic")):
         a = R.random((2, 3), seed=1)
@@ -253,5 +253,5 @@ def test_the_batch_element_is_named(planted: Callable[..., None]) -> None:
             a * a
 
 
-def test_every_few_ring_is_among_those_corrupted() -> None:
+def test_corrupted_rings_cover_the_tested_rings() -> None:
     assert set(CORRUPT) <= set(RINGS) and len(set(FEW) & set(CORRUPT)) >= 5

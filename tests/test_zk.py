@@ -1,4 +1,4 @@
-"""Cosets and low-degree extensions, against values by definition in Python ints and python-flint."""
+"""Cosets and low-degree extensions, against their definitions in Python ints and python-flint."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def check_values(found: Poly, x: Any, shift: int) -> None:
 
 @every_field
 @pytest.mark.parametrize("shift", [1, 3, -5, 2**200 + 1])
-def test_values_on_a_coset_and_back(name: str, shift: int) -> None:
+def test_coset_ntt_round_trip(name: str, shift: int) -> None:
     R = FIELDS[name]
     x = draw(R, (2,))
     a = R(x)
@@ -78,7 +78,7 @@ def test_values_on_a_coset_and_back(name: str, shift: int) -> None:
 
 @every_field
 @pytest.mark.parametrize(("factor", "shift"), [(1, 1), (2, 1), (4, 7), (2, -1)])
-def test_low_degree_extensions_and_back(name: str, factor: int, shift: int) -> None:
+def test_low_degree_extension_round_trip(name: str, factor: int, shift: int) -> None:
     R = FIELDS[name]
     x = draw(R, (2,))
     extended = zk.low_degree_extension(R(x), factor, shift=shift)
@@ -90,8 +90,8 @@ def test_low_degree_extensions_and_back(name: str, factor: int, shift: int) -> N
     check(found, x)
 
 
-def test_extensions_of_proof_systems_contain_the_values() -> None:
-    """With roots of one generator, the ring's points are the first of the larger one's, in the same order."""
+def test_extension_with_generator_roots_contains_the_values() -> None:
+    """The points of the ring are the first points of the larger ring, in order."""
     for q in (BABYBEAR, GOLDILOCKS):
         R = Ring(64, q, kind="cyclic", root="generator")
         a = R.random(3, seed=1)
@@ -104,8 +104,8 @@ def test_extensions_of_proof_systems_contain_the_values() -> None:
 
 
 @pytest.mark.usefixtures("device")
-def test_products_of_extensions_are_extensions_of_products() -> None:
-    """Two polynomials of degree below n/2, so that nothing wraps: how a proof system multiplies."""
+def test_product_of_extensions_is_the_extension_of_the_product() -> None:
+    """Both polynomials have degree below n/2, so that nothing wraps."""
     R = Ring.preset("babybear", 16)
     x, y = (draw(R, (), seed) for seed in (1, 2))
     x[8:], y[8:] = 0, 0
@@ -117,7 +117,7 @@ def test_products_of_extensions_are_extensions_of_products() -> None:
 
 
 @pytest.mark.usefixtures("device")
-def test_values_of_no_such_polynomial_are_refused() -> None:
+def test_values_of_too_high_degree_raise() -> None:
     R = FIELDS["BabyBear"]
     values = zk.low_degree_extension(R(draw(R, (2, 3))), 2, shift=3).copy()
     values.data[1, 2, 0, 5] ^= 1
@@ -159,7 +159,7 @@ def test_powers_of_many_elements() -> None:
 
 
 @every_ring
-def test_products_of_coefficients(name: str) -> None:
+def test_hadamard_products(name: str) -> None:
     R = ring(name)
     x, y = draw(R, (2,), 1), draw(R, (), 2)
     expected = x * y % R.modulus
@@ -173,7 +173,7 @@ def test_products_of_coefficients(name: str) -> None:
 
 
 @few_rings
-def test_padding(name: str) -> None:
+def test_pad_of_coefficients(name: str) -> None:
     R = ring(name)
     x = draw(R, (2,))
     a = R(x)
@@ -189,7 +189,7 @@ def test_padding(name: str) -> None:
     check(a, x)
 
 
-def test_given_roots_take_a_given_ring() -> None:
+def test_extension_with_given_roots() -> None:
     R, larger = Ring(4, 97, kind="cyclic", root=22), Ring(8, 97, kind="cyclic", root=33)
     assert pow(22, 4, 97) == 1 and pow(33, 8, 97) == 1
     a = R([1, 2, 3])
@@ -237,14 +237,14 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize(("call", "cls", "words"), BAD.values(), ids=list(BAD))
-def test_errors(call: Callable[[], Any], cls: type[Exception], words: str) -> None:
+def test_invalid_arguments_raise(call: Callable[[], Any], cls: type[Exception], words: str) -> None:
     with pytest.raises(cls, match=words) as caught:
         call()
     assert type(caught.value) in (cls, pg.errors.NotAnInteger)
 
 
-def test_a_coset_of_a_large_ring() -> None:
-    """Some of 2^14 points are compared."""
+def test_low_degree_extension_of_a_large_ring() -> None:
+    """Some of the 2^14 points are compared."""
     R = Ring.preset("goldilocks", 1 << 12)
     a = R.random(seed=2)
     values = zk.low_degree_extension(a, 4, shift=7)

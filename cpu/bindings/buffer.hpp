@@ -57,9 +57,9 @@ class Buffer {
             if (view_.strides[i] % view_.itemsize) return false;
         return true;
     }
-    // The kind that the format states, in the machine's byte order, whether or not the format names that order. The
-    // kind is unknown without a format. Source: format characters of Python's struct; for the complex numbers Zf
-    // and Zd, PEP 3118.
+    // Returns the kind of numbers that the format states. Numbers must have the machine's byte order, which the format
+    // may or may not name. Without a format, the kind is unknown. Source: format characters of Python's struct; for the
+    // complex numbers Zf and Zd, PEP 3118.
     Kind kind() const {
         const char *format = view_.format;
         if (!format || !*format) return Kind::unknown;

@@ -26,9 +26,9 @@ class GilReleased {
     GilReleased(const GilReleased &) = delete;
     ~GilReleased() { of_thread_ = nullptr, take(); }
 
-    // Takes the GIL, calls f and returns its result. Called while this thread has a GilReleased. PyGILState_Ensure is
-    // not used: after the interpreter has ended it crashes, since it looks up the thread's state in memory that is
-    // freed.
+    // Takes the GIL, calls f and returns its result. Must be called while this thread has a GilReleased.
+    // PyGILState_Ensure is not used: after the interpreter has ended it crashes, since it looks up the thread's state
+    // in memory that is freed.
     template <class F> static auto with_gil(const F &f) {
         of_thread_->take();
         const auto found = f();

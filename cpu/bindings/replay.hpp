@@ -1,5 +1,5 @@
-// Repeats a call in host memory: calls the functions that the recorded call has called, on other arrays
-// (polygpu/_backends/host_records.py).
+// Repeats a recorded call on arrays in host memory: calls the functions that the recorded call has called, on other
+// arrays (polygpu/_backends/host_records.py).
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
@@ -14,7 +14,7 @@ namespace pg {
 
 // Objects are numbered in this order: the operands of the call; its result; `made`, the arrays of (shape, dtype) that
 // each call allocates; `fixed`, objects that stay the same; `views`, each given by (number, shape, dtype, offset,
-// strides), where `number` is that of an array before the view.
+// strides), where `number` is the number of an earlier object, of which the view is taken.
 class Replay {
   public:
     Replay(const nanobind::tuple &shape, nanobind::object dtype, const nanobind::list &made,
@@ -49,7 +49,7 @@ class Replay {
     }
 
     // Returns the result, in `out` or in new memory. Returns None, with nothing done, if there is not enough memory, if
-    // an array does not have the recorded form, or if unusual() and not serves().
+    // an array does not have the recorded form, or if unusual() returns True and serves() does not.
     nanobind::object operator()(const nanobind::tuple &operands, nanobind::handle out) const {
         if (operands.size() != operands_ || (asks(unusual_) && !asks(serves_))) return nanobind::none();
         if (!out.is_none() && !takes(out.ptr(), operands)) return nanobind::none();
@@ -106,7 +106,8 @@ class Replay {
         return answer.is(Py_True);
     }
 
-    // The bytes of an array that is not empty: the address of its lowest entry, and that behind its highest one.
+    // Returns the bytes that a nonempty array occupies: the address of its lowest entry, and the address behind its
+    // highest entry.
     static std::pair<const char *, const char *> range_of(PyArrayObject *array) {
         const char *first = PyArray_BYTES(array), *last = first;
         for (int axis = 0; axis < PyArray_NDIM(array); ++axis) {
@@ -149,7 +150,7 @@ class Replay {
         if (!PyArray_IS_C_CONTIGUOUS(array) || first < 0 ||
             last + PyDataType_ELSIZE(descriptor) > PyArray_NBYTES(array))
             return nanobind::none();
-        view.dtype.inc_ref();  // for the view
+        view.dtype.inc_ref();  // the view takes over this reference
         nanobind::object made = nanobind::steal(
             PyArray_NewFromDescr(&PyArray_Type, descriptor, (int)view.shape.size(), view.shape.data(),
                                  view.strides.data(), PyArray_BYTES(array) + view.offset,

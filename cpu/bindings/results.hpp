@@ -39,9 +39,9 @@ inline nanobind::object set_memory_handler(nanobind::handle handler) {
     return nanobind::steal(before);
 }
 
-// Returns a new C-contiguous array of numbers, or None if it takes more than `limit` bytes of new memory or the system
-// has none. PyArray_Empty between two calls of set_memory_handler would do the same, but would take longer than all
-// else here.
+// Returns a new C-contiguous array of numbers, or None if it needs more than `limit` bytes of new memory or the system
+// has no memory left. PyArray_Empty between two calls of set_memory_handler would do the same, but would take longer
+// than all else here.
 inline nanobind::object empty(const nanobind::tuple &shape, nanobind::handle dtype, bool zero, size_t limit) {
     auto *descriptor = reinterpret_cast<PyArray_Descr *>(dtype.ptr());
     if (!PyArray_DescrCheck(dtype.ptr()) || PyDataType_REFCHK(descriptor))
@@ -62,7 +62,7 @@ inline nanobind::object empty(const nanobind::tuple &shape, nanobind::handle dty
                   : zero        ? pool_allocate_zeros(bytes)
                                 : pool_allocate(bytes);
     if (!block) return nanobind::none();
-    dtype.inc_ref();  // for the array
+    dtype.inc_ref();  // the array takes over this reference
     PyObject *array =
         PyArray_NewFromDescr(&PyArray_Type, descriptor, (int)axes, lengths, nullptr, block, NPY_ARRAY_CARRAY, nullptr);
     if (!array) {  // no memory for the array object, or an axis of an empty array is too long
@@ -70,8 +70,8 @@ inline nanobind::object empty(const nanobind::tuple &shape, nanobind::handle dty
         PyErr_Clear();
         return nanobind::none();
     }
-    // NumPy has a function that reads the handler of an array, but none that sets it. Both fields are part of its
-    // binary interface.
+    // NumPy has a function that reads the handler of an array, but none that sets it. So the handler and the flag are
+    // set here: both belong to NumPy's binary interface.
     Py_INCREF(results_capsule);
     reinterpret_cast<PyArrayObject_fields *>(array)->mem_handler = results_capsule;
     PyArray_ENABLEFLAGS(reinterpret_cast<PyArrayObject *>(array), NPY_ARRAY_OWNDATA);

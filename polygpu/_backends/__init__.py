@@ -1,4 +1,4 @@
-"""The choice of the device, and the backend of each device, the object that computes on it (base.py)."""
+"""Devices and their backends. A backend is the object that computes on one device (base.py)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _device: ContextVar[str | None] = ContextVar("polygpu_device", default=None)
 
 
 def current_device() -> str:
-    """Return the device of new values: the innermost `device(...)`, else $POLYGPU_DEVICE, else "cpu"."""
+    """Return the device of new values: the innermost `with device(...)`, else $POLYGPU_DEVICE, else "cpu"."""
     return _device.get() or _default_device()
 
 
@@ -142,7 +142,7 @@ def host() -> HostBackend:
     return found if isinstance(found, HostBackend) else cast(HostBackend, get_backend("cpu"))
 
 
-chosen_device = _device.get  # the name given to the innermost `device(...)`, or None outside any
+chosen_device = _device.get  # the name given to the innermost `with device(...)`, or None if there is none
 
 
 @cache
@@ -168,7 +168,8 @@ def _gpu_name(index: int) -> str:
 def backend_for(basis: Basis, x: Array) -> Arithmetic:
     """Return the backend that computes on an array modulo a basis.
 
-    If the modulus is above 2^64 (wide), this backend computes in host memory, wherever the array lies.
+    For a modulus above 2^64 (a wide modulus), the backend returned computes in host memory, even if the array
+    lies on a GPU.
     """
     return _wide(backend_of(x)) if basis.wide else backend_of(x)
 
@@ -195,7 +196,7 @@ def is_device_array(x: object) -> bool:
 
 
 def cuda_sources() -> str:
-    """Return the folder of the CUDA sources, of an installed or an editable package."""
+    """Return the folder of the CUDA sources: inside an installed package, or beside an editable one."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     for folder in (os.path.join(package, "cuda"), os.path.join(os.path.dirname(package), "cuda")):
         if os.path.isdir(folder):

@@ -1,8 +1,8 @@
 """What a backend is: thirteen primitives, which each backend implements, and operations composed of them.
 
 A backend overrides a composed operation if it has a faster way to compute it. Callers have checked
-every argument. Unless an operation says otherwise, arrays have shape (*batch, rows, degree), the limbs' dtype
-and residues in [0, q); `out` has the result's shape and may be one of the operands.
+every argument. Unless an operation says otherwise, arrays have shape (*batch, rows, degree) and the limbs'
+dtype, and hold residues in [0, q); `out` has the result's shape and may be one of the operands.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ Mark = Any  # a point in the queue of a device's work, such as a CUDA event
 
 
 class Memory(ABC):
-    """The arrays of a device.
+    """Operations on the arrays of a device: allocation, copies, and records of calls.
 
-    The methods here suit a device whose work is done when a call returns, and whose calls are not recorded.
+    The implementations in this class are for a device whose work is done when a call returns, and that does
+    not record calls.
     """
 
     name: str  # "cpu", "reference", "cuda:0"
@@ -69,19 +70,19 @@ class Memory(ABC):
         """Raise OutOfDeviceMemory if the device has fewer than `nbytes` bytes free.
 
         hint: a sentence for the error text that says what would help. On the host nothing is checked: the
-        system provides memory page by page at its first use, so a lack shows only then.
+        system provides memory page by page at its first use, so a shortage shows only then.
         """
         return
 
     def constant(self, x: Array) -> Array:
-        """Return the NumPy array on the device, as from_host; a backend may keep the copy for later calls."""
+        """Return the NumPy array copied to the device. A backend may keep the copy for later calls."""
         return self.from_host(x)
 
     def take(self, x: Array, index: Array, out: Array) -> None:
         """Permute rows: out[..., j] = x[..., index[j]]; out is not x.
 
-        x and out: C-contiguous arrays of words. index: int64, on the device of x, with as many entries as a
-        row.
+        x and out: C-contiguous arrays of words. index: int64, on the device of x. It has as many entries as a
+        row of x.
         """
         self.copy(self.xp.take(x, index, axis=-1), out)
 
@@ -101,25 +102,26 @@ class Memory(ABC):
         return int(x.__array_interface__["data"][0])
 
     def device_scope(self, views: bool = False) -> AbstractContextManager[Any]:
-        """Let functions of xp work on this device inside a `with`; a call that uses them is not recorded.
+        """Let functions of `xp` (NumPy or CuPy) work on this device inside a `with`.
 
-        views: whether the functions only make views. If so, the call can still be recorded.
+        views: whether these functions only make views. If not, the call that uses them is not recorded, so it
+        cannot be repeated.
         """
         return nullcontext()
 
     def observe(
         self, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
     ) -> tuple[Array, Record | None]:
-        """Do the work of a call. Return its result and its record; None stands for a call without a record.
+        """Run `work`, which computes one call. Return its result and a record that can repeat the call.
 
-        A call has a record if it can be repeated. operands: the arrays that the work reads and that may
-        differ in a repetition. Operands that are one object here are also one object in a repetition. out:
-        the memory for the result, if given.
+        The record is None if the call cannot be repeated. operands: the arrays that the work reads and that
+        may differ in a repetition. Operands that are one object here are also one object in a repetition.
+        out: the array for the result, or None.
         """
         return work(), None
 
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
-        """Record the work of f once and return a function that repeats it, or f itself if f is as fast."""
+        """Record the work of f once. Return a function that repeats it, or f itself if that is as fast."""
         return f
 
     def mark(self) -> Mark:
@@ -140,7 +142,7 @@ class Memory(ABC):
         self.copy(x, target)
 
     def is_recording(self) -> bool:
-        """Return whether `capture` is running its function, whose work on the host will not be repeated."""
+        """Return whether `capture` is recording. Work on the host is then not part of the recording."""
         return False
 
     def _dense(self, x: Array) -> Array:
@@ -169,8 +171,9 @@ class Arithmetic(Memory):
 
     @abstractmethod
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
-        """Reduce integers of any dtype, (*batch, count) with count <= n; the rest of each row of out is 0.
+        """Reduce integers of any dtype by each modulus of the basis.
 
+        x: (*batch, count), with count at most the degree. The rest of each row of out is set to 0.
         In host memory x may also be an object array of Python ints of any size.
         """
 
@@ -178,9 +181,9 @@ class Arithmetic(Memory):
     def to_words(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
         """Compose integers from residues by the Chinese remainder theorem.
 
-        They are in [-Q/2, Q/2) if centered, otherwise in [0, Q), where Q is the product of the moduli. out:
-        (*batch, n, words), uint64 words of each integer in two's complement, the least significant word first
-        (_core/plans/crt.py).
+        The integers are in [-Q/2, Q/2) if centered, otherwise in [0, Q), where Q is the product of the
+        moduli. out: (*batch, n, words), uint64 words of each integer in two's complement, the least
+        significant word first (_core/plans/crt.py).
         """
 
     @abstractmethod
@@ -235,8 +238,8 @@ class Arithmetic(Memory):
     ) -> None:
         """Permute the entries of each item: entry j of the result is entry index_of(number)[j] of the item.
 
-        numbers: for each item an integer, the argument of index_of. Where the index has n + k, the entry is
-        minus entry k of the item. Items with the same number are permuted together, with one call of take().
+        numbers: for each item an integer, the argument of index_of. An index n + k, where n is the degree,
+        stands for minus entry k of the item. Items with the same number are permuted by one call of take().
         """
         batch, n = x.shape[:-2], x.shape[-1]
         each = np.broadcast_to(self.to_host(numbers), batch).ravel()
@@ -254,10 +257,10 @@ class Arithmetic(Memory):
             self.scatter(moved, chosen, target)
 
     def to_int64(self, basis: Basis, x: Array, centered: bool, out: Array) -> int:
-        """Compose integers as int64, (*batch, n). Return the flat index of the first too large one, or -1.
+        """Compose integers as int64, (*batch, n). Return the flat index of the first misfit, or -1.
 
-        If an integer is too large for int64, `out` holds any values. The call waits until the integers are
-        computed.
+        A misfit is an integer that int64 cannot hold. If there is one, the contents of `out` are undefined.
+        The call waits until the integers are computed.
         """
         values = self._integers(basis, x, centered)
         wrong = [i for i, v in enumerate(values.flat) if not -(1 << 63) <= v < 1 << 63]
@@ -266,7 +269,7 @@ class Arithmetic(Memory):
         return wrong[0] if wrong else -1
 
     def to_float64(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
-        """Compose integers as float64, (*batch, n), rounded half to even; integers too large are infinite."""
+        """Compose integers as float64, (*batch, n), rounded half to even, or infinite if too large."""
         values = self._integers(basis, x, centered)
         rounded = np.array([_rounded(v) for v in values.flat], np.float64).reshape(values.shape)
         self.copy(self.from_host(rounded), out)
@@ -292,7 +295,7 @@ class Arithmetic(Memory):
         return np.asarray(whole - (negative << 64 * count), object)
 
     def draw(self, key: bytes, limb: int, first: int, count: int) -> Array:
-        """Return bytes first to first + count - 1 of the random stream of a key and a limb, on the host."""
+        """Return `count` bytes, from byte `first`, of the random stream of a key and a limb, on the host."""
         from .cipher import Keystream
 
         out = np.empty(count, np.uint8)
@@ -314,8 +317,9 @@ class Arithmetic(Memory):
         self.copy(self.from_host(host), out)
 
     def sample(self, basis: Basis, sampler: Sampler, key: bytes, start: int, out: Array) -> None:
-        """Draw residues of small integers: polynomials with indices start, start + 1, ... in a key's stream.
+        """Draw polynomials with small coefficients.
 
+        The polynomials have the indices start, start + 1, ... in the random stream of the key.
         The sampler defines how bytes of the stream become an integer (_core/plans/sampling.py).
         """
         shape, n = (*out.shape[:-2], out.shape[-1]), out.shape[-1]
@@ -324,7 +328,7 @@ class Arithmetic(Memory):
         self.reduce_integers(basis, self.from_host(values.reshape(shape)), out)
 
     def _numbers(self, key: bytes, limb: int, first: int, count: int, size: int) -> Array:
-        """Return the stream as Python ints: `count` of them from index `first`, `size` bytes each."""
+        """Return integers first ... first + count - 1 of the stream, Python ints of `size` bytes each."""
         text = self.draw(key, limb, first * size, count * size).tobytes()
         numbers = np.empty(count, object)
         numbers[:] = [int.from_bytes(text[i : i + size], "little") for i in range(0, count * size, size)]
@@ -361,7 +365,7 @@ class Arithmetic(Memory):
                 self.copy(entries, out[..., ::step])
 
     def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
-        """Multiply in the evaluation domain, of a complete or an incomplete transform (leaf_size > 1)."""
+        """Multiply evaluated polynomials. The transform may be complete or incomplete (leaf_size > 1)."""
         if plan.leaf_size == 1:
             self.pointwise(plan.basis, "mul", a, b, None, out)
             return
@@ -387,16 +391,17 @@ class Arithmetic(Memory):
 class Backend(Arithmetic):
     """All operations of a device. Those defined here exist only for moduli up to 2^64."""
 
-    # Key switching divides its sums by the special primes piece by piece. A piece has about this many bytes,
-    # so that it stays in a cache. The same number determines the batch size in packing LWE ciphertexts.
+    # Key switching divides its sums by the special primes in pieces of about this many bytes, so that a
+    # piece stays in a cache. The same number determines the batch size in packing LWE ciphertexts.
     divided_bytes = 1 << 23
 
     # ---- primitives ----
 
     @abstractmethod
     def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> None:
-        """Convert rows of x to rows of out; add rows of `own` if the conversion has any (_core/plans/rns.py).
+        """Convert residues x to other moduli, and add multiples of `own` if the conversion has own_factors.
 
+        The conversion (_core/plans/rns.py) says which rows of x, `own` and out take part.
         out is not an operand. Batch axes of x and own broadcast to those of out. The dtype of each array is
         wide enough for the moduli of its rows.
         """
@@ -418,7 +423,10 @@ class Backend(Arithmetic):
     multiplies_bytes = False
 
     def prefers_bytes(self, basis: Basis, rows: int) -> bool:
-        """Return whether matmul is faster if a left matrix with `rows` rows of small integers is in bytes."""
+        """Return whether matmul is faster if a left matrix of small integers is stored in bytes.
+
+        rows: the number of rows of the left matrix.
+        """
         return self.multiplies_bytes
 
     # ---- composed ----
@@ -427,9 +435,9 @@ class Backend(Arithmetic):
         """Multiply entry j of each row by first * step^j; out may be x.
 
         first, step: residues (*, rows, 1), m items each, where m divides the number of items of x. Item i of
-        x takes item i mod m. If items have only one row, they need not lie side by side in memory, and out
-        may also have the shape (items, 1, runs, length): each row is cut into `runs` dense pieces of `length`
-        entries. `length` is a power of two, and the pieces of a row are equally far apart.
+        x takes item i mod m of `first` and of `step`. If the items of x have only one row, they need not lie
+        side by side in memory. Then out may also have the shape (items, 1, pieces, length). In this shape,
+        each row is cut into dense pieces of `length` entries, a power of two, at equal distances.
         """
         rows, n = x.shape[-2:]
         moduli = np.array(basis.moduli, object)
@@ -443,21 +451,22 @@ class Backend(Arithmetic):
         self.copy(product.reshape(out.shape), out)
 
     def prefers_tables(self, residues: int, itemsize: int) -> bool:
-        """Return whether the rows of a four-step transform should each have a table of twiddles.
+        """Return whether each row of a four-step transform should have its own table of twiddles.
 
-        If so, ntt() and intt() can also compute a part of a transform (_core/plans/ntt.py), and ntt()
-        of one polynomial can write leaves, (points, leaf_size), that do not lie side by side. If not, each
-        row is multiplied by powers (scale_by_powers), and then one transform serves all rows.
+        If True, ntt() and intt() can also compute a part of a transform (_core/plans/ntt.py), and ntt() of
+        one polynomial can write its leaves to an array (points, leaf_size) whose rows are not side by side.
+        If False, each row is multiplied by powers (scale_by_powers), and then all rows are transformed with
+        the same twiddles.
 
-        residues: the number of residues in these rows.
+        residues: the number of residues in all rows together.
         """
         return False
 
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
         """Estimate the nanoseconds of one product in a large batch of products, on one core or a GPU.
 
-        way: how to multiply: by FFT, or by transforms of these sizes. In this default, all ways cost the
-        same.
+        way: how to multiply: by FFT, or by number-theoretic transforms of the given sizes. This default says
+        that all ways cost the same.
         """
         return 1.0
 
@@ -480,14 +489,14 @@ class Backend(Arithmetic):
         self.copy(sums, out)
 
     def convert_all(self, conversions: Sequence[Conversion], x: Array, out: Array) -> None:
-        """Run several conversions of x into one array; they write different rows and take no array `own`."""
+        """Run several conversions of x. They write different rows of out, and have no operand `own`."""
         for conversion in conversions:
             self.convert(conversion, x, None, out)
 
     def tensor(
         self, basis: Basis, x: Array, y: Array, more: Array | None, pair: Array, square: Array, adds: bool
     ) -> None:
-        """Multiply evaluated ciphertexts: pair = (x_0 y_0, x_0 y_1 + x_1 y_0) + more, square = x_1 y_1.
+        """Multiply evaluated ciphertexts: pair = (x_0*y_0, x_0*y_1 + x_1*y_0) + more, square = x_1*y_1.
 
         x, y, more, pair: (*batch, 2, rows, n). square: (*batch, rows, n). Batch axes of x, y and more
         broadcast to those of the results. Operands may have any strides between components and items. The
@@ -530,9 +539,10 @@ class Backend(Arithmetic):
         """Compute sums of products of digits and a key (DigitProduct in _core/plans/switch.py).
 
         out: (*batch, 2, limbs, n), evaluated, except that the limbs of `plan.inverse` are in coefficients.
-        value: None, or the value to split into digits as a pair, in coefficients and evaluated. digits:
-        (*batch, digits, limbs, n), the evaluated digits if `value` is None, otherwise workspace for the
-        digits. more: a ciphertext, (*batch, 2, rows, n), evaluated; a multiple of it is added to the sums.
+        value: the value to split into digits, as a pair of arrays (coefficients, evaluated), or None if it is
+        already split. digits: (*batch, digits, limbs, n). If `value` is None, it holds the evaluated digits,
+        otherwise it is workspace for them. more: a ciphertext, (*batch, 2, rows, n), evaluated; a multiple of
+        it is added to the sums.
         """
         *batch, count, limbs, n = digits.shape
         basis, items = plan.transform.basis, prod(batch)
@@ -574,7 +584,7 @@ class Backend(Arithmetic):
         `plan.is_split`, `more` has a first axis of terms, and `digits` a first axis of the terms with a key.
         """
         basis, quotient, shape = plan.transform.basis, plan.transform.quotient, out.shape[1:]
-        keyed = 0  # terms so far that have a key
+        keyed = 0  # the number of earlier terms that have a key
 
         def rotated(x: Array, term: int) -> Array:
             moved = self.empty(x.shape, x.dtype)
@@ -629,8 +639,7 @@ class Backend(Arithmetic):
         self.decompose(gadget, words[:, None], digits)
         values = digits[:, :, 0]
         if q < 1 << 8 * x.dtype.itemsize:
-            # A residue in the upper half stands for a negative digit: subtract q, in the wrapping arithmetic
-            # of the word.
+            # A residue above (q - 1) / 2 stands for a negative digit: subtract q, with wraparound.
             word = x.dtype.type
             self.xp.subtract(values, word(q), out=values, where=values > word((q - 1) // 2))
         out[...] = self.xp.moveaxis(values.view(f"i{x.dtype.itemsize}"), 1, 2)
@@ -639,8 +648,8 @@ class Backend(Arithmetic):
         """Convert polynomials to the form in which this device multiplies them by FFT.
 
         matrices: (*batch, 1, n), coefficients of the polynomials of GGSW matrices. out: complex128, (*batch,
-        digits, points), with digits and points of the gadget's product plan. In this default, the form is the
-        coefficients themselves, in the first words of each item of out.
+        digits, points); the gadget's product plan gives digits and points. This default copies the
+        coefficients unchanged to the first words of each item of out.
         """
         n = matrices.shape[-1]
         self.copy(matrices[..., 0, :], out.reshape(*out.shape[:-2], -1).view(np.uint64)[..., :n])
@@ -663,7 +672,7 @@ class Backend(Arithmetic):
             self.intt(plan, sums, out.reshape(sums.shape))
             return
         words = ggsw.reshape(count, k, -1).view(np.uint64)[..., :n]
-        product: Any = gadget.product  # multiply() needs only basis and quotient, which this plan has too
+        product: Any = gadget.product  # multiply() needs only a basis and a quotient, and this plan has both
         digits, terms = digits.reshape(items, count, 1, n), self.empty((items, count, 1, n), c.dtype)
         for j in range(k):
             column = self.empty((count, 1, n), c.dtype)
@@ -758,7 +767,7 @@ _WORD = (1 << 64) - 1
 
 
 def _rounded(v: int) -> float:
-    """Return the nearest double, or an infinity."""
+    """Return the double nearest to the integer v, or an infinity if v is too large."""
     try:
         return float(v)
     except OverflowError:
@@ -766,7 +775,7 @@ def _rounded(v: int) -> float:
 
 
 def _small_integers(sampler: Sampler, numbers: list[int]) -> list[int]:
-    """Return the coefficients of one polynomial from the integers w of its stream, by the sampler's rule."""
+    """Apply the sampler's rule to random integers. Return the coefficients of one polynomial."""
     p = sampler.parameter
     if sampler.shape == "ternary":
         return [3 * w // 2**64 - 1 for w in numbers]

@@ -26,7 +26,7 @@ def _package() -> Callable[[bytes, bytes], Any]:
     def cipher(key: bytes, nonce: bytes) -> Any:
         return Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
 
-    with no_fork:  # the first cipher makes the package register all ciphers, under a lock of the package
+    with no_fork:  # the first call makes the package register all ciphers, while it holds a lock
         cipher(bytes(32), bytes(16))
     return cipher
 
@@ -47,7 +47,7 @@ class Keystream:
     def fill(self, out: Array, zeros: Array) -> None:
         """Write the next bytes of the stream to `out`, uint8.
 
-        zeros: at least as many zero bytes, which are encrypted to obtain the stream.
+        zeros: zero bytes, at least as many as `out` has. Encrypting them gives the stream.
         """
         done, size = 0, len(out)
         while done < size:

@@ -34,13 +34,13 @@ from .cipher import Keystream
 from .host_records import Constant, Step, note_foreign, note_made, noted, observe
 from .records import Array, Record
 
-_PIECE = 1 << 17  # bytes of random stream made at a time: they and as many zero bytes fit the L2 cache
+_PIECE = 1 << 17  # bytes of random stream made at a time; with as many zero bytes, they fit the L2 cache
 _OPS = {name: code for code, name in enumerate(_cpu.OPS)}
 
-_LONG_TABLES = 1 << 17  # points; tables of at least this many take about 10 ms, and report progress
+_LONG_TABLES = 1 << 17  # tables for at least this many points take about 10 ms, and report progress
 _ORDERS = 256  # the most permutations of points (one for each automorphism) kept for one transform
-_SUMS = 32  # the most native objects, one for each tuple of automorphisms, kept for a plan of rotated sums
-_MOST_KEPT = 1 << 62  # bytes: in effect no bound but the core's own, a share of the free memory
+_SUMS = 32  # the most native objects kept for a plan of rotated sums; each is for one tuple of automorphisms
+_MOST_KEPT = 1 << 62  # bytes; above the core's own bound, a share of the free memory, which thus takes effect
 _DIGIT_BITS = 52  # bits of a digit in the core's sums of words (kernels.hpp, SumWords)
 
 
@@ -94,8 +94,8 @@ def _pieces(
     """Yield the random bytes of coefficients start to start + count - 1, in pieces that stay in the cache.
 
     size: bytes of one coefficient. Each piece is a tuple: the index of its first coefficient, relative to
-    `start`; how many coefficients it has, a multiple of `unit` if `count` is one; and their bytes as words,
-    which the next piece overwrites.
+    `start`; the number of its coefficients; and their bytes as words, which the next piece overwrites. The
+    number of coefficients is a multiple of `unit` if `count` is a multiple of `unit`.
     """
     if not count:
         return
@@ -193,11 +193,11 @@ class CpuBackend(HostBackend):
 
     @staticmethod
     def _do(function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function, and note it as one step if a call is being recorded."""
+        """Call a function. If a record is being made, note the function and its arguments as one step."""
         notes = noted.get()
         if notes is None:
             return function(*arguments)
-        token = noted.set(None)  # functions called inside are part of this step and not noted themselves
+        token = noted.set(None)  # what the function calls is part of this step, and is not noted again
         try:
             returned = function(*arguments)
         finally:
@@ -206,7 +206,7 @@ class CpuBackend(HostBackend):
         return returned
 
     def to_host(self, x: Array) -> Array:
-        note_foreign()  # the caller may compute with the values, which would not be noted
+        note_foreign()  # the caller may compute with the values, and a record would lack that work
         return x
 
     def from_host(self, x: Array) -> Array:
@@ -214,7 +214,7 @@ class CpuBackend(HostBackend):
         return x
 
     def constant(self, x: Array) -> Array:
-        """Return the array itself, and note it as a constant if a call is being recorded."""
+        """Return the array itself. If a record is being made, note the array as a constant."""
         notes = noted.get()
         if notes is not None:
             notes.append(Constant(x))
@@ -223,7 +223,8 @@ class CpuBackend(HostBackend):
     def copy(self, x: Array, out: Array) -> None:
         self._do(np.copyto, out, x, "unsafe")
 
-    # In its default mode, "raise", np.take buffers `out`. "clip" writes to it directly; indices are in range.
+    # With mode="clip", np.take writes directly to `out`; with the default, "raise", it uses a buffer. Both
+    # give the same result, because all indices are in range.
 
     def take(self, x: Array, index: Array, out: Array) -> None:
         self._do(np.take, x, index, -1, out, "clip")
@@ -263,7 +264,7 @@ class CpuBackend(HostBackend):
     def mul_monomial(self, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array) -> None:
         if basis.words > 1:
             self._do(super().mul_monomial, basis, quotient, x, exponents, out)
-        else:  # the core moves runs of coefficients, which is faster than a lookup of each by an index
+        else:  # the core moves whole runs of coefficients, which is faster than one index per coefficient
             self._do(self._mul_monomial, basis, x, exponents, quotient.native, out)
 
     def _mul_monomial(self, basis: Basis, x: Array, exponents: Array, quotient: Any, out: Array) -> None:
@@ -405,12 +406,12 @@ class CpuBackend(HostBackend):
     multiplies_bytes = True
 
     def prefers_bytes(self, basis: Basis, rows: int) -> bool:
-        """Return whether products of bytes are faster, by measured thresholds (docs/experiments.md)."""
+        """Decide by measured thresholds (docs/experiments.md)."""
         q = basis.moduli[0]
         return rows >= 48 and q & (q - 1) != 0
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
-        """Return whether a product of matrices is faster, by measured thresholds (docs/performance.md)."""
+        """Decide by measured thresholds (docs/performance.md)."""
         return plan.degree <= _cpu.most_matrix_degree() and count * plan.degree >= 1 << 15
 
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
@@ -524,7 +525,7 @@ class CpuBackend(HostBackend):
         return native
 
     def _native_gadget(self, gadget: Gadget) -> _cpu.GadgetProduct | _cpu.TorusProduct:
-        """Return the core's object that decomposes values and multiplies the digits."""
+        """Return the native object that splits values into digits and multiplies the digits."""
         if isinstance(gadget.product, TorusPlan):
             return self._native_torus(gadget.product)
         native: _cpu.GadgetProduct | None = gadget.handles.get("cpu")

@@ -45,12 +45,12 @@ class Step(NamedTuple):
 
 
 class Foreign(NamedTuple):
-    """A note of work that cannot be recorded, such as NumPy's: it makes the call unrepeatable."""
+    """A note of work that cannot be recorded, such as a computation by NumPy. The call cannot be repeated."""
 
 
 Note = Made | Constant | Step | Foreign
 
-# The notes of the call that is being recorded in this thread, in order, or None if none is being recorded.
+# The notes of the call that this thread is recording, in order; None if it is not recording a call.
 noted: ContextVar[list[Note] | None] = ContextVar("polygpu_noted", default=None)
 
 
@@ -78,7 +78,7 @@ def address(x: Array) -> int:
 def observe(
     work: Callable[[], Array], operands: Sequence[Array], out: Array | None, home: Any
 ) -> tuple[Array, Record | None]:
-    """Do the work of a call. Return its result, and a record if the call can be repeated, else None.
+    """Do the work of a call. Return its result and its record, or None if the call cannot be repeated.
 
     home: the backend that does the work.
     """
@@ -101,7 +101,7 @@ class _NotRepeatable(Exception):
 class _View(NamedTuple):
     """A view of an array of a record: a part of it, or all of it in another shape."""
 
-    of: int  # the index of the array
+    of: int  # the index of the array that is viewed
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     offset: int
@@ -134,7 +134,7 @@ class _Arguments:
         return self._first + len(self.later) - 1
 
     def add(self, note: Made | Constant) -> None:
-        """Add an array that the call made, or a constant unless its memory belongs to a known array."""
+        """Add the array of a note. A constant is skipped if its memory belongs to an array added before."""
         if note is self._own:
             self._blocks.add(address(note.array), note.array.nbytes, self._first - 1)
         elif isinstance(note, Made):
@@ -143,16 +143,16 @@ class _Arguments:
             self._enter(note.array, self._append(note.array))
 
     def number(self, x: Any, by_address: bool) -> int:
-        """Return the index of an argument of a step; an argument that is new gets one.
+        """Return the index of an argument of a step. A new argument gets a new index.
 
-        An array must lie in the memory of a known array, so that a repetition can find it.
+        An array must lie in the memory of an array added before, so that a repetition can find it.
         """
         if not isinstance(x, np.ndarray):
-            # By identity, since the argument may not be hashable; `later` keeps it alive.
+            # Look the argument up by identity, since it may not be hashable. `later` keeps it alive.
             key: Any = type(x), id(x)
             return self._known.get(key) or self._known.setdefault(key, self._append(x))
         found = self._blocks.find(address(x))
-        if x.dtype.hasobject or found is None:  # it is not known to be the same in every call
+        if x.dtype.hasobject or found is None:  # a repetition could not find this array
             raise _NotRepeatable
         of, offset = found
         base = self._arrays[of]
@@ -181,8 +181,8 @@ def _record(
     if not result.size or (out is not None and result is not out):
         return None
     pairs = ((x, y) for i, x in enumerate((*taken, result)) for y in (*taken, result)[:i] if x is not y)
-    # If a call makes a result that overlaps an operand, every call with this key does. Other overlaps depend
-    # on the arrays.
+    # A call without `out` chooses where its result lies. If it overlaps an operand, it will do so in every
+    # repetition. Other overlaps depend on the arrays that the caller passes.
     if any(np.may_share_memory(x, y) for x, y in pairs):
         return NEVER if out is None and any(np.may_share_memory(x, result) for x in operands) else None
     own = None
@@ -224,11 +224,12 @@ def _replay(
     result: Array,
     home: Any,
 ) -> Replay:
-    """Return a function that repeats the steps; for unusual arrays it does nothing and returns None.
+    """Return a function that repeats the steps on other operands.
 
-    operands: how many operands the call has.
+    The function does nothing and returns None if it cannot repeat the steps on these operands. operands: the
+    number of operands of the call.
     """
-    # The core expects temporaries first, then constants and objects, then views, which need their arrays.
+    # The core expects temporaries first, then constants and other objects, and last the views of all these.
     made = [i for i, x in enumerate(later) if isinstance(x, Made)]
     views = [i for i, x in enumerate(later) if isinstance(x, _View)]
     fixed = [i for i in range(len(later)) if i not in {*made, *views}]

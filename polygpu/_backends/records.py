@@ -1,4 +1,4 @@
-"""Records of calls, with which a call is repeated on other operands, and memory for their temporaries.
+"""Records of calls. A record repeats a call on other operands, without the Python code of the call.
 
 While a call runs, the backend notes each launch of a kernel, or each call of the native core, and its arrays.
 Each array is an operand of the call, the result, a temporary that the call made, or a constant that outlives
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Replay = Callable[[tuple[Array, ...], Array | None], Array | None]
 
 MOST_STEPS = 4096  # a call of more steps is not recorded
-ROOM_ALIGNMENT = 256  # bytes; each temporary begins at a multiple of this in the memory that they share
+ROOM_ALIGNMENT = 256  # bytes; in their shared allocation, temporaries begin at multiples of this
 
 
 class Record(NamedTuple):
@@ -60,7 +60,10 @@ class Blocks:
         self._blocks[first:after] = [(begin, end, number)]
 
     def find(self, address: int) -> tuple[int, int] | None:
-        """Return the index of the block that contains an address, and the offset in it in bytes, or None."""
+        """Return the index of the block that contains an address, and the offset in bytes.
+
+        If no block contains the address, return None.
+        """
         at = bisect_right(self._begins, address) - 1
         if at < 0:
             return None

@@ -54,7 +54,10 @@ def power_of_x(kind: str, n: int) -> dict[int, int]:
 
 
 def remainder(c: list[int], n: int, power: dict[int, int]) -> list[int]:
-    """Return the polynomial c mod X^n - power, by long division; power: see power_of_x."""
+    """Return the remainder of c modulo X^n - power, by long division.
+
+    power: a polynomial of degree below n, as {exponent: coefficient}.
+    """
     c = list(c)
     for k in reversed(range(n, len(c))):
         for exponent, factor in power.items():
@@ -63,7 +66,10 @@ def remainder(c: list[int], n: int, power: dict[int, int]) -> list[int]:
 
 
 def product(a: list[int], b: list[int], q: int, power: dict[int, int]) -> list[int]:
-    """Return a * b mod X^n - power, mod q, by the schoolbook method."""
+    """Return a * b modulo q and X^n - power, by the schoolbook method.
+
+    power: a polynomial of degree below n, as {exponent: coefficient}.
+    """
     c = [0] * (2 * len(a))
     for i, x in enumerate(a):
         if x:
@@ -73,7 +79,7 @@ def product(a: list[int], b: list[int], q: int, power: dict[int, int]) -> list[i
 
 
 def big_product(a: list[int], b: list[int], q: int, kind: str = "negacyclic") -> list[int]:
-    """Return a product in a ring of this kind, by one product of big integers (Kronecker substitution)."""
+    """Return a * b in a ring of this kind, by one product of big integers (Kronecker substitution)."""
     n = len(a)
     size = (2 * q.bit_length() + n.bit_length()) // 8 + 1  # bytes that hold a coefficient of the product
     packed = (b"".join(v.to_bytes(size, "little") for v in x) for x in (a, b))
@@ -97,9 +103,9 @@ def power_of(quotient: Any) -> dict[int, int]:
 def leaf_exponents(kind: str, points: int) -> list[int]:
     """Return e_k for each leaf k, whose constant is root^(e_k), in the order of the leaves.
 
-    With br(k), the reversal of the bits of k: e_k is 2 br(k) + 1 if negacyclic and br(k) if cyclic. For a
-    trinomial e_k is 1 + 6 br(k) in the first half and -1 + 6 br(k - points/2) in the second half, where br
-    reverses one bit less.
+    Let br(k) be the reversal of the bits of k. In a cyclic ring, e_k is br(k). In a negacyclic ring, e_k is
+    2 * br(k) + 1. For a trinomial, e_k is 1 + 6 * br(k) in the first half of the leaves and
+    -1 + 6 * br(k - points/2) in the second half, where br reverses one bit less.
     """
     if kind == "trinomial":
         half = [6 * reverse_bits(k, points // 2) for k in range(points // 2)]
@@ -136,9 +142,9 @@ def evaluate(coefficients: Sequence[int], x: int, q: int) -> int:
 
 
 def inverse(a: list[int], q: int, power: dict[int, int]) -> list[int] | int:
-    """Return 1 / a mod X^n - power, q prime, by the extended Euclidean algorithm.
+    """Return the inverse of a modulo X^n - power and the prime q, by the extended Euclidean algorithm.
 
-    If a does not have an inverse, return the degree of the common factor.
+    If a has no inverse, return the degree of its greatest common divisor with X^n - power.
     """
 
     def trimmed(x: list[int]) -> list[int]:
@@ -147,8 +153,8 @@ def inverse(a: list[int], q: int, power: dict[int, int]) -> list[int] | int:
         return x
 
     n = len(a)
-    # Invariant: x = s (X^n - power) + u a for some polynomial s, which is not computed. The same holds for
-    # y and v.
+    # Invariant: x = s * (X^n - power) + u * a for some polynomial s, which is not computed. In the same way,
+    # y is v * a plus a multiple of X^n - power.
     x, y = trimmed([*(-power.get(k, 0) % q for k in range(n)), 1]), trimmed(list(a))
     u, v = [0] * (n + 1), [1, *[0] * n]
     while len(y) > 1:
@@ -162,7 +168,7 @@ def inverse(a: list[int], q: int, power: dict[int, int]) -> list[int] | int:
 
 
 def exact_sum(terms: list[complex]) -> complex:
-    """Return the sum with real and imaginary part each rounded once.
+    """Return the sum of complex numbers; its real and its imaginary part are each rounded once.
 
     If a term is not finite or the sum overflows, return the ordinary sum of floats.
     """
@@ -205,7 +211,7 @@ def chacha20(key: bytes, limb: int, first: int, count: int) -> bytes:
     x = start.copy()
     for turn in range(20):
         for i in range(4):
-            shift = turn % 2  # columns, then diagonals
+            shift = turn % 2  # 0: mix the columns; 1: mix the diagonals
             a, b, c, d = i, 4 + (i + shift) % 4, 8 + (i + 2 * shift) % 4, 12 + (i + 3 * shift) % 4
             for u, v, w, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
                 x[u] += x[v]
@@ -249,10 +255,10 @@ class ReferenceBackend(HostBackend):
     def automorphism(
         self, basis: Any, quotient: Any, x: Array, multipliers: Array, evaluated: bool, out: Array
     ) -> None:
-        """Substitute X^g in coefficients with X^n = 1 or -1, or permute evaluations.
+        """Substitute X^g for X in coefficients, where X^n is 1 or -1, or permute evaluations.
 
-        The evaluation of a(X^g) at root^e is the value of a at root^(e g), which is another point. The
-        multiplier of evaluations is g, that of coefficients the inverse of g.
+        The value of a(X^g) at root^e is the value of a at another point, root^(e * g). The multiplier is g
+        for evaluations, and the inverse of g for coefficients.
         """
         n, numbers = out.shape[-1], np.broadcast_to(multipliers, x.shape[:-2]).ravel().tolist()
         exponents = leaf_exponents(quotient.kind, n) if evaluated else []
@@ -308,7 +314,10 @@ class ReferenceBackend(HostBackend):
         return np.frombuffer(text, np.uint8)[skip : skip + count]
 
     def ntt(self, plan: Any, x: Array, out: Array, first: int = 0) -> None:
-        """Write x modulo each X^leaf_size - c: coefficient r is sum over i of x[i * leaf_size + r] * c^i."""
+        """Write x modulo each X^leaf_size - c.
+
+        Coefficient r of this remainder is the sum over i of x[i * leaf_size + r] * c^i.
+        """
         x, out = part_of(plan.basis, x, first), part_of(plan.basis, out, first)
         values = []
         for item in to_ints(plan.basis, np.broadcast_to(x, out.shape)):
@@ -338,7 +347,7 @@ class ReferenceBackend(HostBackend):
             for limb, row in enumerate(item):
                 q, coefficients = plan.basis.moduli[limb], [0] * plan.degree
                 for k, c in enumerate(leaf_constants(plan, limb)):
-                    others = [0] * points  # P / (Y - c), by Horner's rule
+                    others = [0] * points  # coefficients of P / (Y - c), by Horner's rule
                     carry = 0
                     for i in reversed(range(points)):
                         others[i] = carry = (carry * c + polynomial[i + 1]) % q
@@ -378,7 +387,10 @@ class ReferenceBackend(HostBackend):
                     item[place] = np.array([v % s for v in row], out.dtype)
 
     def decompose(self, gadget: Any, x: Array, out: Array) -> None:
-        """Compute the digits of y (_core/plans/gadget.py), the least significant first; it is stored last."""
+        """Compute the digits of y, which _core/plans/gadget.py defines.
+
+        The least significant digit is computed first and stored last.
+        """
         q, bits, levels = gadget.basis.moduli[0], gadget.bits, gadget.levels
         base, n = 1 << bits, x.shape[-1]
         items = prod(x.shape[:-1])
@@ -431,9 +443,9 @@ class ReferenceBackend(HostBackend):
             out[s, i, j] = sum(x * row[j] for x, row in zip(left[s][i], right[s], strict=True)) % q
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
-        """Write entry k: the sum over j of x_j w^(jk) with w = exp(-2 pi i / n).
+        """Write entry k: the sum over j of x_j * w^(j*k), with w = exp(-2 pi i / n).
 
-        For the inverse w = exp(2 pi i / n), and the sum is divided by n. Products are rounded, and each sum
+        For the inverse, w is exp(2 pi i / n), and the sum is divided by n. Products are rounded, and each sum
         of them is rounded once.
         """
         n, sign = x.shape[-1], 1 if inverse else -1
@@ -444,7 +456,7 @@ class ReferenceBackend(HostBackend):
                 result[k] = value / n if inverse else value
 
     def convolve(self, a: Array, b: Array, out: Array) -> None:
-        """Write entry k: the sum over i of a_i b_(k - i), with indices modulo the length."""
+        """Write entry k: the sum over i of a_i * b_(k - i), with indices modulo the length."""
         n = a.shape[-1]
         for left, right, result in zip(a.tolist(), np.broadcast_to(b, a.shape).tolist(), out, strict=True):
             for k in range(n):
@@ -465,7 +477,8 @@ class ReferenceBackend(HostBackend):
     ) -> int:
         """Compare c with a * b at each point r, in a ring where X^n is the constant `sign`.
 
-        The value of a * b is the sum over j of b_j times the value at r of X^j a, reduced modulo X^n - sign.
+        The value of a * b at r is the sum over j of b_j times the value at r of X^j * a, where X^j * a is
+        reduced modulo X^n - sign.
         """
         at, row, (sign,) = to_ints(basis, points)[0], 0, power_of(quotient).values()
         operands = (to_ints(basis, np.broadcast_to(x, c.shape)) for x in (a, b, c))

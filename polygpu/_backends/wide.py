@@ -131,7 +131,7 @@ def _inverse(plan: NttPlan, x: Array) -> Array:
     while nodes:
         halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
         u, v = halves[..., 0, :], halves[..., 1, :]
-        scale = w[0] if nodes == 1 else 1  # 1/points; the twiddle of node 1 contains it already
+        scale = w[0] if nodes == 1 else 1  # w[0] is 1/points; the twiddle w[1] already contains this factor
         s, d = (u + v) * scale, (u - v) * w[nodes : 2 * nodes, None]
         if nodes == 1 and not plan.quotient.is_binomial:
             s, d = s - d, 2 * d

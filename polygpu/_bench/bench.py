@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 OPS = ("ntt", "intt", "product")
 DEGREES, BITS = (2**12, 2**14, 2**16), (30, 50, 60)
-THREADED, THREADED_ROWS = ((2**12, 50), (2**14, 50)), 8  # pairs (N, bits); polynomials per thread
+THREADED, THREADED_ROWS = ((2**12, 50), (2**14, 50)), 8  # pairs (N, bits); number of polynomials per thread
 BATCH_BYTES = 2**29  # bytes of a GPU's batch; at most a sixteenth of the GPU's free memory is used
 REST_S = 0.25  # seconds for which a GPU rests before each measurement
 POINTS = 3  # number of values of a polynomial that are compared with Python ints
@@ -46,7 +46,7 @@ _OPS = {name: op for op, name in _ON_GPU.items()}
 
 
 class Workload:
-    """Two operands modulo one prime on the current device: batches, or with batch=None single polynomials."""
+    """Two operands modulo one prime on the current device: two batches, or two Polys if batch is None."""
 
     def __init__(self, n: int, bits: int, batch: int | None = None) -> None:
         self.ring, self.batch = Ring(n, ntt_primes(n, bits=bits)), batch
@@ -61,11 +61,12 @@ class Workload:
     def cases(self, names: Mapping[str, str], more: Mapping[str, int | str]) -> Iterator[Case]:
         """Yield the cases of a forward transform, an inverse transform and a product.
 
-        names: the names of the ops in rows. more: further params of the rows.
+        names: a dict from "ntt", "intt" and "product" to the `op` of the rows (see `Row`). more: further
+        entries of the rows' `params`.
 
-        Each case for batches has an `out` that no other case writes to. Every result is compared as a whole
-        with a second computation of the same value. A few of its polynomials are also compared with Python
-        ints, at random points.
+        Each case for batches writes to an `out` of its own. Every result is compared as a whole with a second
+        computation of the same value. A few polynomials of the result are also compared with Python ints, at
+        random points.
         """
         n, q, rng, roots = self.ring.n, self.ring.moduli[0], random.Random(1), self.ring.roots
         transformed, product = self.a.ntt(), self.a * self.b
@@ -77,7 +78,7 @@ class Workload:
         points = {k: pow(roots[0], 2 * reverse_bits(k, n) + 1, q) for k in rng.sample(range(n), POINTS)}
 
         def at_points(holds: Callable[[int, int, int], bool]) -> bool:
-            """Return whether holds(i, k, point) is true for each row i, and each chosen k with its point."""
+            """Return whether holds(i, k, point) is true for all rows i and all pairs k, point of `points`."""
             return all(holds(i, k, point) for k, point in points.items() for i in range(len(x)))
 
         def is_transform(values: NDArray[Any]) -> bool:
@@ -110,11 +111,11 @@ class Workload:
 
 
 def measure_here(devices: Sequence[str], told: Callable[[Row], Any]) -> list[Row]:
-    """Measure some devices and return their rows.
+    """Measure the devices with these names, and return the rows.
 
-    "cpu" is measured with one core and then with all threads, a GPU with large batches.
+    "cpu" is measured with one core and then with all threads. A GPU is measured with large batches.
 
-    told: a function that is called with each row when it is measured.
+    told: a function that is called with each row as soon as it is measured.
 
     Raises:
         Unverified: a result is wrong.
@@ -189,7 +190,7 @@ class Figures:
 
 
 def _key(row: Row) -> tuple[str, Key] | None:
-    """Return the kind and the key of a row, or None if the tables do not show such a row."""
+    """Return the kind of machine and the key of a row, or None if the tables do not show such a row."""
     p, op, kind = row.params, row.op, row.machine["kind"]
     if p.get("limbs") != 1 or not row.verified or row.unit != "ns" or not {"bits", "n"} <= p.keys():
         return None
@@ -213,8 +214,8 @@ def _key(row: Row) -> tuple[str, Key] | None:
 def figures(rows: Iterable[Row]) -> list[Figures]:
     """Return the figures of each machine and kind.
 
-    The time of a key is that of its newest row. If this row belongs to a run of several passes, it is the
-    median over these passes. Only rows of the machine's best instruction set count.
+    The time of a key is the time of its newest row. If this row belongs to a run of several passes, the time
+    is the median over the passes. Only rows of the machine's best instruction set count.
     """
     groups: dict[tuple[str, str], dict[Key, list[Row]]] = {}
     for row in rows:
@@ -250,7 +251,7 @@ def _picoseconds(row: Row) -> float:
 
 
 def _run(row: Row) -> str | None:
-    """Return the name of the run of several passes to which a row belongs, or None if it is in no run."""
+    """Return the name of the run of several passes to which a row belongs, or None if there is none."""
     run = row.params.get("run")
     return None if run is None else str(run).rpartition(", pass")[0]
 
@@ -350,7 +351,7 @@ def boards(own: Sequence[Figures], others: Sequence[Figures]) -> list[Board]:
 def table(board: Board) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
     """Return title, header and lines of a table: the times of all machines, for keys in board.mine().
 
-    A recorded machine's time is followed, in brackets, by the first machine's time divided by it.
+    After the time of each recorded machine comes, in brackets, the first machine's time divided by that time.
     """
     body = []
     for key in sorted(board.mine(), key=lambda k: (OPS.index(k.op), k.bits, k.n)):

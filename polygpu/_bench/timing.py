@@ -2,7 +2,7 @@
 
 A `Case` is a function to run, and a check of its result. `measure` runs the function once, verifies the
 result, and only then times the function and returns a `Row`. The time is the median of samples. A sample is a
-loop of calls that takes long enough for the clock. Each kind of device has its own `Timer`.
+loop of calls that takes long enough for the resolution of the clock. Each kind of device has its own `Timer`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Unverified(AssertionError):
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to time: `op` of `library` at `params`."""
+    """One thing to time: the operation `op` of `library` with the parameters `params`."""
 
     op: str
     library: str
@@ -94,7 +94,7 @@ class Row:
     machine: dict[str, str | int | float]
     versions: dict[str, str]
     commit: str
-    dirty: bool | None  # None if there is no commit to differ from
+    dirty: bool | None  # whether files differ from `commit`; None if the commit is unknown
     minimum: float | None = None  # smallest sample, in the same unit as the median; None in the oldest rows
     figures: dict[str, float] = field(default_factory=dict)  # derived from the time; names contain the units
 
@@ -114,7 +114,7 @@ class Timer(Protocol):
         """Return the nanoseconds that `loops` calls take until all results exist."""
 
     def machine(self) -> Machine:
-        """Return the device as it is now: at least its `kind` and `name`."""
+        """Return a dict that describes the device as it is now, with at least `kind` and `name`."""
 
 
 class WallClock:
@@ -130,17 +130,17 @@ class WallClock:
         np.empty(HEAP_KEPT, dtype=np.uint8)
 
     def rest(self) -> None:
-        """Do nothing, since cores keep their clock."""
+        """Do nothing, because earlier work does not change the clock frequency of a core."""
 
     def elapsed(self, run: Callable[[], Any], loops: int) -> float:
-        """See Timer."""
+        """Return the nanoseconds of wall-clock time that `loops` calls take."""
         start = perf_counter_ns()
         for _ in range(loops):
             run()
         return perf_counter_ns() - start
 
     def machine(self) -> Machine:
-        """See Timer."""
+        """Return a dict that describes the CPU as it is now."""
         backend()  # chooses the instruction set, if nothing has run yet
         return {
             "kind": "cpu",
@@ -169,13 +169,13 @@ class CudaEvents:
         self._machine = gpu_machine(cupy)
 
     def rest(self) -> None:
-        """Wait until the power that the card drew before no longer lowers its clock."""
+        """Wait until the card no longer lowers its clock because of the power that it drew before."""
         self._stop.record()
         self._stop.synchronize()
         sleep(self._rest_s)
 
     def elapsed(self, run: Callable[[], Any], loops: int) -> float:
-        """See Timer."""
+        """Return the nanoseconds that the GPU takes for `loops` calls."""
         run()  # the timed calls are queued while the GPU still works on this one
         self._start.record()
         for _ in range(loops):
@@ -185,7 +185,7 @@ class CudaEvents:
         return 1e6 * float(self._cuda.get_elapsed_time(self._start, self._stop))
 
     def machine(self) -> Machine:
-        """See Timer."""
+        """Return a dict that describes the GPU."""
         return self._machine
 
 
@@ -287,7 +287,7 @@ def on_cores(count: int) -> Iterator[None]:
 
 
 def cpu_name() -> str:
-    """Return the CPU's model name with family and model, since in clouds different CPUs have one name."""
+    """Return the CPU's model name with family and model, because in clouds different CPUs share a name."""
     info = cpuinfo()
     if "model name" not in info:
         return platform.processor() or platform.machine()

@@ -1,4 +1,4 @@
-"""Checks of single arguments, and their texts in error messages."""
+"""Checks of single arguments, and the text of arguments in error messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def integer(x: Any, name: str) -> int:
 
 def exact_number(x: Any) -> Fraction | None:
     """Return the exact value of an int, float or Fraction, or None for NaN, infinities and other types."""
-    from fractions import Fraction  # here, so that importing polygpu stays fast: it imports decimal
+    from fractions import Fraction  # imported only here, because it imports decimal, which takes long
     from numbers import Rational
 
     if isinstance(x, bool) or type(x).__name__ == "bool":
@@ -105,8 +105,8 @@ def checked_moduli(moduli: object) -> tuple[int, ...]:
             raise ParameterError(f"moduli contains {shown(q)}. Every modulus must be at least 2.")
         if len(values) > 1 and q > 1 << 64:
             raise ParameterError(
-                f"moduli contains {shown(q)}, which is above 2**64 and must stand alone. Pass the product of "
-                "all moduli as one modulus."
+                f"moduli contains {shown(q)}. A modulus above 2**64 must be the only one. Pass the product "
+                "of all moduli as one modulus."
             )
         if gcd(q, product) > 1:
             other = next(p for p in values if gcd(p, q) > 1)
@@ -146,7 +146,8 @@ def checked_limbs(key: Any, count: int) -> tuple[int, ...]:
             )
     if not chosen:
         raise ParameterError(
-            f"limbs chooses none of {count} limbs. Choose at least one, because a ring needs a modulus."
+            f"limbs chooses none of the {count} limbs of the ring. Choose at least one limb, because a ring "
+            "needs a modulus."
         )
     return chosen
 
@@ -213,22 +214,21 @@ _verify: ContextVar[bool] = ContextVar("polygpu_verify", default=False)
 def verify() -> Iterator[None]:
     """Check every product of polynomials or matrices that is computed inside a `with`, on any device.
 
-    It checks a * b, powers, fma, matmul, dot, einsum, inverses, and linalg.matmul. Each thread has its own
-    setting. Checks do not work inside polygpu.capture, because they copy values to the host.
+    The checks cover a * b, powers, fma, matmul, dot, einsum, inverses, and linalg.matmul. Each thread has its
+    own setting. The checks do not work inside polygpu.capture, because they copy values to the host.
 
-    - If the operands are in coefficients and q is a prime of at least 4 n, the product is compared with its
-      operands at random points. There are enough points that a wrong product passes with probability at most
-      2^-40.
-    - If q is smaller or composite, or if the operands are evaluated, the product is computed a second time by
-      another method.
+    - If the operands are in coefficients, every modulus is a prime of at least 4 * n, and the ring is not
+      trinomial, the product is compared with its operands at random points. A wrong product passes with
+      probability at most 2^-40.
+    - Otherwise, a product of polynomials is computed a second time by another method.
     - Products of matrices are multiplied by random vectors (Freivalds 1977). A wrong product passes with
       probability at most 2^-40, too.
 
     Raises:
         VerificationError: a result is wrong. The call that computed the result raises it.
 
-    Cost: a check at random points takes about 8 ns on the host for each coefficient, limb and point, after a
-    copy from the GPU if the values lie there. At n = 4096 there is 1 point for moduli of 60 bits, and there
+    Cost: a check at random points takes about 8 ns on the host for each coefficient, limb and point. Values
+    on a GPU are copied to the host first. At n = 4096 there is 1 point for moduli of 60 bits, and there
     are 3 points for moduli of 30 bits. There are never more than 20 points. A second computation takes 5 to
     50 times as long as the product. For large matrices, the products with vectors take less time than the
     product itself.
@@ -247,7 +247,7 @@ def verify() -> Iterator[None]:
         _verify.reset(token)
 
 
-verifying = _verify.get  # returns whether results are checked; False inside a check, which also multiplies
+verifying = _verify.get  # returns whether products are checked; False while a check computes its own products
 
 
 @contextmanager

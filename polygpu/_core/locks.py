@@ -67,15 +67,18 @@ _PACKAGES = {
     *("dask", "distributed", "zarr", "zstandard", "compression", "jax", "jaxlib", "rich", "hypothesis"),
     "sklearn",
 }
-_LONGEST_IMPORT = 10.0  # the most seconds a fork waits: the import may itself wait for the thread that forks
+_LONGEST_IMPORT = 10.0  # the most seconds that a fork waits; an import may wait for the thread that forks
 
 
 def _importing() -> bool:
-    """Return whether another thread is importing one of these modules, from private data of CPython."""
+    """Return whether another thread is importing a module of _PACKAGES or of the standard library.
+
+    The answer is read from private data of CPython.
+    """
     held = getattr(importlib._bootstrap, "_module_locks", {})
     for name, reference in list(held.items()):
         lock, package = reference(), name.partition(".")[0]
-        if lock is None or lock.owner == get_ident():  # owner None counts: a thread is about to take the lock
+        if lock is None or lock.owner == get_ident():  # if owner is None, a thread is about to take it
             continue
         if package in _PACKAGES or package in sys.stdlib_module_names:
             return True
@@ -93,7 +96,7 @@ def _before_fork() -> None:
 
 
 def _release() -> None:
-    with suppress(RuntimeError):  # not held, because Ctrl-C ended the wait in _before_fork
+    with suppress(RuntimeError):  # no_fork is not held if Ctrl-C ended the wait in _before_fork
         no_fork.release()
 
 

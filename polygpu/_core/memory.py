@@ -25,7 +25,7 @@ def check_memory(needed: int, n: int, moduli: tuple[int, ...]) -> None:
 def new_array(
     shape: tuple[int, ...], dtype: np.dtype[Any], zero: bool = False
 ) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return a new array that begins at a multiple of 64 bytes, of zeros if `zero`.
+    """Return a new array that begins at a multiple of 64 bytes. If `zero` is True, fill it with zeros.
 
     Raises:
         OutOfHostMemory: the array does not fit in the available memory.
@@ -35,7 +35,7 @@ def new_array(
         size = prod(shape) * dtype.itemsize
         check_array(size)
         array = _cpu.empty(shape, dtype, zero, size) if size >> 63 == 0 else None
-        if array is None:  # the system refused; or the array is empty and another axis is too long
+        if array is None:  # the system refused, or the array is empty but has an axis that is too long
             raise no_memory(size)
     return array
 
@@ -47,7 +47,7 @@ def check_array(size: int) -> None:
 
 
 def no_memory(size: int) -> OutOfHostMemory:
-    """Return the error to raise for an array of `size` bytes."""
+    """Return the error to raise if an array of `size` bytes does not fit in memory."""
     return OutOfHostMemory(
         f"An array of {_gib(size)} is needed, and only {_gib(_available_memory())} are available. Use "
         "smaller batches."

@@ -8,7 +8,7 @@ from ..errors import ParameterError
 from .checks import checked_degree, shown
 from .exact.primes import GOLDILOCKS
 
-_SCHEMES: dict[str, dict[str, Any]] = {  # FIPS 203, FIPS 204, Falcon specification 1.2, eprint 2019/040
+_SCHEMES: dict[str, dict[str, Any]] = {  # sources: FIPS 203, FIPS 204, Falcon 1.2, eprint 2019/040
     "ml-kem": {"n": 256, "moduli": 3329},
     "ml-dsa": {"n": 256, "moduli": 8380417},
     "falcon-512": {"n": 512, "moduli": 12289},
@@ -44,7 +44,7 @@ def parameters(name: object, n: int | None) -> dict[str, Any]:
 
     Args:
         name: name of the preset.
-        n: degree, or None for the degree of the scheme. Presets named after a field then have degree 2^16.
+        n: degree, or None for the degree of the scheme. For a preset named after a field, None means 2^16.
 
     Raises:
         ParameterError: there is no preset of this name, or n is not the degree of the scheme.
@@ -76,7 +76,7 @@ def _closest(name: object) -> str:
 
     given = "-".join(name.lower().replace("_", "-").split())
     known = _ALIASES | {x: x for x in (*_SCHEMES, *_FIELDS)}
-    stem = given[:64].rstrip("0123456789").rstrip("-")  # "kyber768" is "kyber": all its sizes share one ring
+    stem = given[:64].rstrip("0123456789").rstrip("-")  # "kyber" for "kyber768": its sizes share one ring
     near = get_close_matches(given[:64], known, 1, 0.85)
     near = near or [stem] * (stem in known) or get_close_matches(given[:64], known, 1)
     return f" Did you mean {known[near[0]]!r}?" if near else ""

@@ -26,10 +26,10 @@ def processor_quota(root: str = "") -> float | None:
 
 
 def _groups(root: str) -> Iterator[str]:
-    """Yield the folders of the groups that limit this process's processors, outer groups first."""
+    """Yield the folders of the control groups that limit this process's processors, outer groups first."""
     paths = {}
     for line in _lines(f"{root}/proc/self/cgroup"):
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]  # 0::/a/b or 3:cpu,cpuacct:/a/b
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]  # such as 0::/a/b or 3:cpu,cpuacct:/a/b
         if not controllers:
             paths["cgroup2"] = path
         elif "cpu" in controllers.split(","):
@@ -43,8 +43,8 @@ def _groups(root: str) -> Iterator[str]:
             continue
         if kind not in paths or (kind == "cgroup" and "cpu" not in options.split(",")):
             continue
-        # In a container, the mount may show the container's group as its top, while the path in
-        # /proc/self/cgroup begins outside of it. Then only the top itself is read.
+        # In a container, the top folder of the mount may be the container's group, while the path in
+        # /proc/self/cgroup begins outside of this group. In this case only the top folder is read.
         path, top = paths[kind], top.rstrip("/")
         inside = path[len(top) :].split("/") if f"{path}/".startswith(f"{top}/") else []
         folder = root + mount
@@ -54,8 +54,8 @@ def _groups(root: str) -> Iterator[str]:
 
 
 def _quota(folder: str) -> float | None:
-    """Return the quota of one group, in processors, or None if the group has no quota."""
-    words = " ".join(_lines(f"{folder}/cpu.max")).split()  # version 2
+    """Return the quota of one control group, in processors, or None if the group has no quota."""
+    words = " ".join(_lines(f"{folder}/cpu.max")).split()  # control groups, version 2
     if not words:
         words = [*_lines(f"{folder}/cpu.cfs_quota_us"), *_lines(f"{folder}/cpu.cfs_period_us")]
     try:

@@ -86,7 +86,7 @@ class Quotient(NamedTuple):
 
     @property
     def leaf_sizes(self) -> tuple[int, ...]:
-        """The numbers of coefficients that leaves of the tree may have, ascending; () without a tree."""
+        """The sizes that leaves of the tree of factors may have, ascending; () if there is no such tree."""
         odd = self.degree // (self.degree & -self.degree)
         if self.kind == "trinomial":
             return (odd,) if odd in (1, 3) and self.degree % 2 == 0 else ()
@@ -95,7 +95,7 @@ class Quotient(NamedTuple):
 
     @property
     def why_no_tree(self) -> str:
-        """The end of a sentence that says why a polynomial of this degree has no tree, for error messages."""
+        """The end of an error message that says why a polynomial of this degree has no tree of factors."""
         return "neither 2**a nor 3 * 2**a with a > 0" if self.kind == "trinomial" else "not a power of two"
 
     def has_points(self, q: int) -> bool:
@@ -103,7 +103,7 @@ class Quotient(NamedTuple):
         return (q - 1) % self.order == 0
 
     def exponents(self, reversed_nodes: Any) -> Any:
-        """Return e for nodes X^m - c of one level of the tree, where c = w^(m e) for the root of unity w.
+        """Return e for nodes X^m - c of one level of the tree, where c = w^(m * e) for the root of unity w.
 
         reversed_nodes: the indices of the nodes in their level, with their bits reversed; an int or an array.
         The result may be negative.
@@ -113,17 +113,17 @@ class Quotient(NamedTuple):
         return 2 * reversed_nodes + 1 if self.kind == "negacyclic" else reversed_nodes
 
     def reversed_nodes(self, exponents: Any) -> Any:
-        """Return the bit-reversed indices of the leaves with these exponents, which must be in [0, order)."""
+        """Return the bit-reversed indices of the leaves with these `exponents`, each in [0, order)."""
         if self.kind == "trinomial":
             return (exponents - 1 + 5 * (exponents % 6 // 5)) // 3 % self.degree
         return exponents // 2 if self.kind == "negacyclic" else exponents
 
     def ascending(self, k: Any) -> Any:
-        """Return the bit-reversed index of the leaf with the k-th smallest exponent, for k >= 0."""
+        """Return the bit-reversed index of the leaf with the k-th least of the `exponents`, from k = 0."""
         return (k + 2 * (k & 1)) % self.degree if self.kind == "trinomial" else k
 
     def exponent_of_node(self, node: int) -> int:
-        """Return the exponent of a node's twiddle, which is the constant c of the node's first child."""
+        """Return e for a node's twiddle c = w^e, w the root of unity. The node's first child is X^m - c."""
         position = f"{node:b}"[1:]
         level = len(position)
         exponent: int = self.exponents(int("0" + position[::-1], 2))
@@ -132,7 +132,7 @@ class Quotient(NamedTuple):
     def inverse_root_twiddle(self, w: int, q: int) -> int:
         """Return the twiddle of node 1 for the inverse transform, without the factor 1/degree.
 
-        w: the twiddle of node 1 for the forward transform, modulo q. The result is 1 / (2w - 1) for the
+        w: the twiddle of node 1 for the forward transform, modulo q. The result is 1 / (2 * w - 1) for the
         trinomial, else 1 / w.
         """
         if self.kind == "trinomial":  # (2w - 1)^2 = 4 (w^2 - w + 1) - 3 = -3
@@ -140,15 +140,15 @@ class Quotient(NamedTuple):
         return w * self.wrap % q  # 1 / w, because w^2 = wrap
 
     def leaf_constants(self, twiddles: NDArray[Any], q: int) -> NDArray[Any]:
-        """Return the constants c of the leaves X^k - c. twiddles: array with the twiddle of node i at i."""
+        """Return the constants c of the leaves X^k - c. Entry i of `twiddles` is the twiddle of node i."""
         constants = np.empty(self.degree, twiddles.dtype)
         if self.degree == 1:
             constants[0] = self.wrap % q
         else:
             constants[::2] = w = twiddles[self.degree // 2 :]
-            constants[1::2] = w.dtype.type(q) - w  # two leaves below w have the constants w and -w
+            constants[1::2] = w.dtype.type(q) - w  # a node with twiddle w has leaves with constants w, -w
             if self.kind == "trinomial" and self.degree == 2:
-                constants[1] = (1 - int(w[0])) % q  # the leaves below the trinomial itself have w and 1 - w
+                constants[1] = (1 - int(w[0])) % q  # the trinomial itself has leaves with w and 1 - w
         return constants
 
     def with_degree(self, degree: int) -> Quotient:
@@ -164,7 +164,7 @@ class Quotient(NamedTuple):
         sign = self.cover.wrap ** (turns % 2)
         if exponent < self.degree:
             return ((exponent, sign),)
-        # Only a trinomial comes here: X^degree = X^half - 1, times X^(exponent - degree).
+        # Only a trinomial comes here. X^degree = X^half - 1 is multiplied by X^(exponent - degree).
         return (exponent - half, sign), (exponent - self.degree, -sign)
 
     @property
@@ -180,10 +180,11 @@ class Quotient(NamedTuple):
         return 2 * self.cover.degree
 
     def folding(self, length: int) -> list[tuple[int, int, int, int]]:
-        """Return how to reduce a polynomial with `length` coefficients, at most `multiple`.
+        """Return how to reduce a polynomial of `length` coefficients modulo this one.
 
-        The result has a tuple (first, to, count, sign) for each run of coefficients at or above the degree:
-        coefficient first + i, times the sign, is added to coefficient to + i, for i < count.
+        `length` is at most `multiple`. The result has a tuple (first, to, count, sign) for each run of
+        coefficients at or above the degree. Coefficient first + i, times sign, must be added to coefficient
+        `to` + i, for i < count.
         """
         n, half = self.degree, self.degree // 2
         if self.is_binomial:

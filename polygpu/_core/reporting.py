@@ -19,7 +19,7 @@ from ..errors import ParameterError
 from .checks import unusual
 from .locks import new_lock
 
-LONG = 1 << 22  # residues; larger products and transforms on the host are long work: 10 ms on one core
+LONG = 1 << 22  # residues; on the host, a product or transform of this many takes about 10 ms on one core
 
 _PIECE = 0.25  # seconds of work between two reports
 _SHOWN = 0.5  # seconds after which a bar is drawn for work
@@ -31,8 +31,8 @@ class Progress(NamedTuple):
     """The argument of a callback, which is called when work begins, after its steps, and when it ends."""
 
     what: str  # such as "primitive root modulo 3329"
-    done: int  # steps
-    total: int  # steps
+    done: int  # steps that are done
+    total: int  # steps of the whole work
     seconds: float  # since the work began
     ended: bool  # whether this is the last report of the work; done < total if it failed or was interrupted
 
@@ -94,7 +94,8 @@ reporting = _report.get  # returns the callback or display, or None outside `wit
 class Work:
     """Long work of `total` steps: `with Work(3, "tables modulo {} primes", 3) as work: ... work.step()`.
 
-    what: a format string, which `values` fill. when: whether the work is long; if not, nothing is reported.
+    what: a format string that describes the work. `values` are its arguments.
+    when: whether the work is long. If not, nothing is reported.
     """
 
     __slots__ = ("_began", "_done", "_report", "_total", "_what")
@@ -138,13 +139,14 @@ class Work:
         at, least = 0, -(-least // unit) * unit
         size = least
         while at < self._total:
-            # If fewer than `least` steps would remain, take them, too.
+            # If fewer than `least` steps would remain after this piece, they become part of it.
             end = at + size if self._total - at >= size + least else self._total
             began = perf_counter()
             yield slice(at, end)
             seconds = perf_counter() - began
             self.step(end - at)
-            # The steps that take _PIECE seconds at the measured speed, at most 64 times as many as before.
+            # The next piece should take _PIECE seconds at the measured speed. It has at most 64 times as many
+            # steps as this piece.
             size = max(least, int((end - at) * min(_PIECE / max(seconds, 1e-9), 64)) // unit * unit)
             at = end
 
@@ -163,7 +165,7 @@ class _Display:
         self._process = os.getpid()
         self._lock, self._closed = new_lock(), False
         self._thread: Thread | None = None
-        # By thread and `what`: the last report of this work, and the time of the report.
+        # A key is the thread and `what` of some work. The value is its last report, and the report's time.
         self._running: dict[tuple[int, str], tuple[Progress, float]] = {}
         self._drawing: _Bars | _Lines | None = None
 
@@ -205,7 +207,7 @@ class _Display:
                         self._draw(None)
 
     def _draw(self, last: Progress | None) -> None:
-        """Draw all running work. If none is running, stop drawing and show `last`, which ended last."""
+        """Draw all running work. If none is running, stop drawing and show the last report `last`."""
         self._drawing = self._drawing or _drawing()
         now = perf_counter()
         works = [x._replace(seconds=now - then + x.seconds) for x, then in self._running.values()]
@@ -241,7 +243,7 @@ class _Lines:
         self._at, self._pause, self._shown = 0.0, _LINE, ("", 0)
 
     def show(self, works: Sequence[Progress]) -> None:
-        """Print a line for the innermost long work. Pauses between lines double while no step is done."""
+        """Print a line for the innermost long work. While no step is done, pauses between lines double."""
         now = perf_counter()
         x = next((x for x in reversed(works) if x.seconds >= _LINE), None)
         if x is None:

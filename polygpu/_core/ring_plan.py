@@ -23,7 +23,7 @@ from .quotient import Kind, Quotient, check_degree, check_kind
 
 RootRule = Literal["minimal", "generator"]
 
-_KEPT = 128  # the most results of `part`, and the most of `join`, that a ring keeps
+_KEPT = 128  # a ring keeps at most this many results of `part`, and as many of `join`
 
 
 class RingPlan:
@@ -49,7 +49,8 @@ class RingPlan:
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(
-            f"{name} cannot be set, because rings share this plan. Make another ring instead."
+            f"{name} of a ring's plan cannot be set, because several rings can share a plan. Make another "
+            "ring instead."
         )
 
     # ---- parameters ----
@@ -81,7 +82,10 @@ class RingPlan:
 
     @cached_property
     def arguments(self) -> tuple[Any, ...]:
-        """Return the arguments that the plan was made from, a key that also tells rules for roots apart."""
+        """Return the arguments that the plan was made from.
+
+        Two plans with equal roots are equal. Their arguments still differ if `root` was given in another way.
+        """
         return self.n, self.moduli, self.quotient.kind, self.root, self.product
 
     # ---- the evaluation domain ----
@@ -142,10 +146,10 @@ class RingPlan:
         return plan_ntt(self.quotient, self.moduli, self.leaf_size, self.roots)
 
     def check_binomial(self, name: str) -> None:
-        """Raise ParameterError unless X^n is 1 or -1. name: the argument or function that needs it."""
+        """Raise ParameterError unless X^n is 1 or -1. name: the argument or function that needs this."""
         if not self.quotient.is_binomial:
             raise ParameterError(
-                f"{name} must have kind='negacyclic' or kind='cyclic', so that X^n is a number. The ring is "
+                f"{name} must have kind='negacyclic' or kind='cyclic', so that X^n is 1 or -1. The ring is "
                 f"{self!r}."
             )
 
@@ -157,9 +161,12 @@ class RingPlan:
     def where_complete(self) -> str:
         """Return a sentence that says which moduli or degrees have a complete transform, for messages."""
         if self.quotient.leaf_sizes and self.quotient.leaf_sizes[0] > 1:
-            return f"No modulus gives one for n={self.n}. Use a degree that is a power of two."
+            return (
+                f"No modulus gives a complete transform for n={self.n}. Use a degree that is a power of two."
+            )
         return (
-            f"Use ntt_primes({self.n}, bits=..., kind={self.quotient.kind!r}) to find moduli that have one."
+            f"Use ntt_primes({self.n}, bits=..., kind={self.quotient.kind!r}) to find moduli that have a "
+            "complete transform."
         )
 
     def why_no_transform(self) -> str:
@@ -177,8 +184,8 @@ class RingPlan:
                 )
             if (q - 1) % order:
                 return (
-                    f"q={shown(q)} is {q % order} modulo {order}, and it must be 1 for a complete transform. "
-                    f"Use moduli from ntt_primes({n}, bits={self._friendly_bits()}, "
+                    f"q={shown(q)} is {q % order} modulo {order}, and it must be 1 for a complete "
+                    f"transform. Use moduli from ntt_primes({n}, bits={self._friendly_bits()}, "
                     f"kind={self.quotient.kind!r}). Products still work."
                 )
         raise AssertionError("The ring has a transform.")
@@ -205,7 +212,7 @@ class RingPlan:
 
     @cached_property
     def products(self) -> dict[tuple[Product, str], Plan]:
-        """Return the plans of products chosen so far. Keys are the requested rule and the device's name."""
+        """Return a dict of the plans of products. A key is the `product` of a call and the device's name."""
         return {}
 
     @cached_property
@@ -224,7 +231,7 @@ class RingPlan:
     # ---- other rings ----
 
     def part(self, limbs: tuple[int, ...]) -> RingPlan:
-        """Return the plan of the ring of some of the limbs.
+        """Return the plan of the ring that has some of this ring's limbs.
 
         limbs: the indices of these limbs.
 
@@ -242,16 +249,16 @@ class RingPlan:
         return part
 
     def join(self, other: RingPlan) -> RingPlan:
-        """Return the plan of the ring of this ring's limbs, then the other's; see Ring.join."""
-        # The key is not `other`, because rings with different rules are equal if their roots are.
+        """Return the plan of the ring with this ring's limbs, then those of `other`; see Ring.join."""
+        # The key is not `other`, because two rings with different rules for roots may be equal.
         joined = self._joined.get(other.arguments)
         return keep(self._joined, other.arguments, self._join(other), _KEPT) if joined is None else joined
 
     def _join(self, other: RingPlan) -> RingPlan:
         if self.quotient != other.quotient:
             raise RingMismatch(
-                f"join cannot join {self!r} and {other!r}, because they differ in degree or kind. Give rings "
-                "of one degree and kind."
+                f"join cannot join {self!r} and {other!r}, because they differ in degree or kind. Give "
+                "rings of the same degree and kind."
             )
         if "auto" not in (self.product, other.product) and self.product != other.product:
             raise ParameterError(
@@ -276,7 +283,7 @@ class RingPlan:
     def _derived(
         self, moduli: tuple[int, ...], root: RootRule | tuple[int, ...], product: Product
     ) -> RingPlan:
-        """Return the plan of a ring with this ring's degree and kind and other moduli, which were checked.
+        """Return the plan of a ring with this ring's degree and kind, and with moduli that were checked.
 
         Raises:
             BadRoot: `root` contains roots, but not of the order that the transform with these moduli needs.
@@ -287,9 +294,9 @@ class RingPlan:
             return known
         if not isinstance(root, str) and ring.leaf_size != self.leaf_size:
             raise BadRoot(
-                f"root was given for leaves of size {self.leaf_size}, but the transform modulo "
-                f"{shown(list(moduli))} ends at leaves of size {ring.leaf_size}. Use "
-                "Ring(n, moduli, root=...) with roots for these moduli."
+                f"The roots of this ring were given for leaves of size {self.leaf_size}, but the transform "
+                f"modulo {shown(list(moduli))} ends at leaves of size {ring.leaf_size}. Use Ring(n, moduli, "
+                "root=...) with roots for these moduli."
             )
         return keep_ring(ring.arguments, ring)
 
@@ -309,7 +316,7 @@ class RingPlan:
         return all(same_root(q, self.root_order, a, b) for q, a, b in pairs)
 
     def _rules(self) -> Iterable[RootRule | int]:
-        """Yield the rule or the given root of each limb."""
+        """Yield, for each limb, the root that was given, or the rule "minimal" or "generator"."""
         return repeat(self.root, len(self.moduli)) if isinstance(self.root, str) else self.root
 
     @cached_property
@@ -336,7 +343,7 @@ def ring_plan(
     root: RootRule | int | Sequence[int] = "minimal",
     product: Product = "auto",
 ) -> RingPlan:
-    """Return the plan of a ring, the same one for equal arguments; see Ring for their rules and errors."""
+    """Return the plan of a ring, the same object for equal arguments; see Ring for the arguments."""
     # The types are compared first, because True == 1 and 8.0 == 8: a look-up by value alone would find a ring
     # for arguments that must raise an error.
     if type(n) is int and type(kind) is str and type(root) is str and type(product) is str:
@@ -375,7 +382,7 @@ def _checked_roots(ring: RingPlan, root: Any) -> tuple[int, ...]:
         )
     if ring.leaf_size is None:
         raise BadRoot(
-            f"root={shown(root)} has no use in this ring, so do not give it. {ring.why_no_transform()}"
+            f"root={shown(root)} has no use in this ring. Do not give root. {ring.why_no_transform()}"
         )
     for x, q in zip(given, ring.moduli, strict=True):
         if not 0 < x < q:

@@ -5,7 +5,7 @@ The methods ("ways"):
   auxiliary  NTTs modulo auxiliary primes give the exact product over the integers, which is then reduced.
   fft        FFTs in doubles. The result is exact by a proven bound.
   matrix     Many short polynomials are multiplied by one polynomial through a product of matrices.
-  separate   For sums of products: each product is computed like a single one, then they are added.
+  separate   For sums of products: each product is computed alone, then the products are added.
 
 `multiply` calls way_of_product, and way_of_many if the operands are in coefficients. Powers, matmul, dot and
 einsum call way_of_sums. Products with gadget ciphertexts call way_of_gadget.
@@ -34,7 +34,8 @@ from .ring_plan import RingPlan
 Way = Literal["transform", "auxiliary", "fft", "matrix", "separate"]
 
 _NAMES = {"transform": "transform", "auxiliary": "auxiliary primes"}
-# Estimates are rough, so FFT replaces a complete transform only if it takes less than this share of its time.
+# Estimates are rough. So an FFT replaces a complete transform only if the FFT is estimated to take less than
+# this share of the transform's time.
 _CLEARLY = 0.8
 _MATRIX_MODULUS = 1 << 62  # for larger moduli, products of matrices do not use vector instructions
 
@@ -116,7 +117,7 @@ def way_of_sums(ring: RingPlan) -> Way:
 
 
 def way_of_gadget(ring: RingPlan, terms: int, bits: int) -> tuple[Way, FftSumPlan | None]:
-    """Choose how to compute sums of `terms` products of a polynomial of `bits`-bit digits with any other.
+    """Choose how to compute sums of `terms` products. One factor of each product has digits of `bits` bits.
 
     The ring has one modulus of at most 2^64. Returns the way, and the plan of the FFT if "fft" was chosen.
     """

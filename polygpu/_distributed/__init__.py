@@ -1,4 +1,4 @@
-"""Values on several devices of one host: divided by batch or limbs (Spread), or by coefficients (Divided)."""
+"""Values on several devices of one host. Spread divides batches or limbs; Divided divides coefficients."""
 
 from .devices import Devices, devices
 from .divided import Divided

@@ -16,8 +16,8 @@ from .spread import Axis, Spread
 class Devices(Group):
     """Several devices that compute on values together. polygpu.devices makes such an object.
 
-    `names` holds the full names of the devices, in order, and len() returns the number of devices. Two such
-    objects are equal if their names are equal.
+    `names` holds the full names of the devices, in order, and len() returns the number of devices. Two
+    Devices objects are equal if their names are equal.
 
     >>> import polygpu as pg
     >>> two = pg.devices("cpu", "cpu")
@@ -43,7 +43,8 @@ class Devices(Group):
             RingMismatch: x is not a Poly.
             OutOfHostMemory, OutOfDeviceMemory: a part does not fit in the memory of its device.
 
-        Cost: a copy of each part to its device. On the host the parts of a batch share x's memory.
+        Cost: a copy of each part to its device. If x and the devices are on the host, the parts for "batch"
+        and "copies" are not copied but share memory with x.
 
         >>> import polygpu as pg
         >>> two = pg.devices("cpu", "cpu")
@@ -64,10 +65,10 @@ class Devices(Group):
                 power of two, and n must be at least the square of this number.
             order: how the coefficients are divided. "natural" gives each device a run of n / devices
                 neighbouring coefficients. For "transposed" the coefficients are written into a matrix row by
-                row, and each device gets neighbouring columns of it; then each transform needs one exchange
-                between the devices instead of two. Evaluated values are always in the ring's order, and each
-                device has a run of n / devices of them.
-            log_height: log2 of the number of rows of this matrix. If it is None, it is chosen from n and the
+                row, and each device gets neighbouring columns of this matrix. A transform then needs one
+                exchange of coefficients between all devices; from "natural" it needs two. Evaluated values
+                are always in the ring's order, and each device has a run of n / devices of them.
+            log_height: log2 of the number of rows of the matrix. If it is None, it is chosen from n and the
                 devices.
 
         Raises:
@@ -110,8 +111,8 @@ class Devices(Group):
             ParameterError: `start` is outside [0, 2**40), or a condition of divide or Ring.random is not
                 fulfilled. Other errors are those of divide and Ring.random.
 
-        Cost: on each device the same as for Ring.random with n / devices coefficients. Transposed order needs
-        an exchange in addition.
+        Cost: on each device the same as for Ring.random with n / devices coefficients. For "transposed",
+        every device also sends a part of its coefficients to every other device.
 
         >>> import polygpu as pg
         >>> R = pg.Ring(64, 257)
@@ -129,7 +130,7 @@ def devices(*names: str) -> Devices:
             devices("cpu", "cpu") lets you try a program without GPUs.
 
     Raises:
-        DeviceError: a name is not that of a device, or names of GPUs and of the host are mixed.
+        DeviceError: a name is not the name of a device, or names of GPUs and of the host are mixed.
         BackendUnavailable: a GPU does not answer, or no name is given and the host does not have a GPU.
 
     Cost: none; nothing is allocated.

@@ -8,9 +8,9 @@ number d holds
     transposed   width / D columns, cut into slices: an array (slices, *batch, limbs, height, count), whose
                  slice s has `count` columns, beginning with column (d * slices + s) * count
 
-A transform works on columns, then on rows. Between these steps is an exchange, in which every device sends a
-part of its columns to every other device. Coefficients in natural order need another exchange, from rows to
-columns, before the first step. While one slice is copied, the next one is computed. Source: Bailey 1990,
+A transform works on columns, then on rows. Between the two is an exchange, in which every device sends a part
+of its columns to every other device. Coefficients in natural order need another exchange, from rows to
+columns, before the transform. While one slice is copied, the next one is computed. Source: Bailey 1990,
 "FFTs in external or hierarchical memory".
 """
 
@@ -40,22 +40,25 @@ from .spread import Spread
 
 Order = Literal["natural", "transposed"]
 
-_BUFFERS = 3  # slices of a device that are computed or copied at the same time
+_BUFFERS = 3  # number of a device's slices that are computed or copied at the same time
 # Largest number of slices of a device's columns. With 16, copies begin when 1/16 of the columns is computed.
 _SLICES = 16
-_NATURAL_SLICES = 8  # the same for natural order: with more slices the first exchange would copy short runs
-# Largest number of slices of a device's rows: in intt() each needs one copy for each slice of columns.
+# Largest number of slices of a device's columns if coefficients are in natural order. With more slices, the
+# exchange before the transform would copy runs that are too short.
+_NATURAL_SLICES = 8
+# Largest number of slices of a device's rows. In intt() each of them is copied in pieces, one for each slice
+# of columns, so more slices would need more copies.
 _ROW_SLICES = 4
-# Least number of residues in a slice, divided by the number of devices. The host cannot queue the work on
-# smaller slices as fast as the devices do it.
+# Least number of residues in a slice, divided by the number of devices. With smaller slices, the devices
+# would compute faster than the host queues their work.
 _SLICE = 2**24
-_LOG_HEIGHT = 14  # largest log2 of the height that is chosen if rows are multiplied by twiddles
-_LOG_WIDTH = 12  # largest log2 of the width that is chosen if rows have tables: a row takes one pass
+_LOG_HEIGHT = 14  # largest log2 of the height that layout_of chooses if rows are multiplied by twiddles
+_LOG_WIDTH = 12  # largest log2 of the width in layout_of if each row has a table: a row then takes one pass
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the coefficients of a polynomial are divided among devices: as a matrix of height x width.
+    """Layout of the coefficients of a polynomial on devices: a matrix of height x width, cut into slices.
 
     >>> layout = layout_of(64, devices=2, log_height=3)
     >>> layout.rows, layout.slices, layout.count, layout.column(device=1, part=0)
@@ -87,27 +90,30 @@ class Layout:
         return (device * self.slices + part) * self.count
 
     def rows_of(self, columns: Array, device: int) -> Array:
-        """Return a view of the entries of columns (..., height, count) that lie in a device's rows."""
+        """Return a view of the entries of `columns` (..., height, count) that are in the rows of `device`."""
         return columns[..., device * self.rows : (device + 1) * self.rows, :]
 
     def shared(
         self, columns: Array, rows: Sequence[Array], device: int, part: int
     ) -> list[tuple[Array, Array]]:
-        """Return where slice `part` of a device meets the rows of each device.
+        """Return views of the entries that slice `part` of a device has in common with each device's rows.
 
-        The result has one pair of views for each array of `rows`. Both views stand for the same entries of
-        the matrix: the first lies in `columns` (..., height, count), which is this slice, and the second lies
-        in the rows (..., rows, width).
+        `columns` (..., height, count) is this slice. `rows` has one array (..., rows, width) for each device.
+        The result has one pair of views for each of these arrays: the common entries in `columns`, and the
+        same entries in the array.
         """
         at = self.column(device, part)
         return [(self.rows_of(columns, e), x[..., at : at + self.count]) for e, x in enumerate(rows)]
 
     def in_order(self, order: Order) -> Layout:
-        """Return the layout with the number of slices that ntt() uses for coefficients in this order."""
+        """Return this layout, with the number of slices that ntt() uses for coefficients in this order."""
         return replace(self, slices=min(_NATURAL_SLICES, self.slices)) if order == "natural" else self
 
     def slices_of(self, x: Array) -> Array:
-        """Split rows of a device's columns, (..., rows, width / devices), into (slices, ..., rows, count)."""
+        """Cut x, some rows of a device's columns, into slices of `count` columns.
+
+        The shape (..., rows, width / devices) becomes (slices, ..., rows, count).
+        """
         split = x.reshape(*x.shape[:-1], self.slices, self.count)
         return split.transpose(split.ndim - 2, *range(split.ndim - 2), split.ndim - 1)
 
@@ -121,13 +127,13 @@ def layout_of(
         n: degree, a power of two.
         devices: number of devices, a power of two.
         log_height: log2 of the height. If it is None, it is chosen here.
-        tables: whether each row is transformed with its own table of twiddles (`has_tables`). Then the layout
-            has long columns and short rows. With these tables no multiplication is needed between the
-            transforms of columns and rows. The long columns need two passes over memory, which take about as
-            long as the exchange that runs at the same time.
-        limbs: number of limbs of the ring, which decides how many slices are made. One thread of the host
-            queues the work of all devices. So slices are made so large that the devices need longer to
-            compute a slice than the thread needs to queue it. A small polynomial is one slice.
+        tables: whether each row is transformed with its own table of twiddles (`has_tables`). If so, the
+            layout has long columns and short rows, and no multiplication is needed between the transforms of
+            columns and rows. The long columns need two passes over memory, which take about as long as the
+            exchange between devices that runs at the same time.
+        limbs: number of limbs of the ring. The number of slices depends on it. One thread of the host queues
+            the work of all devices. So slices are made so large that the devices need longer to compute a
+            slice than the thread needs to queue it. A small polynomial is one slice.
 
     Raises:
         ParameterError: n < devices**2, the number of devices is not a power of two, or log_height is outside
@@ -155,14 +161,14 @@ def layout_of(
                 f"{devices} devices."
             )
     width, large = n >> chosen, max(1, limbs * n // (devices**2 * _SLICE))
-    slices = 1 << (large.bit_length() - 1)  # a power of two; the number of limbs need not be one
+    slices = 1 << (large.bit_length() - 1)  # a power of two, even if the number of limbs is not one
     return Layout(devices, 1 << chosen, width, min(_SLICES, slices, width // devices))
 
 
 def has_tables(group: Group, ring: Ring) -> bool:
     """Return whether each row is transformed with its own table of twiddles.
 
-    Otherwise rows are multiplied by twiddles, and then transformed with one table for all rows.
+    If not, rows are first multiplied by twiddles, and then transformed with one table for all rows.
     """
     size, itemsize = ring.rows * ring.n // len(group), ring.dtype.itemsize
     return all(backend.prefers_tables(size, itemsize) for backend in group.backends)
@@ -182,8 +188,9 @@ class Divided(NotAnArray):
             broadcast or do not have the same number of axes.
         RingMismatch, NotAnInteger, OutOfHostMemory, OutOfDeviceMemory: as in the operators of Poly.
 
-    Cost: a sum takes one pass on each device, and an exchange if the orders differ. A product of coefficients
-    takes three transforms, during which both evaluated operands are in memory. GPUs work at the same time.
+    Cost: a sum takes one pass on each device. If the orders differ, each device also sends a part of one
+    operand to every other device. A product of coefficients takes three transforms, during which both
+    evaluated operands are in memory. GPUs work at the same time.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(64, 257)
@@ -213,7 +220,7 @@ class Divided(NotAnArray):
 
     @property
     def domain(self) -> Domain:
-        """ "coef" or "eval".
+        """Domain of the polynomials, "coef" or "eval".
 
         >>> import polygpu as pg
         >>> pg.devices("cpu", "cpu").divide(pg.Ring(64, 257)([1])).ntt().domain
@@ -244,7 +251,7 @@ class Divided(NotAnArray):
 
     @property
     def data(self) -> tuple[Array, ...]:
-        """The arrays of residues, one for each device. They are not copied.
+        """The arrays of residues, one for each device. They are the value's own arrays, not copies.
 
         In natural order on D devices the array of each device has the shape (*batch, limbs, n / D) and is a
         run of neighbouring coefficients or values. In transposed order its shape is
@@ -303,12 +310,13 @@ class Divided(NotAnArray):
         Raises:
             OutOfHostMemory, OutOfDeviceMemory: the result or the buffers do not fit in memory.
 
-        Cost: each device transforms n / devices coefficients, and also multiplies them by twiddles if its
-        rows do not have tables of their own. Transposed coefficients need one exchange, natural ones two.
-        While one slice is exchanged, the next is computed. In addition to the operand and the result, a
-        device holds buffers for up to three slices. For large polynomials these are 3/16 of the operand in
-        transposed order and 3/8 in natural order; for small ones they are as large as the operand. The
-        polynomials of a batch are transformed one after the other.
+        Cost: each device transforms n / devices coefficients, and, depending on the device, also multiplies
+        them by twiddles. Coefficients in transposed order need one exchange, in which every device sends a
+        part of its coefficients to every other device. Natural order needs two. A device's coefficients are
+        cut into slices; while one slice is exchanged, the next is computed. In addition to the operand and
+        the result, a device holds buffers for up to three slices. For large polynomials these are 3/16 of the
+        operand in transposed order and 3/8 in natural order. For small ones they are as large as the operand.
+        The polynomials of a batch are transformed one after the other.
         Source: Bailey 1990, "FFTs in external or hierarchical memory"; docs/math.md, "Four steps".
 
         >>> import polygpu as pg
@@ -333,7 +341,7 @@ class Divided(NotAnArray):
         return self._result([self._run(x) for x in blocks], "eval", "natural")
 
     def _row_parts(self, rows: Array, i: int) -> Iterator[tuple[int, Array]]:
-        """Yield the slices of device i's rows, each after the index of its first row in the matrix."""
+        """Cut device i's rows into slices; yield pairs (index of the first row in the matrix, slice)."""
         size = self._layout.rows // self._layout.row_slices
         for part in range(self._layout.row_slices):
             at = part * size
@@ -342,7 +350,8 @@ class Divided(NotAnArray):
     def _forward_columns(self, tables: bool) -> list[Array]:
         """Transform the columns, and return the rows of each device, (*batch, limbs, rows, width).
 
-        Columns are transformed slice by slice. From each slice, every device is sent the entries in its rows.
+        Columns are transformed slice by slice. Then the entries of the slice are sent to the devices that
+        hold their rows.
         """
         layout, group, plan = self._layout.in_order(self._order), self._group, self._plan
         numbers, depth, natural = range(len(group)), min(_BUFFERS, layout.slices), self._order == "natural"
@@ -350,15 +359,15 @@ class Divided(NotAnArray):
         blocks = self._new_rows()
         buffers = [self._new((*self._items, layout.height, layout.count)) for _ in range(depth)]
         steps = [] if tables else self._twiddles(1)
-        # Whether the last pass over a slice can write the rows that stay on this device straight into the
-        # result. Other rows are always copied from the buffer.
+        # If `apart` is true, the last pass over a slice writes the rows that stay on this device directly
+        # into the result. Rows for other devices are always copied from the buffer.
         apart = tables and 1 << plan.levels_above >= max(2, layout.devices)
         with Transfers(group.backends) as transfers:
             free: dict[tuple[int, int], list[Mark]] = {(i, k): [] for i in numbers for k in range(depth)}
             arrived: dict[tuple[int, int], list[Mark]] = {}
 
             def bring(part: int) -> None:
-                """Copy slice `part` of each device from natural order into a buffer that is free."""
+                """Wait for free buffers. Copy slice `part` of each device from natural order into them."""
                 for i, buffer in enumerate(buffers[part % depth]):
                     arrived[i, part] = [
                         transfers.send(run, place, free[i, part % depth])
@@ -366,7 +375,7 @@ class Divided(NotAnArray):
                     ]
 
             def transform(i: int, part: int) -> None:
-                """Transform a slice of device i, and start to copy its rows to their devices."""
+                """Transform slice `part` of device i, and start to copy its entries to their rows."""
                 compute, buffer = group.backends[i], buffers[part % depth][i]
                 compute.await_marks(arrived.pop((i, part)) if natural else free[i, part % depth])
                 source = buffer if natural else self._data[i][part]
@@ -404,8 +413,9 @@ class Divided(NotAnArray):
             ParameterError: `order` is not one of these names.
             OutOfHostMemory, OutOfDeviceMemory: the result or the buffers do not fit in memory.
 
-        Cost: the work of ntt(). Transposed order needs one exchange, natural order two. In addition to the
-        operand and the result, a device holds buffers of the size of the operand.
+        Cost: the work of ntt(). Transposed order needs one exchange, in which every device sends a part of
+        its residues to every other device. Natural order needs two. In addition to the operand and the
+        result, a device holds buffers that are together as large as the operand.
 
         >>> import polygpu as pg
         >>> a = pg.Ring(64, 257).random(seed=1)
@@ -421,7 +431,7 @@ class Divided(NotAnArray):
         with Transfers(group.backends) as transfers:
 
             def transform(i: int, part: int) -> None:
-                """Transform a slice of device i, and start its copies if the result is in natural order."""
+                """Transform slice `part` of device i. If the result is in natural order, start to copy it."""
                 compute, x = group.backends[i], columns[i][part]
                 four_step.transform_columns(self._plan, x, x, compute.intt, tables)
                 if rows is not None:
@@ -438,7 +448,7 @@ class Divided(NotAnArray):
         """Transform the rows back, and return the columns of each device.
 
         The columns have the shape (slices, *batch, limbs, height, count). Rows are transformed slice by
-        slice. From each slice of rows, every device is sent the entries in its columns.
+        slice. Then the entries of the slice are sent to the devices that hold their columns.
         """
         layout, group, plan, numbers = self._layout, self._group, self._plan, range(len(self._group))
         columns = self._new_columns()
@@ -450,7 +460,7 @@ class Divided(NotAnArray):
         with Transfers(group.backends) as transfers:
 
             def transform(i: int, part: int) -> None:
-                """Transform a slice of device i's rows, and start to copy its columns to their devices."""
+                """Transform slice `part` of device i's rows; start to copy its entries to their columns."""
                 compute, buffer, (first, rows) = group.backends[i], buffers[part][i], sources[i][part]
                 if tables:
                     four_step.transform_below(plan, rows, first, buffer, compute.intt)
@@ -479,7 +489,7 @@ class Divided(NotAnArray):
         return self._group.each(lambda i: four_step.twiddles(self._plan, self._group.backends[i], power))
 
     def reorder(self, order: Order) -> Divided:
-        """Return the same value with its coefficients in this order, or itself if they are in it already.
+        """Return the same value with its coefficients in this order, or itself if they already are in it.
 
         Args:
             order: "natural" or "transposed" (see Devices.divide).
@@ -489,7 +499,7 @@ class Divided(NotAnArray):
             ParameterError: `order` is not one of these names.
             OutOfHostMemory, OutOfDeviceMemory: the result does not fit in memory.
 
-        Cost: one exchange.
+        Cost: one exchange, in which every device sends a part of its coefficients to every other device.
 
         >>> import polygpu as pg
         >>> a = pg.devices("cpu", "cpu").divide(pg.Ring(64, 257)([1, 2]))
@@ -499,8 +509,8 @@ class Divided(NotAnArray):
         check_order(order)
         if self._domain == "eval":
             raise DomainError(
-                "reorder needs a value in coefficients, and this one is evaluated. Use intt(order=...), "
-                "which gives the coefficients in that order."
+                "reorder needs a value in coefficients, and this value is evaluated. Use intt(order=...) "
+                "on the value instead, which also puts the coefficients in the given order."
             )
         if order == self._order:
             return self
@@ -518,7 +528,7 @@ class Divided(NotAnArray):
         return (*self.shape, self._ring.rows)
 
     def _rows_of(self, i: int) -> Array:
-        """Return a view of device i's natural-order array, in the shape of rows of the matrix."""
+        """Return device i's array, which is in natural order, reshaped to rows of the matrix (a view)."""
         return self._data[i].reshape(*self._items, self._layout.rows, self._layout.width)
 
     def _run(self, x: Array) -> Array:
@@ -546,7 +556,7 @@ class Divided(NotAnArray):
         return self._with("sub", other) if isinstance(other, Divided) else self._plus(-self._int(other))
 
     def __mul__(self, other: Divided | int) -> Divided:
-        """Return the product in the ring. Operands, errors and cost are described at Divided."""
+        """Return the product in the ring. For operands, errors and cost see the class Divided."""
         if not isinstance(other, Divided):
             factor = self._int(other)
             return self._each(lambda x: scale(self._ring._plan.basis, x, factor))
@@ -577,7 +587,8 @@ class Divided(NotAnArray):
             DeviceError, ParameterError: as in other operators, see Divided.
             CoefficientError: `other` is an array or a list.
 
-        Cost: one pass on each device; a transform or an exchange if domains or orders differ.
+        Cost: one pass on each device. If the domains differ, there is also a transform. If the orders differ,
+        each device also sends a part of one operand to every other device.
 
         >>> import polygpu as pg
         >>> a = pg.devices("cpu", "cpu").divide(pg.Ring(64, 257)([1, 2]))
@@ -585,7 +596,7 @@ class Divided(NotAnArray):
         (True, False)
         """
         if isinstance(other, (Poly, Spread)):
-            self._int(other)  # raises DeviceError, since `other` must be divided before it is compared
+            self._int(other)  # raises DeviceError for a Poly: it must be divided before it is compared
         if isinstance(other, (int, np.integer)) and not isinstance(other, bool):
             rest = self - int(other)
             return not any(map(bool, self._group.each(lambda i: rest._data[i].any())))
@@ -608,22 +619,22 @@ class Divided(NotAnArray):
         if other._ring != self._ring:
             raise RingMismatch(
                 f"The operands are of different rings, {self._ring!r} and {other._ring!r}. Bring both into "
-                "one ring before you divide them."
+                "one ring before you call devices.divide."
             )
         if other._group != self._group:
             raise DeviceError(
-                f"The operand is on {list(other.devices)}, but it must be on {list(self.devices)}. Divide "
-                "both among the same devices."
+                f"One operand is on {list(other.devices)}, and the other one is on {list(self.devices)}. "
+                "Divide both operands among the same devices."
             )
         if other._layout != self._layout:
             raise ParameterError(
-                f"The operand is in columns of {other._layout.height} coefficients, and the other one is in "
-                f"columns of {self._layout.height}. Divide both with one log_height."
+                f"One operand is in columns of {other._layout.height} coefficients, and the other one is in "
+                f"columns of {self._layout.height}. Divide both operands with the same log_height."
             )
         if len(other.shape) != len(self.shape):
             raise ParameterError(
-                f"The operands have batch shapes {self.shape} and {other.shape}, but they must have the same "
-                "number of axes. Reshape one of them before you divide it."
+                f"The operands have batch shapes {self.shape} and {other.shape}, but they must have the "
+                "same number of axes. Reshape one of them before you call devices.divide."
             )
         result_shape(np.empty((*self.shape, 0, 0)), np.empty((*other.shape, 0, 0)))
 
@@ -641,7 +652,7 @@ class Divided(NotAnArray):
         return self._result(found, self._domain, self._order)
 
     def _flat(self, x: Array) -> Array:
-        """Return a device's residues as (..., limbs, entries): the axes height and count are joined."""
+        """Return x, a device's residues, in the shape (..., limbs, entries): matrix entries on one axis."""
         if self._order == "natural":
             return x
         return x.reshape(*x.shape[:-2], self._layout.height * self._layout.count)
@@ -653,9 +664,10 @@ class Divided(NotAnArray):
 
     def _int(self, x: object) -> int:
         if isinstance(x, (Poly, Spread)):
-            how = "lies on one device" if isinstance(x, Poly) else f"is divided by {x.axis}"
+            how = "lies on one device" if isinstance(x, Poly) else f"has axis={x.axis!r}"
             raise DeviceError(
-                f"The operand is a {type(x).__name__} that {how}. Use devices.divide(x) to divide it first."
+                f"The operand is a {type(x).__name__} that {how}. Give the result of devices.divide(poly) "
+                "instead, whose coefficients are divided among the devices."
             )
         return integer(x, "operand")
 
@@ -713,13 +725,14 @@ def check_order(order: object) -> None:
 
 
 def check_transform(ring: object) -> None:
-    """Raise NotNTTFriendly if a ring has no complete transform modulo primes below 2^64."""
+    """Raise NotNTTFriendly unless a ring has a complete transform and its moduli are primes below 2^64."""
     if not isinstance(ring, Ring):
         raise ParameterError(f"ring must be a Ring, not {type(ring).__name__}.")
     if not ring._plan.has_four_steps:
         raise NotNTTFriendly(
-            f"{ring!r} has no complete transform modulo X^n + 1 or X^n - 1 and primes below 2**64, which "
-            "divided coefficients need. Use devices.spread to divide a batch instead."
+            f"The coefficients of values in {ring!r} cannot be divided. This needs kind='negacyclic' or "
+            "kind='cyclic', a complete transform, and moduli below 2**64. Use devices.spread to divide a "
+            "batch instead."
         )
 
 

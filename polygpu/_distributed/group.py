@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 class Group:
-    """Devices of one kind, which are all GPUs or all the host, given by their full names.
+    """Devices of one kind, given by their full names: either all are GPUs, or all are the host.
 
     `each` calls a function for one device after the other. On GPUs a call only queues work, so all GPUs work
     at the same time. On the host each call finishes before the next begins.
@@ -83,15 +83,15 @@ class Transfers:
     """Asynchronous copies between arrays of devices of one kind, inside a `with`.
 
     A copy begins after the work that its two devices had queued before the `with`, and after the marks that
-    are given to send(). A mark is a moment in a device's queue of work. At the end of the `with`, even after
-    an error, every device is told to wait for all copies before its later work. So no memory that a copy
-    reads or writes is used for anything else before the copy is done.
+    are given to send(). A mark is a point in a device's queue of work. At the end of the `with`, even after
+    an error, every device is told to wait for all copies before it does later work. So memory that a copy
+    reads or writes is not used for anything else before the copy is done.
     """
 
     def __init__(self, backends: Iterable[Backend]) -> None:
         self._backends = {backend.name: backend for backend in backends}
         self._ready: dict[str, Mark] = {}
-        self._last: dict[tuple[str, str], Mark] = {}  # end of the last copy from one device to another
+        self._last: dict[tuple[str, str], Mark] = {}  # (source, target) -> end of the last copy between them
 
     def __enter__(self) -> Transfers:
         self._ready = {name: backend.mark() for name, backend in self._backends.items()}
@@ -106,7 +106,7 @@ class Transfers:
 
         The copy begins only after all marks of `after`.
         """
-        if not x.size:  # there is nothing to copy, and the device of an empty array may be wrong
+        if not x.size:  # there is nothing to copy, and backend_of may be wrong for an empty array
             return next(iter(self._ready.values()))
         source, to = backend_of(x), backend_of(target)
         done = source.send(x, target, (self._ready[source.name], self._ready[to.name], *after))

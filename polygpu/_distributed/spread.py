@@ -1,4 +1,4 @@
-"""Spread: values whose batch or limbs are divided among devices, or of which each device has a copy."""
+"""Spread: values whose batch or limbs are divided among devices, or that are copied to each device."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Spread(NotAnArray):
     If `axis` is "batch", the first batch axis is divided; if it is "limbs", the moduli are divided; if it is
     "copies", each device has all polynomials. The operators +, -, * and == follow the rules of Poly. Each
     device computes on its own parts, and nothing moves between devices. So both operands must be divided in
-    the same way. There are two exceptions: one operand may be an int, and if one operand is a divided batch,
-    the other may have the axis "copies" and broadcast to it.
+    the same way. There are two exceptions. One operand may be an int. If the axis of one operand is "batch",
+    the other may have the axis "copies" and a batch shape that broadcasts to it.
 
     Raises:
         DeviceError: the other operand of an operator is on other devices, or it is a Poly.
@@ -199,7 +199,7 @@ class Spread(NotAnArray):
         (True, False)
         """
         if isinstance(other, Poly):
-            self._operand(other)  # raises DeviceError, since a Poly must be spread before it is compared
+            self._operand(other)  # raises DeviceError for a Poly: it must be spread before it is compared
         if isinstance(other, Spread):
             if other._ring != self._ring or other.shape != self.shape:
                 return False
@@ -251,8 +251,8 @@ class Spread(NotAnArray):
             )
             if part.device != name:
                 raise ParameterError(
-                    f"The result of f is on {part.device}, but its operands are on {name}. Return a value on "
-                    "their device."
+                    f"The result of f is on {part.device}, but its operands are on {name}. Return a value "
+                    "on the device of the operands."
                 )
             return part
 
@@ -260,29 +260,31 @@ class Spread(NotAnArray):
         if main._axis == "limbs":
             if any(part.ring != own.ring for part, own in zip(parts, main._parts, strict=True)):
                 raise ParameterError(
-                    "The result of f has other limbs than its operand. Use axis='batch' if f changes limbs."
+                    "The result of f has other limbs than the operand of f, but axis='limbs' needs the "
+                    "same limbs. Use devices.spread(x, axis='batch') if f changes limbs."
                 )
             return Spread(self._group, main._ring, "limbs", tuple(parts))
         if any(part.ring != parts[0].ring for part in parts):
             raise ParameterError(
-                "The results of f are of several rings, but they must be parts of one value. Return values "
-                "of one ring."
+                "The results of f on the devices are of different rings, but they must be parts of one "
+                "value. Return values of the same ring on every device."
             )
         if main._axis == "batch" and any(
             part.shape[:1] != own.shape[:1] for part, own in zip(parts, main._parts, strict=True)
         ):
             raise ParameterError(
-                f"The results of f have batch shapes {[part.shape for part in parts]}, and its operands have "
-                f"{[own.shape for own in main._parts]}. f must keep the length of the first axis."
+                f"The results of f have batch shapes {[part.shape for part in parts]}, and the parts that f "
+                f"was given have {[own.shape for own in main._parts]}. f must keep the length of the first "
+                "axis."
             )
         return Spread(self._group, parts[0].ring, main._axis, tuple(parts))
 
     def _paired(self, *others: object) -> tuple[list[Sequence[Any]], Spread]:
-        """Return one sequence for each operand, with an entry for each device, and the main operand.
+        """Return a list of sequences, one for each operand, and the main operand.
 
-        This value is the first operand. The entries are the parts of a Spread, or one int repeated for each
-        device. The main operand is the first one whose axis is not "copies"; the result is divided in the
-        same way.
+        The operands are this value and then `others`. A sequence has one entry for each device: the parts of
+        a Spread, or the same int again and again. The main operand is the first one whose axis is not
+        "copies", or this value if there is none. The result of an operation is divided like the main operand.
         """
         operands = [self, *map(self._operand, others)]
         values = [x for x in operands if isinstance(x, Spread)]
@@ -304,8 +306,8 @@ class Spread(NotAnArray):
             return other
         if isinstance(other, NotAnArray):
             raise ParameterError(
-                "The coefficients of the operand are divided, and the other one is spread. Use "
-                "devices.spread for both."
+                "One operand is made by devices.divide, and the other one by devices.spread. Use "
+                "devices.spread for both operands."
             )
         return integer(other, "operand")
 
@@ -313,18 +315,18 @@ class Spread(NotAnArray):
         """Raise an error if the parts of this value and of `other` cannot be combined device by device."""
         if other._group != self._group:
             raise DeviceError(
-                f"The operand is on {list(other.devices)}, but it must be on {list(self.devices)}. Spread "
-                "both on the same devices."
+                f"One operand is on {list(other.devices)}, and the other one is on {list(self.devices)}. "
+                "Spread both operands on the same devices."
             )
         if other._axis != self._axis and (self._axis, other._axis) != ("batch", "copies"):
             raise ParameterError(
-                f"The operand is divided by {other._axis}, and the other one by {self._axis}. Spread both "
-                "with one axis."
+                f"One operand has axis={other._axis!r}, and the other one has axis={self._axis!r}. Spread "
+                "both operands with the same axis."
             )
         if self._axis == "limbs" and other._ring != self._ring:
             raise RingMismatch(
                 f"The operands are of different rings, {self._ring!r} and {other._ring!r}. Bring both into "
-                "one ring before you spread them."
+                "one ring before you call devices.spread."
             )
         if self._axis != "batch":
             return
@@ -372,7 +374,7 @@ class Spread(NotAnArray):
 
 
 def spread(group: Group, x: Poly, axis: Axis | None) -> Spread:
-    """Divide x among the devices of a group by its batch or its limbs, or copy it; see Devices.spread."""
+    """Divide the batch or the limbs of x among the devices of a group, or copy x. See Devices.spread."""
     checked_poly(x, "x")
     if axis is None:
         axis = "batch" if x.ndim or len(x.ring.moduli) == 1 else "limbs"
@@ -391,8 +393,9 @@ def spread(group: Group, x: Poly, axis: Axis | None) -> Spread:
         limbs = len(x.ring.moduli)
         if limbs < count or x.ring._plan.basis.wide:
             raise ParameterError(
-                f"The ring of x has {limbs} moduli for {count} devices, and each device must get one of at "
-                "most 2**64. Spread a batch, or use devices.divide(x) to divide the coefficients."
+                f"The ring of x has {limbs} moduli for {count} devices. axis='limbs' needs at least one "
+                "modulus for each device, and no modulus above 2**64. Use axis='batch' for a batch, or "
+                "devices.divide(x) to divide the coefficients."
             )
         bounds = [limbs * i // count for i in range(count + 1)]
         parts = [x.restrict(x.ring[a:b]) for a, b in pairwise(bounds)]

@@ -21,12 +21,14 @@ from ..errors import CoefficientError, DeviceError, PolyGPUError
 
 
 def empty(compute: Memory, shape: tuple[int, ...], dtype: np.dtype[Any], *, zero: bool = False) -> Array:
-    """Make a new array on a device, of zeros if `zero`. In host memory its address is a multiple of 64.
+    """Make a new array on the device of `compute`, filled with zeros if `zero`.
+
+    The address of an array in host memory is a multiple of 64 bytes.
 
     Raises:
-        OutOfHostMemory, OutOfDeviceMemory: the array does not fit.
+        OutOfHostMemory, OutOfDeviceMemory: the array does not fit in the memory of the device.
     """
-    if compute.xp is np or prod(shape) * dtype.itemsize >> 62:  # new_array raises for 2^62 bytes
+    if compute.xp is np or prod(shape) * dtype.itemsize >> 62:  # new_array raises if there are 2^62 bytes
         array = new_array(shape, dtype, zero)
         note_made(array, zero)
         return array
@@ -56,7 +58,7 @@ def overlap(compute: Memory, a: Array, b: Array) -> bool:
 
 
 def copied(x: Array, dtype: np.dtype[Any] | None = None) -> Array:
-    """Return an aligned copy in C order; dtype: another integer dtype for the copy."""
+    """Return an aligned copy of x in C order, converted to the integer dtype `dtype` if it is given."""
     compute = backend_of(x)
     y = empty(compute, x.shape, x.dtype if dtype is None else dtype)
     compute.copy(x, y)
@@ -74,21 +76,21 @@ def contiguous(x: Any) -> Array:
 
 
 def layouts(*operands: Any) -> tuple[tuple[int, ...], ...] | None:
-    """Return the strides of all operands if one of them is not dense, else None.
+    """Return the strides of all operands if one of them is not C-contiguous, else None.
 
-    Records of calls (calls.py) identify the arrays of values by their shapes alone. So if an array is not
-    dense, the key of the call must hold its strides.
+    A recorded call (calls.py) is found by a key, in which only the shape describes the array of a value. If
+    an array is not C-contiguous, the key needs its strides, too, so callers add this result to the key.
     """
     return None if all(x.flags.c_contiguous for x in operands) else tuple(x.strides for x in operands)
 
 
 def in_dtype(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Return x in another integer dtype, which can hold its values; x itself if it already has the dtype."""
+    """Return x converted to an integer dtype that can hold its values, or x itself if it has this dtype."""
     return x if x.dtype == dtype else copied(x, dtype)
 
 
 def joined(arrays: Sequence[Array], axis: int) -> Array:
-    """Return a new array that concatenates these arrays along an axis, which is counted from the left."""
+    """Return the arrays concatenated along an axis, as a new array; the index `axis` is not negative."""
     first, start = arrays[0], 0
     before = (slice(None),) * axis
     compute = backend_of(first)
@@ -101,7 +103,7 @@ def joined(arrays: Sequence[Array], axis: int) -> Array:
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Return whether an array of the first shape broadcasts to the second, by NumPy's rules."""
+    """Return whether an array of shape `shape` broadcasts to the shape `to`, by NumPy's rules."""
     try:
         return np.broadcast_shapes(shape, to) == to
     except ValueError:
@@ -109,7 +111,7 @@ def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 
 def spread(x: Array, shape: tuple[int, ...]) -> Array:
-    """Return the array broadcast to a shape, as a copy in C order, or x itself if it has that shape."""
+    """Return x broadcast to a shape: a copy in C order, or x itself if it has that shape."""
     if x.shape == shape:
         return x
     compute = backend_of(x)
@@ -122,10 +124,11 @@ def spread(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 class NotAnArray:
-    """Base of values whose residues NumPy must not compute with: ufuncs, functions and conversions raise.
+    """Base class of values that NumPy must not take for arrays: NumPy's functions raise an error for them.
 
-    `array * value` calls the value's own operator. `_exits` of a subclass says what to use instead of NumPy.
-    The functions in `_forwarded` are allowed: they only read an attribute of the value or call its method.
+    `array * value` calls the operator of the value, not that of NumPy. A subclass overrides `_exits`, which
+    tells users what to use instead of NumPy. The functions in `_forwarded` are allowed, because they only
+    read an attribute of the value or call a method of the value.
     """
 
     __slots__ = ()
@@ -140,12 +143,12 @@ class NotAnArray:
         if function in self._forwarded:
             return function._implementation(*args, **options)
         name = f"{function.__module__}.{function.__name__}"
-        raise CoefficientError(f"{name} does not compute with a {type(self).__name__}. {self._exits()}.")
+        raise CoefficientError(f"{name} does not accept a {type(self).__name__}. {self._exits()}.")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         """Raise CoefficientError, since it is not clear whether residues or coefficients are meant."""
         raise CoefficientError(
-            f"numpy.asarray does not make an array of a {type(self).__name__}. {self._exits()}."
+            f"numpy.asarray cannot make an array of a {type(self).__name__}. {self._exits()}."
         )
 
 
@@ -157,15 +160,15 @@ def refuse_array(other: object) -> None:
     if isinstance(other, Sequence) or any(hasattr(type(other), kind) for kind in kinds):
         raise CoefficientError(
             f"The operand must be a Poly or an int, not {type(other).__name__}. Use ring(values) to make a "
-            "polynomial of it, or ring(array[..., None]) for a batch of constants."
+            "polynomial of the values, or ring(array[..., None]) for a batch of constants."
         )
 
 
 # ---- arrays of other libraries ----
 
 # DLPack's codes of device types. Source: dlpack.h, DLDeviceType
-_HOST_KINDS = (1, 3, 11)  # pageable memory; pinned by CUDA, by ROCm
-_GPU_KINDS = (2, 13)  # CUDA; CUDA's managed memory
+_HOST_KINDS = (1, 3, 11)  # pageable memory, memory pinned by CUDA, memory pinned by ROCm
+_GPU_KINDS = (2, 13)  # memory of a CUDA GPU, memory managed by CUDA
 _OTHER_KINDS = {4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU"}
 
 
@@ -174,12 +177,12 @@ def shared(x: Any, name: str, error: type[PolyGPUError] = CoefficientError) -> A
 
     Arrays of other libraries are those with `__dlpack__`, such as PyTorch's and JAX's. Anything else is
     returned unchanged. If `__dlpack__` fails for an array in host memory, for instance because DLPack does
-    not have its dtype, the array's `__array__` makes a copy.
+    not have the array's dtype, the array's `__array__` makes a copy.
 
     Raises:
-        DeviceError: the array is on a device that polygpu does not compute on.
-        BackendUnavailable: the array is on a GPU that does not answer.
-        error: the library refuses to share the array.
+        DeviceError: the array does not say on which device it is, or polygpu does not compute on this device.
+        BackendUnavailable: the array is on a GPU that polygpu cannot use.
+        error: the array cannot be shared or copied. The argument `error` is the class of this exception.
     """
     if isinstance(x, np.ndarray) or not hasattr(type(x), "__dlpack__") or is_device_array(x) or holds_poly(x):
         return x
@@ -221,7 +224,7 @@ def _first_line(error: Exception) -> str:
 
 
 def check_uncut(x: Any, dtype: np.dtype[Any], name: str) -> None:
-    """Raise CoefficientError for a JAX array of residues whose dtype JAX has cut from 64 to 32 bits."""
+    """Raise CoefficientError if x is a JAX array of residues that JAX may have cut from 64 to 32 bits."""
     jax: Any = sys.modules.get("jax")
     kind: Any = getattr(jax, "Array", None)
     if kind is None or not isinstance(x, kind) or jax.config.jax_enable_x64:
@@ -250,7 +253,10 @@ _EXACT = "Nothing is rounded or guessed."
 
 
 def array_from(x: Any, name: str) -> str:
-    """Return Python text, for advice: it makes of x, any library's array, an array with a method astype."""
+    """Return a Python expression, for error messages, that turns x into an array with a method astype.
+
+    x: an array of any library. name: the name of x in the expression.
+    """
     if hasattr(x, "astype"):
         return name
     module = "cupy" if hasattr(x, "__cuda_array_interface__") else "np"
@@ -258,7 +264,7 @@ def array_from(x: Any, name: str) -> str:
 
 
 def _wrong_dtype(name: str, x: Any, dtype: np.dtype[Any], are_coefficients: bool) -> CoefficientError:
-    """Return the error for an array x whose dtype is not an integer dtype; its advice fits x's library."""
+    """Return the error for an array x that has no integer dtype. The message suggests how to convert x."""
     array, module = array_from(x, name), "cupy" if hasattr(x, "__cuda_array_interface__") else "np"
     way = f"Use {array}.astype({module}.int64)"
     if dtype.kind in "fc":
@@ -276,14 +282,14 @@ def _wrong_dtype(name: str, x: Any, dtype: np.dtype[Any], are_coefficients: bool
 
 
 def _no_integer(name: str, x: Any, value: Any, are_coefficients: bool) -> CoefficientError:
-    """Return the error for an entry of x, or for x itself; its advice fits the types of both."""
+    """Return the error for a value that is not an integer. The value is an entry of x, or x itself."""
     conversion = _conversion(value)
     if value is not x:
         flat = isinstance(x, Sequence) and not any(isinstance(v, (list, tuple, np.ndarray)) for v in x)
         way = f"[{conversion} for v in {name}]" if flat else f"{conversion} for each entry v"
         way = f"Use {way}" if conversion else _way_around(value, "v")
         if are_coefficients and isinstance(value, float) and conversion:
-            way += ", or ring.from_floats(x) for the elements with the nearest integers"
+            way += ", or ring.from_floats(x) to round all entries to the nearest integers"
     elif isinstance(x, (bytes, bytearray, memoryview)):
         way = f"Use list({name}) for one int per byte, or int.from_bytes({name}, 'little') for a single int"
     else:
@@ -298,7 +304,10 @@ def _no_integer(name: str, x: Any, value: Any, are_coefficients: bool) -> Coeffi
 
 
 def _conversion(value: Any) -> str:
-    """Return Python text, for advice, that makes an int of a value v, or "" if none is known."""
+    """Return a Python expression, for error messages, that makes an int of a value, or "" if none is known.
+
+    In the expression, the value has the name v.
+    """
     if isinstance(value, (bytes, bytearray, memoryview)):
         return "int.from_bytes(v, 'little')"
     if isinstance(value, (bool, np.bool_, str)) or hasattr(type(value), "__index__"):
@@ -311,11 +320,11 @@ def _conversion(value: Any) -> str:
 
 
 def _way_around(value: Any, name: str) -> str:
-    """Return what to do with a value of which no int can be made: a sentence without its period."""
+    """Return advice for a value that cannot become an int, as a sentence without its period."""
     if value is None:
         return "Replace None with an int, such as 0"
     if isinstance(value, (float, np.floating)):
-        return "Replace it, as NaN and infinity have no nearest integer"
+        return "Replace this value, because NaN and infinity have no nearest integer"
     if isinstance(value, NotAnArray):
         return value._exits()
     if isinstance(value, Mapping):
@@ -366,7 +375,7 @@ def as_integers(x: object, name: str = "x", *, are_coefficients: bool = False) -
         return contiguous(device_array)
     if hasattr(x, "__cuda_array_interface__"):
         raise DeviceError(
-            f"{name} is a GPU array of {type(x).__module__}, and must be one of CuPy. Use "
+            f"{name} is a GPU array of {type(x).__module__}, but it must be an array of CuPy. Use "
             f"cupy.asarray({name})."
         )
     if not isinstance(x, np.ndarray) and not isinstance(x, np.generic) and hasattr(x, "__array__"):
@@ -374,7 +383,8 @@ def as_integers(x: object, name: str = "x", *, are_coefficients: bool = False) -
     if isinstance(x, (np.ndarray, np.generic)):
         array = np.asarray(x)
     else:
-        # Through Python objects: np.array would turn [True, 2] into ints and [2**63, -1] into floats.
+        # With dtype=object, entries keep their types. Otherwise np.array would turn [True, 2] into ints and
+        # [2**63, -1] into floats.
         try:
             array = np.array(x, dtype=object)
         except ValueError:

@@ -17,7 +17,7 @@ from .arrays import broadcasts, contiguous, copied, empty, joined, overlap, spre
 from .calls import repeated
 from .results import batch_shapes
 
-ROWS = 32  # the least rows per thread in a piece of work, because threads wait for each other at its end
+ROWS = 32  # least rows per thread in a piece of work; threads wait for each other at the end of a piece
 _OF_VIEWS = {int, slice, type(None), type(Ellipsis)}  # types of indices for which NumPy returns a view
 
 
@@ -25,11 +25,11 @@ _OF_VIEWS = {int, slice, type(None), type(Ellipsis)}  # types of indices for whi
 
 
 def in_pieces(what: str, limbs: int, run: Callable[..., Any], out: Array, *operands: Array) -> None:
-    """Call run(*operands, out) on the host as a Work (reporting.py): in pieces if progress is reported.
+    """Call run(*operands, out) on the host, in pieces of the batch if progress is reported.
 
-    what: the text of the Work, with {} for the number of polynomials.
+    what: the text that is shown as progress, with {} for the number of polynomials (Work in reporting.py).
     limbs: the number of limbs of the ring.
-    run: broadcasts the batch axes of the operands to those of `out`.
+    run: a function that broadcasts the batch axes of the operands to those of `out`.
 
     All arrays are C-contiguous.
     """
@@ -52,24 +52,24 @@ def in_pieces(what: str, limbs: int, run: Callable[..., Any], out: Array, *opera
 
 
 def checked_axis(axis: object, ndim: int) -> int:
-    """Return the batch axis as an index from the left, after a check."""
+    """Check a batch axis, and return its index from the left. ndim: the number of batch axes."""
     a = integer(axis, "axis")
     if not -ndim <= a < ndim:
         raise ParameterError(
-            f"axis={shown(a)} is not one of the {ndim} batch axes. Count them from 0, or from the last with "
-            "-1."
+            f"axis={shown(a)} is not one of the {ndim} batch axes. Axes count from 0 for the first one, or "
+            "from -1 for the last one."
         )
     return a % ndim
 
 
 def _batch_keys(key: Any) -> tuple[Any, ...]:
-    """Return a key of the batch axes as a tuple that has an Ellipsis, for axes that the key does not name."""
+    """Return the key of a[key] as a tuple of keys. If none of them is an Ellipsis, append one."""
     keys = key if isinstance(key, tuple) else (key,)
     return keys if any(k is Ellipsis for k in keys) else (*keys, Ellipsis)
 
 
 def _axes_of(key: Any) -> int:
-    """Return how many batch axes an entry of a key indexes."""
+    """Return how many batch axes are indexed by one key of an index such as a[key, key]."""
     if key is None or key is Ellipsis:
         return 0
     if isinstance(key, (bool, list)) or hasattr(key, "dtype"):
@@ -79,29 +79,32 @@ def _axes_of(key: Any) -> int:
 
 
 def _gives_view(keys: tuple[Any, ...]) -> bool:
-    """Return whether indexing with these keys gives a view."""
+    """Return whether NumPy returns a view for an index of these keys."""
     return all(type(key) in _OF_VIEWS or isinstance(key, np.integer) for key in keys)
 
 
 def _on_device(keys: tuple[Any, ...]) -> bool:
-    """Return whether some of the keys are arrays of a GPU."""
+    """Return whether some of the keys are arrays on a GPU."""
     return any(is_device_array(key) for key in keys)
 
 
 def _items(x: Array) -> Array:
-    """Return a view with one batch axis."""
+    """Return a view of x, (*batch, rows, n), with all batch axes merged into one."""
     return x.reshape(prod(x.shape[:-2]), *x.shape[-2:])
 
 
 def _item_numbers(x: Array, keys: tuple[Any, ...]) -> Array:
-    """Return the flat indices, over all batch axes, of the items at these keys, which are in host memory."""
+    """Return the indices, in the flattened batch, of the items that these keys choose.
+
+    The keys are in host memory.
+    """
     batch = x.shape[:-2]
     numbers: Array = np.arange(prod(batch)).reshape(batch)[keys]
     return numbers
 
 
 def _no_such_entry(error: IndexError, keys: tuple[Any, ...], x: Array) -> IndexError:
-    """Return the error for a wrong key. It replaces NumPy's, which counts limbs and coefficients as axes."""
+    """Return the error for wrong keys. It replaces NumPy's error, which counts limbs as an axis."""
     batch, used = x.shape[:-2], sum(map(_axes_of, keys))
     reason = str(error)
     if used > len(batch):
@@ -113,7 +116,10 @@ def _no_such_entry(error: IndexError, keys: tuple[Any, ...], x: Array) -> IndexE
 
 
 def index(x: Array, key: Any) -> Array:
-    """Return the entries at a key of the batch axes, by NumPy's rules: a C-contiguous view, or a copy."""
+    """Return the items that a key of the batch axes chooses by NumPy's rules.
+
+    The result is a C-contiguous view or a copy.
+    """
     keys, compute, rest = _batch_keys(key), backend_of(x), x.shape[-2:]
     try:
         if _gives_view(keys):
@@ -131,14 +137,15 @@ def index(x: Array, key: Any) -> Array:
 
 
 def assign(x: Array, key: Any, value: Array) -> None:
-    """Write values at a key of the batch axes, by NumPy's rules. The values may share memory with x.
+    """Write values to the items that a key of the batch axes chooses by NumPy's rules.
 
-    If the key names an item twice, the last value stays.
+    The values may share memory with x. If the key names an item twice, the last value stays.
     """
     keys, compute, rest = _batch_keys(key), backend_of(x), x.shape[-2:]
     if isinstance(x, np.ndarray) and not x.flags.writeable:
         raise OutputError(
-            "The Poly is read-only, so nothing can be assigned to it. Use its copy(), which can be written."
+            "The Poly is read-only, so nothing can be assigned to it. Assign to poly.copy(), which can be "
+            "written."
         )
     at = (*keys, slice(None), slice(None))
     if overlap(compute, x, value):
@@ -168,7 +175,8 @@ def assign(x: Array, key: Any, value: Array) -> None:
     else:
         values = _items(contiguous(spread(value, (*place, *rest))))
         numbers = numbers.ravel()
-        # np.unique finds the first place of each item. In reversed order that is the last, whose value stays.
+        # If an item occurs several times, its last value must stay. np.unique finds the first place of each
+        # entry, so `numbers` is passed in reversed order.
         different, last = np.unique(numbers[::-1], return_index=True)
         if len(different) < len(numbers):
             chosen = empty(compute, (len(different), *rest), x.dtype)
@@ -185,7 +193,7 @@ def reshape(x: Array, sizes: Any) -> Array:
     except (ValueError, TypeError, OverflowError):
         raise ParameterError(
             f"shape={shown(sizes)} does not fit the batch shape {batch}. Give ints whose product is the "
-            "number of its entries. One of them may be -1."
+            "number of polynomials in the batch. One of the ints may be -1."
         ) from None
     return x.reshape(*new, *x.shape[-2:])
 
@@ -204,7 +212,7 @@ def stack(arrays: Sequence[Array], axis: object) -> Array:
 
 
 def concatenate(arrays: Sequence[Array], axis: object) -> Array:
-    """Return arrays joined along a batch axis that they have."""
+    """Return arrays concatenated along an existing batch axis."""
     at = checked_axis(axis, arrays[0].ndim - 2)
     before, after = arrays[0].shape[:at], arrays[0].shape[at + 1 :]
     for x in arrays:

@@ -41,13 +41,17 @@ class _Entry(NamedTuple):
     """A recorded call: the function that replays it, and what its result is."""
 
     replay: Replay
-    plan: Any  # the result's plan; None: that of the first value; an int: that of this argument
+    # The plan of the result. None stands for the plan of the first value, and an int i for argument i.
+    plan: Any
     domain: Domain | None  # the result's domain; None if the result is an array
     watched: list[Any]  # weak references to plans; the entry is dropped when one of them is gone
 
 
 def is_plan(kind: type[_Kind]) -> type[_Kind]:
-    """Register a class of plans, so that keys may hold them. Plans are frozen and compared by identity."""
+    """Register a class, so that its objects may be part of the keys of calls.
+
+    The objects must be frozen and compared by identity.
+    """
     _PLANS.add(kind)
     return kind
 
@@ -62,8 +66,8 @@ def record(
 ) -> Array:
     """Do the work of a call that was not replayed, and record it if it can be repeated.
 
-    A record that exists, but could not be replayed for these operands, stays as it is. The key must also tell
-    which operands are the same object, and which of them is `out`.
+    If `calls` already has a record with this key, which could not be replayed for these operands, that record
+    stays. The key must tell which operands are the same object, and which of them is `out`.
     """
     if key in calls or not _apart(compute, operands):
         return work()
@@ -75,7 +79,7 @@ def record(
 
 
 def device_of(x: Array) -> int | None:
-    """Return the index of the GPU on which an array lies, or None in host memory. It is a part of keys."""
+    """Return the index of the array's GPU, or None if the array is in host memory, for the keys of calls."""
     return None if type(x) is np.ndarray else x.data.device_id  # type: ignore[attr-defined]
 
 
@@ -83,9 +87,10 @@ def repeated(operation: _Operation) -> _Operation:
     """Wrap an operation so that a call with the same key replays what the first such call did.
 
     The arguments of the operation are values, arrays, plans, bases, options (ints, strings, bools, None) and
-    tuples of these. With an argument of another type it runs without a record. The record is kept by the ring
-    of the first value, or, without values, by the basis that is the first argument. A result in the ring of
-    the first value has that value's class. The array for the result is passed as `out=`.
+    tuples of these. If an argument has another type, the call is not recorded. The record is kept by the ring
+    of the first value. If no argument is a value, it is kept by the first argument if this is a basis, else
+    by this module. A result in the ring of the first value has the class of the first value. The array for
+    the result is passed as `out=`.
     """
 
     @wraps(operation)
@@ -94,7 +99,7 @@ def repeated(operation: _Operation) -> _Operation:
         operands: list[Array] = []
         first: Any = None
         known = True
-        for x in arguments:  # the frequent cases of _describe(), inline because it takes longer
+        for x in arguments:  # the frequent cases of _describe(), inline to save the time of a call
             kind = type(x)
             if kind in _PLAIN:
                 parts.append(kind)
@@ -144,7 +149,8 @@ def _entry(
 ) -> _Entry:
     """Return the entry to store for a call that can be repeated.
 
-    It does not keep the plans of the arguments alive: the entry is dropped when one of them is gone.
+    The entry does not keep the plans of the arguments alive. When one of these plans is freed, the entry is
+    dropped.
     """
     plan: Any = None
     if isinstance(made, Value) and made._plan is not owner:
@@ -161,9 +167,10 @@ def _drop(calls: Callable[[], Calls | None], key: tuple[Any, ...], _: Any) -> No
 
 
 def _describe(x: Any, parts: list[Any], operands: list[Array]) -> bool:
-    """Append what an argument adds to the key and to the operands. Return False if no key can hold it.
+    """Append an argument's parts of the key to `parts`, and its arrays to `operands`.
 
-    No key can hold an array without axes: its number may decide what the operation does.
+    Return False if the argument cannot be part of a key. This is so for an array without axes, because its
+    value may decide what the operation does.
     """
     kind = type(x)
     if kind in _PLAIN:
@@ -194,7 +201,7 @@ def _describe(x: Any, parts: list[Any], operands: list[Array]) -> bool:
 
 
 def _plans_in(arguments: tuple[Any, ...]) -> Iterator[Any]:
-    """Yield the plans that a key names by their id(), which a later object may have when they are gone."""
+    """Yield the plans that a key names by their id(). When a plan is freed, another may get its id()."""
     for x in arguments:
         if isinstance(x, Value):
             yield x._plan
@@ -234,10 +241,11 @@ def _moved_apart(x: Any, copies: dict[int, Array]) -> Any:
 def _observed(
     operation: Callable[..., Any], arguments: tuple[Any, ...], out: Array | None, operands: list[Array]
 ) -> tuple[Any, Record | None]:
-    """Return the result of an operation, and its record, or None if the call cannot be repeated.
+    """Return the result of an operation, and the record of the call.
 
-    If operands share memory, a record could not tell to which of them an address belongs. Then the operation
-    works on copies, unless `out` is given or the call is a part of another call that is being recorded.
+    The record is None if the call cannot be repeated. If operands share memory, a record could not tell to
+    which of them an address belongs. In this case the operation works on copies, unless `out` is given or the
+    call is a part of another call that is being recorded.
     """
     if out is None and not _is_observed.get() and not _apart(backend_of(operands[0]), operands):
         copies: dict[int, Array] = {}

@@ -31,7 +31,7 @@ def combine(values: Sequence[V], ints: Any, constant: Any, step: int, out: Array
     if integers.shape[-1] != len(values):
         raise ParameterError(
             f"ints has shape {integers.shape}, which does not end in {len(values)}, the number of polys. "
-            "Give one integer for each of them along the last axis."
+            "Give one integer for each of polys along the last axis."
         )
     batch = (*integers.shape[:-1], *result_shape(*arrays)[:-2])
     residues = None
@@ -42,7 +42,7 @@ def combine(values: Sequence[V], ints: Any, constant: Any, step: int, out: Array
 
 
 def _constants(basis: Basis, constant: Any, batch: tuple[int, ...], compute: Memory) -> Array:
-    """Return residues (*shape, rows, 1) of integers that broadcast to a batch shape."""
+    """Return residues (*shape, rows, 1) of integers of this shape, which must broadcast to `batch`."""
     added = as_integers(constant, "constant")
     if not broadcasts(added.shape, batch):
         raise ParameterError(

@@ -1,8 +1,8 @@
 """Sums of products over batch axes: matmul, dot and einsum of elements.
 
 Evaluated elements multiply point by point. So for them a sum of products is a product of small matrices at
-each point of each limb. In rings without a complete transform, polynomials are multiplied and the products
-added.
+each point of each limb. In rings without a complete transform, polynomials are multiplied and their products
+are added.
 """
 
 from __future__ import annotations
@@ -31,20 +31,27 @@ from .verify import check_matrices_of_points
 # The label of a batch axis: a letter, or -1, -2, ... for axes that broadcast, counted from the right.
 Label = str | int
 
-_CHUNK_BYTES = 1 << 26  # bytes of products of polynomials that are made before they are added
+_CHUNK_BYTES = 1 << 26  # bytes of products of polynomials that are in memory before they are added
 
 
-# An axis that neither the result nor another operand has is summed before the operand is transformed.
+# If only one operand has an axis, and the result does not, this operand is summed over the axis first, before
+# it is transformed.
 
 
 @repeated
 def matmul(a: V, b: V, *, out: Array | None = None) -> V:
-    """Return the product of two matrices of elements by NumPy's rules. It is evaluated if an operand is."""
+    """Return the product of two matrices of elements by NumPy's rules.
+
+    The product is evaluated if a or b is evaluated.
+    """
     return _contract((a, b), *matmul_labels(a._batch, b._batch), out)
 
 
 def matmul_labels(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[list[list[Label]], list[Label]]:
-    """Return the labels of each operand's axes, and of the result's, for `matmul` of these batch shapes."""
+    """Return the labels of the axes of each operand, and those of the result, for `matmul`.
+
+    a, b: the batch shapes of the operands.
+    """
     for name, batch in (("a", a), ("b", b)):
         if not batch:
             raise ParameterError(f"{name} is a single polynomial, which is not a matrix. Use a * b.")
@@ -63,9 +70,11 @@ def matmul_labels(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[list[list[Lab
 
 @repeated
 def dot(a: V, b: V, axis: object, strides: Layouts = None, *, out: Array | None = None) -> V:
-    """Return the sum of a * b over an axis of their broadcast batch shape. It is evaluated if an operand is.
+    """Return the sum of a * b over an axis of their broadcast batch shape.
 
-    strides: layouts(a, b). It only serves to identify the repeated call.
+    The sum is evaluated if a or b is evaluated.
+
+    strides: the result of layouts(a, b). It is not read here, but is part of the key of the call (calls.py).
     """
     ndim = len(result_shape(a._data, b._data)) - 2
     if not ndim:
@@ -79,7 +88,10 @@ def dot(a: V, b: V, axis: object, strides: Layouts = None, *, out: Array | None 
 
 
 def einsum(subscripts: object, values: Sequence[V], out: Array | None = None) -> V:
-    """Return the einsum of values over batch axes by NumPy's rules. It is evaluated if an operand is."""
+    """Return the einsum of values over batch axes by NumPy's rules.
+
+    The result is evaluated if one of the values is evaluated.
+    """
     strides = layouts(*(x._data for x in values))
     return _einsum(*values, subscripts, strides, out=out)  # type: ignore[no-any-return]
 
@@ -94,7 +106,10 @@ def _einsum(*values_and_subscripts: Any, out: Array | None = None) -> Any:
 
 
 def parsed_subscripts(subscripts: object, ndims: Sequence[int]) -> tuple[list[list[Label]], list[Label]]:
-    """Return the labels of each operand's axes, and those of the result's axes."""
+    """Return the labels of each operand's axes, and those of the result's axes.
+
+    ndims: the number of batch axes of each operand.
+    """
     if not isinstance(subscripts, str):
         raise ParameterError(
             f"subscripts must be a str such as 'ij,jk->ik', not {type(subscripts).__name__}."
@@ -109,8 +124,8 @@ def parsed_subscripts(subscripts: object, ndims: Sequence[int]) -> tuple[list[li
             )
     if len(terms) != len(ndims):
         raise ParameterError(
-            f"subscripts={subscripts!r} has terms for {len(terms)} operands, and there are {len(ndims)}. "
-            "Give one term for each operand, separated by commas."
+            f"subscripts={subscripts!r} has terms for {len(terms)} operands, but the number of operands is "
+            f"{len(ndims)}. Give one term for each operand, separated by commas."
         )
     labels = [_labels(term, ndim, i) for i, (term, ndim) in enumerate(zip(terms, ndims, strict=True))]
     widest = max((-x for names in labels for x in names if isinstance(x, int)), default=0)
@@ -130,7 +145,8 @@ def parsed_subscripts(subscripts: object, ndims: Sequence[int]) -> tuple[list[li
             )
     if widest and "..." not in result:
         raise ParameterError(
-            f"The result {result!r} of subscripts must have '...' too. Use letters for the axes to sum over."
+            f"The result {result!r} of subscripts must have '...', because an operand has axes for '...'. "
+            "Use letters for the axes to sum over."
         )
     return labels, _split(result, widest)
 
@@ -147,7 +163,7 @@ def _labels(term: str, ndim: int, operand: int) -> list[Label]:
 
 
 def _split(term: str, axes: int) -> list[Label]:
-    """Return the labels of a term: its letters, and -1, -2, ... for '...', which stands for `axes` axes."""
+    """Return the labels of a term: its letters, and -axes ... -1 for '...', which stands for `axes` axes."""
     before, dots, after = term.partition("...")
     return [*before, *range(-axes if dots else 0, 0), *after]
 
@@ -156,7 +172,7 @@ def _split(term: str, axes: int) -> list[Label]:
 
 
 class _Term:
-    """An operand or a result: an array of labelled batch axes, rows and points, and the labels."""
+    """An operand or a result: an array (*batch, rows, points), and the labels of its batch axes."""
 
     __slots__ = ("data", "labels")
 
@@ -195,7 +211,7 @@ def _contract(
         _prepare(ring, terms[i], needed, x._domain, domain)
     taken = out is not None and any(overlap(compute, term.data, data) for term in terms)
     target = empty(compute, data.shape, data.dtype) if taken else data
-    # Axes of length 1 were removed from the terms, so their labels are left out of the result's as well.
+    # Axes of length 1 were removed from the terms. So their labels are left out of the result, too.
     kept = [x for x in output if any(x in term.labels for term in terms)]
     final = _Term(target.reshape(*(sizes[x] for x in kept), *data.shape[-2:]), kept)
     total = terms[0]
@@ -217,16 +233,19 @@ def _contract(
 
 
 def label_sizes(batches: Sequence[tuple[int, ...]], labels: list[list[Label]]) -> dict[Label, int]:
-    """Return the length of each label's axes for operands of these batch shapes; length 1 broadcasts."""
+    """Return the length of the axes with each label, for operands of these batch shapes.
+
+    An axis of length 1 is broadcast to the length of the other axes with its label.
+    """
     sizes: dict[Label, int] = {}
     for i, (batch, names) in enumerate(zip(batches, labels, strict=True)):
         for label, size in zip(names, batch, strict=True):
             diagonal = [x for name, x in zip(names, batch, strict=True) if name == label]
             if min(diagonal) != max(diagonal):
                 raise ParameterError(
-                    f"The label {label!r} of subscripts occurs twice in an operand of batch shape {batch}. A "
-                    f"diagonal needs axes of one length, not {diagonal[0]} and {diagonal[1]}. Index one of "
-                    "these axes."
+                    f"The label {label!r} of subscripts occurs twice in an operand of batch shape {batch}. "
+                    f"A diagonal needs axes of equal length, not {diagonal[0]} and {diagonal[1]}. Index one "
+                    "of these axes."
                 )
             known = sizes.setdefault(label, size)
             if known == 1:
@@ -236,15 +255,18 @@ def label_sizes(batches: Sequence[tuple[int, ...]], labels: list[list[Label]]) -
                     f"axis {label!r}" if isinstance(label, str) else f"axis {label} of those that broadcast"
                 )
                 raise ParameterError(
-                    f"Operand {i} has batch shape {batch}, with length {size} in {name}, and an operand "
-                    f"before it has length {known}. These lengths must be equal or 1. Index or reshape an "
-                    "operand."
+                    f"Operand {i} has batch shape {batch}, with length {size} in {name}, and an earlier "
+                    f"operand has length {known} there. The two lengths must be equal, or one of them must "
+                    "be 1. Index or reshape one of the operands."
                 )
     return sizes
 
 
 def _squeezed(compute: Memory, data: Array, labels: list[Label]) -> _Term:
-    """Return a view of the operand: the diagonal of axes with the same label, without axes of length 1."""
+    """Return a view of an operand.
+
+    Axes with the same label are replaced by one axis, their diagonal. Axes of length 1 are removed.
+    """
     names, xp = list(labels), compute.xp
     for label in labels:
         while names.count(label) > 1:
@@ -269,24 +291,24 @@ def _prepare(ring: RingPlan, term: _Term, needed: set[Label], source: Domain, ta
 
 
 def _between(compute: Memory, left: _Term, right: _Term, needed: set[Label]) -> _Term:
-    """Return memory for the product of two terms, with the axes that the result or later terms need."""
+    """Return a new array for the product of two terms. It has the axes whose labels are in `needed`."""
     sizes = left.sizes | right.sizes
     labels = [x for x in sizes if x in needed]
     shape = (*(sizes[x] for x in labels), *left.data.shape[-2:])
     return _Term(empty(compute, shape, left.data.dtype), labels)
 
 
-# The labels of the axes that are merged into the batch axis, the rows and the columns of matrices.
+# For an array of matrices: the labels of the axes that become its batch axis, its rows, and its columns.
 Groups = tuple[list[Label], list[Label], list[Label]]
 
 
 def _multiply_points(ring: RingPlan, compute: Backend, left: _Term, right: _Term, out: _Term) -> None:
     """Multiply two terms as one batch of matrices at each point.
 
-    Axes that only the left operand has become rows, axes that only the right operand has become columns.
-    Several row axes, or several column axes, are merged into one if their strides allow it. If not, all but
-    the last join the batch, and the other operand is repeated along them by strides of 0. If that does not
-    help either, arrays are copied.
+    Axes of the left operand alone become rows, and axes of the right operand alone become columns.
+    Several row axes, or several column axes, are merged into one if their strides allow it. If not, all of
+    them but the last become batch axes, along which the other operand is repeated by strides of 0. If that
+    does not help either, arrays are copied.
     """
     sizes = left.sizes | right.sizes
     summed = [x for x in left.labels if x not in out.labels]
@@ -314,7 +336,10 @@ def _multiply_points(ring: RingPlan, compute: Backend, left: _Term, right: _Term
 
 
 def _view(compute: Memory, term: _Term, groups: Groups, sizes: dict[Label, int]) -> Array:
-    """Return a view with the axes in the order of the groups. It repeats along axes that the term lacks."""
+    """Return a view of the term with axes in the order of the groups.
+
+    The term is repeated along the axes that it does not have.
+    """
     order = [x for group in groups for x in group]
     view = term.axes(order)
     shape = (*(sizes[x] for x in order), *view.shape[-2:])
@@ -333,12 +358,15 @@ def _merges(view: Array, groups: Groups) -> bool:
 
 
 def _reshaped(view: Array, fits: bool, shape: tuple[int, ...]) -> Array:
-    """Return the array with the axes of each group merged: a view if it `fits`, else a copy."""
+    """Return the array with the axes of each group merged: a view if `fits`, else a copy."""
     return (view if fits else contiguous(view)).reshape(shape)
 
 
 def _add_products(ring: RingPlan, domain: Domain, left: _Term, right: _Term, out: _Term) -> None:
-    """Multiply the polynomials of two terms and sum the products into `out`, about _CHUNK_BYTES at a time."""
+    """Multiply the polynomials of two terms and sum the products into `out`.
+
+    About _CHUNK_BYTES bytes of products are in memory at a time.
+    """
     summed = [x for x in left.labels if x not in out.labels]
     count = prod(left.sizes[x] for x in summed)
     compute = backend_of(out.data)

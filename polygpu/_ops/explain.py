@@ -1,4 +1,4 @@
-"""The text of Ring.explain: how a ring multiplies, its word, root, tables and memory."""
+"""The text of Ring.explain: how a ring stores and multiplies elements, its root of unity, and its tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..errors import ParameterError, TablesTooLarge
 
 
 def explain(ring: RingPlan) -> str:
-    """Return storage, word, method of products, root and size of tables as text, without making tables."""
+    """Return a text about the ring's storage, kernels, products, root and tables, without making tables."""
     n, moduli, basis, leaf_size = ring.n, ring.moduli, ring.basis, ring.leaf_size
     size = basis.rows * n * basis.dtype.itemsize
     lines = {
@@ -59,7 +59,7 @@ def explain(ring: RingPlan) -> str:
 
 
 def _explain_fft(quotient: Quotient, moduli: tuple[int, ...]) -> tuple[str, int, int]:
-    """Return the text about products by FFT, the bytes of their table, and the bytes of all their memory."""
+    """Return a text about products by FFT, the bytes of their table, and all the bytes that they need."""
     try:
         plan = coarsest_fft(quotient, moduli)
     except ParameterError as error:
@@ -74,7 +74,10 @@ def _explain_fft(quotient: Quotient, moduli: tuple[int, ...]) -> tuple[str, int,
 
 
 def _word(basis: Basis) -> str:
-    """Return the bound on q of the largest modulus's kernels, as text. Smaller moduli may use faster ones."""
+    """Return, as text, the bound on q of the kernels that the largest modulus uses.
+
+    Smaller moduli may use faster kernels.
+    """
     if basis.wide:
         return f"{basis.words} words of 64 bits"
     limits = (30, 31) if basis.dtype == np.uint32 else (50, 62)

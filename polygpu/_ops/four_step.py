@@ -1,10 +1,9 @@
-"""The steps of a transform of values that lie in several memories (_core/plans/four_step.py).
+"""The steps of a four-step transform (_core/plans/four_step.py) of values that lie in several memories.
 
-Each step works on a part of the values.
-
-A part is an array (*batch, limbs, height, count) of neighbouring columns, where count is a power of two, or
-an array (*batch, limbs, count, width) of neighbouring rows. Its last two axes are dense. A step writes into
-`out`, an array of the same shape, by default the part itself.
+Each step works on a part of the values. A part is an array (*batch, limbs, height, count) of neighbouring
+columns, where count is a power of two, or an array (*batch, limbs, count, width) of neighbouring rows. The
+last two axes of a part are dense. A step writes into `out`, an array of the same shape, by default the part
+itself.
 """
 
 from __future__ import annotations
@@ -23,7 +22,10 @@ Transform = Callable[[NttPlan, Array, Array], Any]
 
 
 def forward_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None = None) -> None:
-    """Transform columns first, first + 1, ... and multiply by twiddles. forward_rows is the next step."""
+    """Transform the columns `first`, `first` + 1, ..., which are in x, and multiply them by twiddles.
+
+    The next step is forward_rows.
+    """
     target = x if out is None else out
     transform_columns(plan, x, target, backend_of(x).ntt)
     compute = backend_of(x)
@@ -31,7 +33,10 @@ def forward_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None 
 
 
 def inverse_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None = None) -> None:
-    """Undo forward_columns: multiply columns, made by inverse_rows, by twiddles and transform them back."""
+    """Undo forward_columns: multiply columns by inverse twiddles, and transform them back.
+
+    The step before is inverse_rows.
+    """
     target = x if out is None else out
     compute = backend_of(x)
     twist(plan, x, 0, twiddles(plan, compute, -first), twiddles(plan, compute, -1), target)
@@ -39,22 +44,26 @@ def inverse_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None 
 
 
 def forward_rows(plan: FourStepPlan, x: Array, out: Array | None = None) -> None:
-    """Transform rows, made by forward_columns, to the evaluation domain in the order of the ring."""
+    """Transform rows to the evaluation domain, in the ring's order of entries.
+
+    The step before is forward_columns.
+    """
     transform_rows(plan, x, x if out is None else out, backend_of(x).ntt)
 
 
 def inverse_rows(plan: FourStepPlan, x: Array, out: Array | None = None) -> None:
-    """Transform evaluated rows back. inverse_columns is the next step."""
+    """Transform evaluated rows back. The next step is inverse_columns."""
     transform_rows(plan, x, x if out is None else out, backend_of(x).intt)
 
 
 def transform_columns(
     plan: FourStepPlan, x: Array, out: Array, transform: Transform, is_open: bool = False
 ) -> None:
-    """Transform each column alone by a backend's ntt or intt, without twiddles.
+    """Transform each column by itself, without twiddles.
 
-    is_open: instead do the first levels of butterflies of the whole transform, and leave the other levels to
-    transform_below. The columns are then called open.
+    transform: the ntt or intt of a backend.
+    is_open: if True, do the first levels of butterflies of the whole transform instead, and leave the other
+    levels to transform_below. The columns are then called open.
     """
     count = x.shape[-1]
     for limb, part, target in _limbs(x, out):
@@ -62,7 +71,7 @@ def transform_columns(
 
 
 def transform_rows(plan: FourStepPlan, x: Array, out: Array, transform: Transform) -> None:
-    """Transform each row alone by a backend's ntt or intt, without twiddles."""
+    """Transform each row by itself, without twiddles. transform: the ntt or intt of a backend."""
     for limb, part, target in _limbs(x, out):
         transform(plan.rows(limb), part.reshape(-1, 1, plan.width), target.reshape(-1, 1, plan.width))
 
@@ -88,17 +97,19 @@ def transform_columns_apart(
 
 
 def transform_below(plan: FourStepPlan, x: Array, first: int, out: Array, transform: Transform) -> None:
-    """Transform rows first, first + 1, ... from open columns to the evaluation domain, or back; no twiddles.
+    """Transform rows of open columns (see `transform_columns`) to the evaluation domain, or back.
 
-    x: (*batch, limbs, count, width), where count is a power of two that divides `first`. The backend must
-    prefer tables (`prefers_tables`).
+    The backend must prefer tables (`prefers_tables`). The rows are not multiplied by twiddles.
+
+    x: the rows `first`, `first` + 1, ..., (*batch, limbs, count, width), where count is a power of two that
+    divides `first`.
     """
     for limb, part, target in _limbs(x, out):
         transform(plan.rows_below(limb, first, part.shape[0]), part.reshape(1, -1), target.reshape(1, -1))
 
 
 def twiddles(plan: FourStepPlan, compute: Backend, power: int) -> list[Array]:
-    """Return the twiddles of all rows, raised to `power`: for each limb an array (height, 1, 1)."""
+    """Return, for each limb, an array (height, 1, 1) with the twiddle of each row, raised to `power`."""
     found = []
     for limb in range(len(plan.basis.moduli)):
         high, low = map(compute.constant, plan.row_twiddles(limb, power))
@@ -110,10 +121,12 @@ def twiddles(plan: FourStepPlan, compute: Backend, power: int) -> list[Array]:
 def twist(
     plan: FourStepPlan, x: Array, row: int, starts: list[Array], steps: list[Array], out: Array
 ) -> None:
-    """Multiply entry (r, j) by start * step^j, where start and step are those of row `row` + r.
+    """Multiply entry (r, j) of x by start * step^j, where start and step belong to row `row` + r.
 
-    x: (*batch, limbs, rows, count), any part of the matrix; the last axis is dense.
-    out: an array of x's shape, which may be x; or one whose columns are split into runs,
+    x: rows of a part of the values, (*batch, limbs, rows, count), with a dense last axis. The first row of x
+    is row `row` of the values.
+    starts, steps: for each limb, start and step for each row of the values.
+    out: either an array of x's shape, which may be x itself, or an array whose columns are split into runs,
     (*batch, limbs, rows, runs, count / runs).
     """
     compute, rows = backend_of(x), slice(row, row + x.shape[-2])
@@ -123,7 +136,7 @@ def twist(
 
 
 def _limbs(x: Array, out: Array) -> Iterator[tuple[int, Array, Array]]:
-    """Yield for each limb of each polynomial the index of the limb, its entries in x and those in `out`."""
+    """Yield, for each limb of each polynomial, the index of the limb and its entries in x and in `out`."""
     if x.size:
         for at in np.ndindex(x.shape[:-2]):
             yield at[-1], x[at], out[at]

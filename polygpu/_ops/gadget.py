@@ -37,7 +37,7 @@ Precision = Literal["exact", "double"]
 
 
 class Matrices(NamedTuple):
-    """GGSW ciphertexts; with domain "prepared" the data were made by prepare().
+    """GGSW ciphertexts. If the domain is "prepared", the data were made by prepare().
 
     shape: the batch shape (..., k, levels, k), where k is the number of components of a ciphertext.
     """
@@ -51,9 +51,10 @@ class Matrices(NamedTuple):
 def gadget_of(
     ring: RingPlan, bits: object, levels: object, components: int = 0, precision: Precision = "exact"
 ) -> Gadget:
-    """Return the plan for splitting values into digits; the ring has one modulus.
+    """Return the plan for splitting values into `levels` digits of `bits` bits. The ring has one modulus.
 
-    With components > 0 the plan can also multiply ciphertexts of this many components by matrices.
+    If `components` is not 0, the plan can also multiply ciphertexts of this many components by GGSW
+    ciphertexts.
     """
     _check_words(ring)
     b, count = _checked_digits(ring.basis.moduli[0], bits, levels)
@@ -81,16 +82,17 @@ class RnsGadget:
 
 @is_plan
 class ComposedGadget(RnsGadget):
-    """Digits to a base B = 2^bits of the integers modulo Q that the limbs represent together.
+    """Digits, to a base B = 2^bits, of the integer modulo Q that all limbs represent together.
 
-    The digits of x are those of y = floor((2 x B^levels + Q) / (2 Q)) modulo B^levels.
+    The digits of x are those of y = floor((2 * x * B^levels + Q) / (2 * Q)) modulo B^levels.
     """
 
     def __init__(self, ring: RingPlan, bits: int, levels: int) -> None:
         self.ring = self.T = ring
         self.levels, limbs = levels, tuple(range(ring.rows))
-        # Computes y * 2^64 / B^levels modulo 2^64, whose leading digits are those of y. A fast conversion may
-        # add a multiple of Q to x. This adds a multiple of 2^64 to the result, which is 0 modulo 2^64.
+        # This conversion takes x to y * 2^64 / B^levels modulo 2^64, where y is x * B^levels / Q, rounded.
+        # The leading digits of the result are those of y. The conversion is not exact: it may add a multiple
+        # of Q to x. That adds a multiple of 2^64 to the result, which does not change it modulo 2^64.
         self.rounding = Conversion(
             Residues(ring.moduli, limbs, ring.rows),
             Residues((1 << 64,), (0,), 1),
@@ -125,8 +127,9 @@ class ComposedGadget(RnsGadget):
 class LimbGadget(RnsGadget):
     """Digits that are groups of limbs, as in key switching.
 
-    The matrices encrypt multiples of P * g_j (see `rns.gadget`) modulo T, the ring with the moduli of Q and
-    of P. Sums of products are divided by P.
+    P is the product of the special moduli, and T is the ring with the moduli of Q and of P. The GGSW
+    ciphertexts encrypt multiples of P * g_j modulo T. Here g_0, g_1, ... are the integers that `rns.gadget`
+    returns. Sums of products are divided by P.
     """
 
     def __init__(self, switch: KeySwitch) -> None:
@@ -138,20 +141,21 @@ class LimbGadget(RnsGadget):
         return ntt(made, made._data)
 
     def divided(self, total: Value, out: Array | None) -> Value:
-        """Return a sum modulo T divided by P and rounded, in the sum's domain. Overwrite the sum."""
+        """Return `total`, a sum modulo T, divided by P and rounded, in its domain. `total` is overwritten."""
         return divided(total, self.ring, "nearest", self.switch.conversion, out=out, scratch=total._domain)
 
 
 def _limb_gadget(way: KeySwitch, levels: int, name: str) -> LimbGadget:
-    """Return the LimbGadget of a key switch.
+    """Return the LimbGadget of the key switch `way`.
 
     levels: the number of levels of the matrices. name: what errors call the matrices.
     """
     count = len(way.parts)
     if levels != count:
         raise ParameterError(
-            f"{name} has {levels} levels and must have {count}, one for each digit of {way.size} of the "
-            f"{way.ring.rows} limbs. If it has more, {name}[..., :, :{count}, :] keeps the right ones."
+            f"{name} has {levels} levels and must have {count}. The ciphertexts have {way.ring.rows} limbs, "
+            f"and each group of {way.size} limbs needs one level. If {name} has more levels, {name}[..., :, "
+            f":{count}, :] keeps the right ones."
         )
     return kept_plan(way.ring, ("limb gadget", way), lambda: LimbGadget(way))
 
@@ -175,7 +179,7 @@ def _checked_composed(ring: RingPlan, bits: object, levels: object) -> tuple[int
 
 
 def digits_plan(basis: Basis, bits: object, levels: object) -> Gadget:
-    """Return the plan for splitting integers modulo one q, at most 2^64, into digits."""
+    """Return the plan for splitting integers modulo q into digits. The basis has one modulus q <= 2^64."""
     return _plan(basis, None, *_checked_digits(basis.moduli[0], bits, levels))
 
 
@@ -201,7 +205,7 @@ def _plan(
 
 
 def gadget(ring: RingPlan, bits: object, levels: object) -> tuple[int, ...]:
-    """Return the integer nearest to Q / B^i for i = 1 ... levels; halves are rounded up."""
+    """Return the integers nearest to Q / 2^(bits * i) for i = 1 ... levels. Halves are rounded up."""
     b, count = _checked_composed(ring, bits, levels)
     powers = [1 << b * (i + 1) for i in range(count)]
     return tuple((2 * ring.modulus + p) // (2 * p) for p in powers)
@@ -235,15 +239,15 @@ def _checked_product(matrices: Matrices, c: Value, way: object, count: int) -> G
 
     way: the number of bits of a digit, or a KeySwitch, whose digits are groups of limbs.
     count: the number of axes of `matrices` before (k, levels, k). If it is 2, the matrices are keys for
-    groups of bits. These are combined in coefficients, so they need not be evaluated.
+    groups of bits. Such keys are combined in coefficients, so they need not be evaluated.
     """
     k = c._batch[-1] if c._batch else 0
     shape, name = matrices.shape[count:], "bsk" if count else "ggsw"
     if len(shape) != 3 or shape[0] != shape[2] or shape[2] != k or k < 1:
         raise ParameterError(
-            f"{name} has batch shape {matrices.shape}, and the ciphertexts have {c._batch}. {name} must have "
-            f"({_AXES[count]}k, levels, k), where k >= 1 is the length of the last axis of the ciphertexts, "
-            "their components."
+            f"{name} has batch shape {matrices.shape}, and the ciphertexts have {c._batch}. {name} must "
+            f"have ({_AXES[count]}k, levels, k), where k >= 1 is the number of components of a ciphertext, "
+            "the length of the last axis of the ciphertexts."
             + (" Use blind_rotate for keys of several bits." if len(shape) > 3 and not count else "")
         )
     plan = _product_plan(c._plan, way, shape[1], k, name, matrices.precision)
@@ -270,18 +274,21 @@ def _product_plan(
 
 
 def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array | None, ProductError]:
-    """Return matrices (..., k, levels, k) in the form that products by FFT read, and the error of a product.
+    """Return the array that products by FFT read in place of GGSW ciphertexts, and the error of a product.
 
-    The form is None if products do not use an FFT. Keys for groups of bits stay in coefficients, in which
-    they are combined. The error is 0 for exact products.
+    The array is None if products do not use an FFT. If `matrices` is a key for groups of bits, the array is
+    in coefficients, because blind rotation combines such keys in coefficients. The error is 0 if products
+    are exact.
+
+    matrices: the GGSW ciphertexts, (..., k, levels, k), for ciphertexts of k components.
     """
     if precision not in ("exact", "double"):
         raise ParameterError(f"precision={shown(precision)} must be 'exact' or 'double'.")
     batch = matrices._batch
     if len(batch) not in (3, 4, 5) or not batch[-3] == batch[-1] > 0:
         raise ParameterError(
-            f"ggsw has batch shape {batch}, and must have (k, levels, k), (count, k, levels, k), "
-            "(count, 2, k, levels, k) or (groups, 2**g, k, levels, k), with k at least 1."
+            f"ggsw has batch shape {batch}, and must have one of the shapes (k, levels, k), (count, k, "
+            "levels, k), (count, 2, k, levels, k) or (groups, 2**g, k, levels, k), with k at least 1."
         )
     plan = _product_plan(matrices._plan, bits, batch[-2], batch[-3], "ggsw", precision)
     if isinstance(plan, RnsGadget):
@@ -296,12 +303,15 @@ def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array 
 
 
 def _group_of(batch: tuple[int, ...], name: str = "bsk") -> int:
-    """Return g for a key for groups of g bits, (groups, 2**g, k, levels, k); 1 for a ternary secret's."""
+    """Return g for a key of batch shape (groups, 2**g, k, levels, k), which is for groups of g bits.
+
+    The result is 1 for the key of a ternary secret, (count, 2, k, levels, k).
+    """
     sets = batch[1]
     if sets < 2 or sets & (sets - 1):
         raise ParameterError(
-            f"{name} has batch shape {batch}. Its second axis must have 2 matrices for an entry of a ternary "
-            "secret, or 2**g for a group of g bits. Use multi_bit_key to make them for groups."
+            f"{name} has batch shape {batch}. The second axis must have length 2 for a ternary secret, or "
+            "length 2**g for groups of g bits. Use multi_bit_key to make a key for groups of bits."
         )
     return sets.bit_length() - 1
 
@@ -333,13 +343,16 @@ def _factors(ring: RingPlan, plan: Gadget, matrices: Matrices) -> Array:
 
 @repeated
 def external_product(ggsw: Matrices, c: V, way: object, *, out: Array | None = None) -> V:
-    """Return the sum over components i and levels l of digit_l(c_i) * ggsw[i, l], in c's domain."""
+    """Return the sum over components i and levels l of digit_l(c_i) * ggsw[i, l], in c's domain.
+
+    way: see `_checked_product`.
+    """
     plan = _checked_product(ggsw, c, way, 0)
     compute = backend_of(c._data)
     check_apart(out, ggsw.data)
     if plan.by_polynomials:
         if out is not None:
-            result_array(compute, c._data.shape, out, c._data)  # refuse a wrong `out` before computing
+            result_array(compute, c._data.shape, out, c._data)  # raises if `out` is wrong
         return _matrix_product(ggsw, c, plan, out)
     assert isinstance(plan, Gadget)
     data = result_array(compute, c._data.shape, out, c._data)
@@ -376,9 +389,11 @@ def cmux(ggsw: Matrices, c0: V, c1: V, way: object, *, out: None = None) -> V:
 def blind_rotate(c: V, ggsws: Matrices, exponents: object, way: object, out: Array | None = None) -> V:
     """Return c * X^(e_0 + sum e_i s_i) in coefficients.
 
-    It takes one cmux for each entry s_i of the secret, or one external product for each group of entries.
+    The rotation takes one cmux for each entry s_i of the secret, or one external product for each group of
+    entries.
 
-    ggsws: the key that encrypts the s_i. exponents: the e_i, (*batch, 1 + count).
+    ggsws: the key that encrypts s_1, s_2, ...
+    exponents: e_0, e_1, ..., (*batch, 1 + count), where count is the number of entries of the secret.
     """
     c._plan.check_binomial("blind_rotate: acc")
     has_sets = len(ggsws.shape) == 5
@@ -389,7 +404,7 @@ def blind_rotate(c: V, ggsws: Matrices, exponents: object, way: object, out: Arr
         ggsws = ggsws._replace(data=data, shape=(2 * ggsws.shape[0], *ggsws.shape[2:]))
     plan = _checked_product(ggsws, c, way, 2 if by_groups else 1)
     compute, most = backend_of(c._data), ggsws.shape[0] * group // (2 if is_ternary else 1)
-    counts = max(0, most - group + 1), most  # the last group may be shorter
+    counts = max(0, most - group + 1), most  # least and largest count; the last group may be shorter
     powers = _checked_exponents(c._plan, exponents, c._batch[:-1], counts, compute)
     if is_ternary:
         powers = _of_both_signs(c._plan, powers)
@@ -406,7 +421,10 @@ def blind_rotate(c: V, ggsws: Matrices, exponents: object, way: object, out: Arr
 
 @repeated
 def _rotated(c: V, ggsws: Matrices, powers: Array, way: object, *, out: Array | None = None) -> V:
-    """Return c * X^(e_0 + sum e_i s_i). powers: the e_i, (*batch, 1 + count), on c's device."""
+    """Return c * X^(e_0 + sum e_i s_i), where `ggsws` encrypts s_1, s_2, ...
+
+    powers: e_0, e_1, ..., (*batch, 1 + count), on c's device.
+    """
     ring, plan, compute = c._plan, _checked_product(ggsws, c, way, 1), backend_of(c._data)
     check_apart(out, c._data, ggsws.data)
     data = result_array(compute, c._data.shape, out, c._data)
@@ -427,7 +445,7 @@ def _rotated(c: V, ggsws: Matrices, powers: Array, way: object, *, out: Array | 
 def _rotated_in_steps(c: V, ggsws: Matrices, powers: Array, way: object, *, out: Array | None = None) -> V:
     """Return what `_rotated` returns, computed by products of polynomials.
 
-    Each step is a separate call, so that only one step's temporary arrays are in memory.
+    Each step is a separate call of `_turned`, so that only one step's temporary arrays are in memory.
     """
     check_apart(out, c._data, ggsws.data)
     data = result_array(backend_of(c._data), c._data.shape, out, c._data)
@@ -449,7 +467,10 @@ def _turned(c: V, ggsw: Matrices, power: Array, way: object, *, out: Array | Non
 
 
 def _rotated_by_groups(c: V, keys: Matrices, powers: Array, way: object, out: Array | None) -> V:
-    """Return c * X^(e_0 + sum e_i s_i) for keys of groups, given in coefficients. powers: see `_rotated`."""
+    """Return c * X^(e_0 + sum e_i s_i) for keys of groups of the s_i. The keys are in coefficients.
+
+    powers: see `_rotated`.
+    """
     ring, plan, compute = c._plan, _checked_product(keys, c, way, 2), backend_of(c._data)
     check_apart(out, c._data, keys.data)
     data = result_array(compute, c._data.shape, out, c._data)
@@ -463,10 +484,11 @@ def _rotated_by_groups(c: V, keys: Matrices, powers: Array, way: object, out: Ar
         return x._with(data)
     total, group = mul_monomial(x, powers[..., :1], data), _group_of(keys.shape)
     for j, of_group in enumerate(keys.data):
-        # The matrix of the group is the sum of X^e times of_group[k] over all sets k of its bits, where e is
-        # the sum of the e_i in the set. Bit i of k tells whether the set has the group's bit i.
+        # The group's matrix is the sum of X^e * of_group[k] over all subsets k of the group's bits, where e
+        # is the sum of the e_i of the bits in the subset. Bit i of the index k tells whether the subset
+        # contains bit i of the group.
         some = powers[..., 1 + j * group : 1 + (j + 1) * group, None, None, None]
-        sums = [some[..., 0, :, :, :] * 0]  # of the e_i in each set k; here of the empty set
+        sums = [some[..., 0, :, :, :] * 0]  # sums[k]: the e for subset k; at first only for the empty set
         for i in range(some.shape[-4]):
             sums += [e + some[..., i, :, :, :] for e in sums]
         terms = (mul_monomial(Value(T, m, "coef"), e) for m, e in zip(of_group, sums, strict=False))
@@ -479,7 +501,7 @@ def _rotated_by_groups(c: V, keys: Matrices, powers: Array, way: object, out: Ar
 
 
 def _of_both_signs(ring: RingPlan, powers: Array) -> Array:
-    """Return exponents for a ternary secret, (*batch, 1 + 2 count): e_0, then e_i and -e_i for each i."""
+    """Return exponents for a ternary secret, (*batch, 1 + 2 * count): e_0, then e_i and -e_i for each i."""
     home = backend_of(powers)
     with home.device_scope():
         pairs = home.xp.stack([powers[..., 1:], -powers[..., 1:] % ring.quotient.order], axis=-1)
@@ -491,9 +513,10 @@ def _of_both_signs(ring: RingPlan, powers: Array) -> Array:
 def _checked_exponents(
     ring: RingPlan, exponents: object, batch: tuple[int, ...], counts: tuple[int, int], near: Backend
 ) -> Array:
-    """Return the exponents, as int64 (see `exponents_of`), broadcast to (*batch, 1 + count).
+    """Check exponents of shape (..., 1 + count). Return them as int64, broadcast to (*batch, 1 + count).
 
-    counts: the least and the largest count that are allowed.
+    On a GPU, the returned exponents are not reduced if the order of X is a power of two, since kernels reduce
+    them. counts: the least and the largest count that are allowed.
     """
     powers = exponents_of(ring, exponents, "exponents", near)
     count = powers.shape[-1] - 1 if powers.shape else -1
@@ -501,7 +524,7 @@ def _checked_exponents(
         most = "" if counts[0] == counts[1] else f" to {counts[1] + 1}"
         raise ParameterError(
             f"exponents has shape {powers.shape}. Its last axis must have {counts[0] + 1}{most} entries: "
-            "e_0, then one for each bit that the key hides."
+            "e_0, and then one for each bit that the key encrypts."
         )
     if not broadcasts(powers.shape[:-1], batch):
         raise ParameterError(

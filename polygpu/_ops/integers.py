@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 _WORD = np.dtype(np.uint64)
-_LONG = 1 << 18  # this many residues take about 10 ms to convert to Python ints: a Work (reporting.py)
-_LONG_IN = 1 << 16  # this many residues take at least 5 ms to compute from Python ints: a Work
+_LONG = 1 << 18  # residues; converting this many to Python ints takes about 10 ms and reports progress
+_LONG_IN = 1 << 16  # residues; computing this many from Python ints takes at least 5 ms and reports progress
 _PIECE = 1 << 14  # the least number of Python ints between two reports of progress
 
 # ---- in ----
@@ -68,7 +68,7 @@ def from_integers(basis: Basis, n: int, x: Any, compute: Memory) -> Array:
             return compute.from_host(data)
         integers = compute.from_host(
             integers
-        )  # copied before they are reduced, as residues of several limbs are larger
+        )  # copied to the GPU before they are reduced, because residues of several limbs have more bytes
     data = empty(backend_of(integers), shape, basis.dtype)
     backend_for(basis, data).reduce_integers(basis, integers, data)
     return data
@@ -83,7 +83,7 @@ def residues_of_ints(basis: Basis, x: Array, out: Array) -> None:
     if x.size * len(basis.moduli) < _LONG_IN:
         compute.reduce_integers(basis, x, out)
         return
-    # A piece is several polynomials, or a part of the coefficients if there is only one.
+    # A piece has several polynomials, or, if there is only one polynomial, a part of its coefficients.
     items = x.size // count
     x, target = x.reshape(items, count), out.reshape(items, *out.shape[-2:])
     unit = count if items > 1 else 1
@@ -107,11 +107,11 @@ _BITS = 53  # bits of a double's mantissa
 _BLOCK = 1 << 12  # how many doubles are multiplied at a time, so that they stay in a cache
 _USUAL = 900  # factors from 2^-900 to 2^900 are multiplied as pairs of doubles
 _NEAR = 2.0**-30  # a fraction nearer to 1/2 than this is rounded by exact arithmetic
-_STEP = 10  # a mantissa times 2^0 ... 2^9 is an int64, so a table holds only powers of 2^10
+_STEP = 10  # a mantissa times 2^0 ... 2^9 fits an int64, so the table of powers has only powers of 2^10
 
 
 def from_floats(basis: Basis, n: int, x: Any, scale: Any, compute: Memory) -> Array:
-    """Return residues (*batch, rows, n) of the integers nearest to x times scale, halves to even.
+    """Return residues (*batch, rows, n) of the integers nearest to x * scale. Halves are rounded to even.
 
     Products are exact before they are rounded. If x is on a GPU, the result is on that GPU.
     """
@@ -159,8 +159,8 @@ def _real_numbers(x: Any) -> Array:
     """Return x as an array of doubles, of machine integers, or of Python ints and floats."""
     if holds_poly(x):
         raise CoefficientError(
-            "x holds a Poly, whose coefficients are integers already. Use the Poly as it is, or convert its "
-            "to_float64()."
+            "x holds a Poly, whose coefficients are integers already. Use the Poly itself, or give "
+            "poly.to_float64()."
         )
     check_unmasked(x, "x")
     x = shared(x, "x")
@@ -169,7 +169,7 @@ def _real_numbers(x: Any) -> Array:
     if not is_device_array(x):
         if hasattr(x, "__cuda_array_interface__"):
             return as_integers(x)  # raises, because only CuPy's arrays may lie on a GPU
-        try:  # lists through Python objects: np.asarray would round large ints beside a float
+        try:  # lists become object arrays, because np.asarray would round large ints beside a float
             x = np.asarray(x) if hasattr(x, "__array__") else np.array(x, dtype=object)
         except ValueError:
             raise _ragged() from None
@@ -213,8 +213,8 @@ def _ragged() -> CoefficientError:
 
 def _not_real(what: str) -> CoefficientError:
     return CoefficientError(
-        f"{what}, and values must be floats of at most 64 bits or ints. Convert them first. from_slots of "
-        "polygpu.fft makes real coefficients of complex slots."
+        f"{what}, and values must be floats of at most 64 bits or ints. Convert the values first. Use "
+        "polygpu.fft.from_slots to compute real coefficients from complex slots."
     )
 
 
@@ -233,14 +233,14 @@ def _check_finite(numbers: Array) -> None:
 
 
 def _nearest_by_power(x: Array, sign: int, exponent: int) -> Array | None:
-    """Return doubles times sign * 2^exponent, rounded to int64, or None unless all are finite and fit."""
+    """Return doubles times sign * 2^exponent, rounded to int64, or None if a product is too large or NaN."""
     compute = backend_of(x)
     with compute.device_scope(), np.errstate(over="ignore"):
         if not x.size:
             return x.astype(np.int64)
         if not -1074 <= exponent <= 1023:
             return None
-        # The product is exact; or it is inexact, but so small that it rounds to 0; or it is too large.
+        # Each product is exact, or so small that it is rounded to 0, or too large for an int64.
         product = x * (sign * 2.0**exponent)
         if not float(abs(product).max()) < 2.0**63:
             return None
@@ -251,8 +251,8 @@ def _times_power(basis: Basis, n: int, x: Array, exponent: int) -> Array:
     """Return residues of the integers nearest to doubles (*batch, at most n) times a power of two."""
     fractions, exponents = np.frexp(x)
     exponents = exponents.astype(np.int64) + exponent
-    # A product below 2^53 is rounded to an integer, the mantissa here. A larger product is an integer, and is
-    # a mantissa of 53 bits times a power of two, 2^(_STEP * steps + rest).
+    # A product below 2^53 is rounded to an integer, which becomes its entry of `mantissas`. A larger product
+    # is an integer already: a mantissa of 53 bits, its entry of `mantissas`, times 2^(_STEP * steps + rest).
     mantissas = np.rint(np.ldexp(fractions, np.clip(exponents, -_BITS, _BITS).astype(np.intc))).astype(
         np.int64
     )
@@ -273,17 +273,20 @@ def _times_power(basis: Basis, n: int, x: Array, exponent: int) -> Array:
 
 
 def _nearest_by_pairs(x: Array, factor: Fraction) -> Array | None:
-    """Return the int64 nearest to finite doubles times a factor, or None unless they are sure to fit.
+    """Return the int64s nearest to finite doubles times a factor, or None if they are not sure to be right.
 
-    A product is the sum of two doubles, which is exact if the factor is a double. Any other factor is
-    replaced by the sum of its two leading doubles. Then the product is off by less than 2^-40, and the few
-    products that are so near to a half that this matters are computed in Python ints.
+    The result is None if a product may be too large for an int64, or if the factor is far from 1 (_USUAL).
+
+    Each product is computed as the sum of two doubles. This is exact if the factor is a double. Any other
+    factor is replaced by the sum of two doubles: the nearest double, and the double nearest to the remainder.
+    Then the error of a product is less than 2^-40. If a product is so near to a half that this error matters,
+    it is computed in Python ints.
     """
     largest = exact_number(float(max(x.max(initial=0), -x.min(initial=0))))
     assert largest is not None
     size, bits = abs(factor), factor.numerator.bit_length() - factor.denominator.bit_length()
-    # The largest double below 2^63 is 2^63 - 2^10. Factors within the bounds of _USUAL do not overflow, and
-    # their products of at least 1/4 lose no bits.
+    # The largest double below 2^63 is 2^63 - 2^10. With a factor between 2^-_USUAL and 2^_USUAL no product
+    # overflows, and products of at least 1/4 lose no bits to underflow.
     if largest * size >= (1 << 63) - (1 << 10) or (size and abs(bits) > _USUAL):
         return None
     high = float(factor)
@@ -300,13 +303,14 @@ def _nearest_by_pairs(x: Array, factor: Fraction) -> Array | None:
 def _round_pairs(x: Array, high: float, low: float, exact: bool, out: Array) -> Array:
     """Write the int64s nearest to x * (high + low) to `out`. Return the indices of those that may be wrong.
 
-    exact: whether high + low equals the factor that `_nearest_by_pairs` was given. Then there are none.
+    exact: whether high + low equals the factor that `_nearest_by_pairs` was given. If so, no int64 is wrong,
+    and the result is empty.
     """
     product, error = _two_product(x, high)
     if low:
         error += x * low
     whole = np.rint(product)
-    product -= whole  # exact, as all sums of `product` are from here on
+    product -= whole  # exact, like the differences of `product` below
     rest = product + error
     more = np.rint(rest)
     np.add(whole.astype(np.int64), more.astype(np.int64), out=out)
@@ -314,9 +318,9 @@ def _round_pairs(x: Array, high: float, low: float, exact: bool, out: Array) -> 
     near = np.flatnonzero(abs(rest) > 0.5 - _NEAR)
     if not exact or not len(near):
         return near
-    # Here product + error is exact. So the sum below, the distance from the half, has the right sign, and it
-    # is 0 only at a tie. A tie is right already: either the product is a double, or the double nearest to it
-    # is even.
+    # If `exact`, product + error is exactly x * high. So the sum below, the distance from the half, has the
+    # right sign, and it is 0 only at a tie. np.rint has rounded ties to even already: either x * high is a
+    # double, or the nearest double is an even integer, to which np.rint(rest) adds an even one.
     half = np.copysign(0.5, rest[near])
     is_beyond = np.sign(product[near] - more[near] - half + error[near]) == np.sign(half)
     out[near] += (2 * half * is_beyond).astype(np.int64)
@@ -324,10 +328,11 @@ def _round_pairs(x: Array, high: float, low: float, exact: bool, out: Array) -> 
 
 
 def _two_product(x: Array, y: float) -> tuple[Array, Array]:
-    """Return the doubles nearest to x * y, and their distances from x * y, which are doubles as well.
+    """Return the doubles nearest to x * y, and the errors, x * y minus these doubles: they are doubles, too.
 
-    Source: Dekker 1971, "A floating-point technique for extending the available precision". x is cut after 26
-    bits, so that its second part has 27; the second part of y has 26. All products of parts fit 53 bits.
+    x is split after 26 bits, so that its second part has 27 bits. The second part of y has 26 bits. So all
+    products of parts fit 53 bits.
+    Source: Dekker 1971, "A floating-point technique for extending the available precision".
     """
     c = y * (2.0**27 + 1)
     y_top = c - (c - y)
@@ -349,13 +354,16 @@ def _nearest(values: Iterable[float], factor: Fraction) -> list[int]:
     for value in values:
         numerator, denominator = value.as_integer_ratio()
         denominator *= bottom
-        nearest, rest = divmod(2 * numerator * top + denominator, 2 * denominator)  # halves upwards
+        nearest, rest = divmod(2 * numerator * top + denominator, 2 * denominator)  # rounds halves up
         found.append(nearest if rest else nearest & ~1)
     return found
 
 
 def constant(basis: Basis, n: int, x: int, step: int, compute: Memory) -> Array:
-    """Return the int x as an element, (rows, n); step: n for coefficients, else the leaf size."""
+    """Return the residues (rows, n) of the element that is the int x.
+
+    step: n if the element is in coefficients, else the leaf size.
+    """
     return of_residues(basis, residues_on(compute, basis, x), n, step, ())
 
 
@@ -371,9 +379,9 @@ def of_residues(
 
 
 def monomial(basis: Basis, n: int, x: int, terms: Iterable[tuple[int, int]], compute: Memory) -> Array:
-    """Return residues (rows, n) of x times the sum of sign * X^exponent over terms (exponent, sign).
+    """Return residues (rows, n) of the int x times the sum of sign * X^exponent over all terms.
 
-    The exponents are below n.
+    terms: pairs (exponent, sign), with exponents below n.
     """
     data = empty(compute, (basis.rows, n), basis.dtype, zero=True)
     for exponent, sign in terms:
@@ -390,12 +398,13 @@ def scalars(basis: Basis, x: Any, batch: tuple[int, ...], compute: Memory, name:
     if not broadcasts(integers.shape, batch):
         raise ParameterError(
             f"{name} has shape {integers.shape}, which does not broadcast to the batch shape {batch}. Give "
-            "one integer for each batch element, or index the batch with None first."
+            f"one integer for each batch element, or give {name} axes of length 1, so that its shape "
+            "broadcasts."
         )
     if is_device_array(integers) and backend_of(integers).name != compute.name:
         raise DeviceError(
-            f"{name} is on {backend_of(integers).name} and the value is on {compute.name}. Copy one of them "
-            "to the other's device."
+            f"{name} is on {backend_of(integers).name} and the Poly to combine it with is on {compute.name}. "
+            "Copy one of them to the other's device."
         )
     return constants(basis, integers, compute)
 
@@ -403,7 +412,8 @@ def scalars(basis: Basis, x: Any, batch: tuple[int, ...], compute: Memory, name:
 def constants(basis: Basis, integers: Array, compute: Memory) -> Array:
     """Return residues (*shape, rows, 1) of integers, for operands on the device `compute`.
 
-    If that is a GPU, residues of integers in host memory are kept there, and found by the integers' values.
+    If `compute` is a GPU and the integers are in host memory, their residues are cached. The key of the cache
+    is the values of the integers.
     """
     if compute.xp is np or not isinstance(integers, np.ndarray):
         return from_integers(basis, 1, integers[..., None], compute)
@@ -418,7 +428,7 @@ def constants(basis: Basis, integers: Array, compute: Memory) -> Array:
 
 
 def factors_of_limbs(basis: Basis, x: Any, compute: Memory) -> Array:
-    """Return residues (rows, 1) of one integer for each limb."""
+    """Return residues (rows, 1) of the integers in x, one integer for each limb."""
     values = [integer(v, "limbs") for v in sequence(x)]
     if len(values) != len(basis.moduli):
         raise ParameterError(
@@ -429,7 +439,7 @@ def factors_of_limbs(basis: Basis, x: Any, compute: Memory) -> Array:
 
 
 def residues_on(compute: Memory, basis: Basis, x: int) -> Array:
-    """Return the residues of an int, (rows, 1), on a device; those of recent ints are kept."""
+    """Return the residues of an int, (rows, 1), on a device. The residues of recent ints are cached."""
     key = "residues", x
     found: Array | None = basis.constants.get(key)
     if found is None:
@@ -446,9 +456,9 @@ def ones(ring: RingPlan, domain: Domain, batch: tuple[int, ...], compute: Memory
 
 
 def from_residues(basis: Basis, n: int, data: Any, copy: bool | None, check: bool | None) -> Array:
-    """Return `data` as an array that an element can hold: itself if it can be, else a copy.
+    """Return an array of residues that an element can hold: `data` itself, or a copy.
 
-    See Ring.from_residues.
+    See Ring.from_residues for `copy` and `check`.
     """
     check_unmasked(data, "data")
     check_uncut(data, basis.dtype, "data")
@@ -467,7 +477,7 @@ def from_residues(basis: Basis, n: int, data: Any, copy: bool | None, check: boo
     flaw = _flaw(basis, data) if is_array else f"is of type {type(data).__name__}, not an array"
     if flaw and copy is False:
         raise ParameterError(
-            f"data {flaw}. With copy=False, as in Poly(ring, data, domain), it must be a C-contiguous, "
+            f"data {flaw}. With copy=False, as in Poly(ring, data, domain), data must be a C-contiguous, "
             f"aligned array of {basis.dtype}. Use ring.from_residues(data, domain), which copies if it must."
         )
     if check or array.dtype != basis.dtype or debugging():
@@ -489,7 +499,10 @@ def _flaw(basis: Basis, array: Array) -> str | None:
 
 
 def _check_canonical(basis: Basis, array: Array) -> None:
-    """Raise NotCanonical for the first residue outside [0, q); modulo a wide q it has several words."""
+    """Raise NotCanonical for the first residue outside [0, q).
+
+    If q is above 2^64, a residue is first composed of its words.
+    """
     values = backend_of(array).to_host(array)
     if basis.wide:
         words = values.astype(object)
@@ -523,7 +536,7 @@ def to_bigints(basis: Basis, data: Array, centered: bool) -> np.ndarray[Any, np.
     """Return coefficients as Python ints (*batch, n)."""
     if data.size < _LONG or reporting() is None:
         return _to_bigints(basis, data, centered)
-    # A piece is several polynomials, or a part of the coefficients if there is only one.
+    # A piece has several polynomials, or, if there is only one polynomial, a part of its coefficients.
     items, n = prod(data.shape[:-2]), data.shape[-1]
     check_array(8 * items * n)
     x, out = data.reshape(items, *data.shape[-2:]), np.empty((items, n), object)
@@ -541,7 +554,10 @@ def to_bigints(basis: Basis, data: Array, centered: bool) -> np.ndarray[Any, np.
 def _to_bigints(
     basis: Basis, data: Array, centered: bool, out: np.ndarray[Any, np.dtype[np.object_]] | None = None
 ) -> np.ndarray[Any, np.dtype[np.object_]]:
-    """Return what to_bigints returns, without reports of progress; out: C-contiguous, or None."""
+    """Return what to_bigints returns, without reports of progress.
+
+    out: a C-contiguous array for the result, or None for a new one.
+    """
     shape = (*data.shape[:-2], data.shape[-1], words_of(composition_of(basis).modulus))
     if len(basis.moduli) == 1 and not centered:
         values = to_residue_ints(basis, data).reshape(shape[:-1])
@@ -590,13 +606,16 @@ def to_float64(basis: Basis, data: Array, centered: bool, *, out: None = None) -
 
 
 def norm(basis: Basis, data: Array, p: float) -> Any:
-    """Return the norm of each batch element's centred coefficients: an int if p is 1 or inf, a float if 2."""
+    """Return the p-norm of the centred coefficients of each batch element.
+
+    Norms are ints if p is 1 or inf, and floats if p is 2.
+    """
     if p not in (1, 2, math.inf):
         raise ParameterError(f"p={shown(p)} must be 1, 2 or inf.")
     batch, compute = data.shape[:-2], backend_for(basis, data)
     words = empty(compute, (*batch, norm_words(composition_of(basis).modulus, data.shape[-1], p)), _WORD)
     compute.norm(basis, data, p, words)
-    # The words are unsigned. signed_ints takes two's complement, so a zero word is put on top.
+    # The words are unsigned, but signed_ints takes two's complement. So a zero is appended as highest word.
     host_words = compute.to_host(words)
     padded = np.concatenate([host_words, np.zeros((*batch, 1), _WORD)], axis=-1)
     value = signed_ints(padded)
@@ -609,7 +628,7 @@ def _square_root(x: int) -> float:
     """Return the double nearest to the square root of an int of any size, halves to even."""
     shift = max(0, 112 - x.bit_length() + 1) & ~1  # so that the root has at least 56 bits
     root = math.isqrt(x << shift)
-    try:  # the last bit tells whether the root was cut, so that float() rounds once and correctly
+    try:  # an additional last bit tells whether the root was cut, so that float() rounds correctly
         return math.ldexp(float(2 * root + (root * root != x << shift)), -shift // 2 - 1)
     except OverflowError:
         raise ParameterError(

@@ -27,11 +27,14 @@ from .multiply import multiply
 from .pointwise import pointwise
 from .transform import intt, ntt, to_domain
 
-_LONG = 1 << 24  # polynomials * (n * words)^2 for which the extended Euclid takes about 10 ms: a Work
+# If polynomials * (n * words)^2 is at least this, the extended Euclidean algorithm takes about 10 ms, and its
+# progress is reported.
+_LONG = 1 << 24
 
 
-# The inverses, with arbitrary values for elements that have none; for each element whether it has one (bools
-# in host memory); and a function that says why the first element without an inverse has none.
+# Three results: the inverses, with arbitrary values for elements that have no inverse; bools in host memory,
+# which tell which elements have an inverse; and a function that returns, as text, why the first element
+# without an inverse has none.
 Inverses = tuple[V, "np.ndarray[Any, np.dtype[np.bool_]]", Callable[[], str]]
 
 
@@ -44,13 +47,16 @@ def inverse(x: V) -> V:
     y, ok, why = _inverses(x)
     if not ok.all():
         raise NotInvertible(
-            f"The value has no inverse: {why()}. Use try_inverse to find the elements that have one."
+            f"The value has no inverse: {why()}. Use try_inverse to find the batch elements that have an "
+            "inverse."
         )
     return y
 
 
 def try_inverse(x: V) -> tuple[V, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Return the inverses in x's domain, 0 for elements without one, and bools that tell which have one.
+    """Return the inverses, in x's domain, and bools that tell which elements have an inverse.
+
+    For an element that has no inverse, the first result is 0.
 
     Raises:
         NotInvertible: a modulus is not a power of a prime.
@@ -95,7 +101,7 @@ def _of_values(x: V) -> Inverses[V]:
 
 
 def _reciprocals(x: V) -> V:
-    """Return x^(q-2), the inverse of evaluated x; each limb has its own exponent."""
+    """Return x^(q-2), the inverse of evaluated x. Each limb has its own q, and so its own exponent."""
     ring, compute = x._plan, backend_of(x._data)
     with compute.device_scope():
         exponents = [q - 2 for q in ring.moduli]
@@ -115,8 +121,10 @@ def _wide_reciprocals(x: V) -> V:
 
 
 def _together(basis: Basis, x: Array) -> Array:
-    """Return 1 / x in host memory: 1 / u and 1 / v follow from 1 / (u * v), which is found in this way too.
+    """Return 1 / x, in host memory, with a single inversion modulo q.
 
+    If u and v are the halves of x, then 1 / u = v / (u * v) and 1 / v = u / (u * v). So only u * v must be
+    inverted, which is done in the same way.
     Source: Montgomery 1987, "Speeding the Pollard and elliptic curve methods of factorization", 10.3.1.
     """
     if not x.size:
@@ -148,7 +156,7 @@ def _of_limbs(x: V) -> Inverses[V]:
         try:
             y, found, why = _inverses(Value(limb, row, "coef"))
         except NotInvertible as error:
-            raise NotInvertible(f"{error} It is the modulus of limb {i}.") from None
+            raise NotInvertible(f"{error} This is the modulus of limb {i}.") from None
         if not found.all():
             reasons.append((i, why))
             ok &= found
@@ -158,13 +166,16 @@ def _of_limbs(x: V) -> Inverses[V]:
 
 
 def _of_coefficients(x: V) -> Inverses[V]:
-    """Return the inverses modulo p^k, p prime: modulo p by the extended Euclid, then by Hensel lifting."""
+    """Return the inverses modulo p^k for a prime p.
+
+    They are computed modulo p by the extended Euclidean algorithm, then modulo p^k by Hensel lifting.
+    """
     ring, basis, q, compute = x._plan, x._plan.basis, x._plan.modulus, backend_of(x._data)
     power = prime_power(q)
     if power is None:
         raise NotInvertible(
             f"The modulus {shown(q)} is neither prime nor a power of a prime, so inverses cannot be "
-            "computed. Use a ring whose moduli are its coprime factors."
+            "computed. Use a ring whose moduli are coprime factors of this modulus."
         )
     p, exponent = power
     field = basis_of((p,))
@@ -180,20 +191,23 @@ def _of_coefficients(x: V) -> Inverses[V]:
             f" in batch element {at}" if at else ""
         )
 
-    found[~ok] = 0  # for these invert() leaves arbitrary values
+    found[~ok] = 0  # invert() leaves arbitrary values for elements without an inverse
     data = found
     if exponent > 1:
         data = empty(host(), x._data.shape, basis.dtype, zero=True)
         data[..., : field.rows, :] = found
     y = x._with(compute.from_host(data))
     two = from_integers(basis, ring.n, 2, compute)
-    for _ in range((exponent - 1).bit_length()):  # Newton: an inverse mod p^k gives one mod p^2k
+    for _ in range((exponent - 1).bit_length()):  # Newton: an inverse mod p^j gives one mod p^(2j)
         y = multiply(y, x._with(pointwise(basis, "sub", two, multiply(x, y)._data)))
     return y, ok, why
 
 
 def _invert(field: Basis, x: Array, quotient: Quotient, out: Array) -> Array:
-    """Call HostBackend.invert(), as a Work if it takes long. Return its degrees: 0 if there is an inverse."""
+    """Call HostBackend.invert(), and report progress if it takes long.
+
+    Return, for each element, the degree of its common factor with the quotient: 0 if it has an inverse.
+    """
     items, n = prod(x.shape[:-2]), x.shape[-1]
     degrees = np.zeros(items, np.int64)
     rows, target = (y.reshape(items, *y.shape[-2:]) for y in (x, out))

@@ -25,8 +25,8 @@ def extract(c: Value, index: object, *, out: None = None) -> Array:
 
     c has batch shape (*batch, k). The vectors have shape (*batch, 1 + (k - 1) n), the body first.
 
-    Coefficient i of the product a*s is the sum over j of a_(i - j) s_j. If j > i, a_(i - j) stands for
-    a_(n + i - j) times X^n, which is 1 or -1.
+    For a mask a and its secret s, coefficient i of a*s is the sum over j of a_(i - j) * s_j. If j > i,
+    a_(i - j) stands for a_(n + i - j) times X^n, and X^n is 1 or -1.
     """
     ring, i = c._plan, integer(index, "i")
     if not 0 <= i < ring.n:
@@ -70,7 +70,7 @@ def _signed_digits(compute: Backend, gadget: Gadget, words: Array) -> Array:
 def _words(basis: Basis, x: object, name: str) -> Array:
     """Return integers as residues in [0, q), a C-contiguous array in the dtype of the basis.
 
-    Integers that already have this dtype are not reduced if q is 2^32 or 2^64.
+    If every word of this dtype is a residue (q is 2^32 or 2^64), integers of this dtype are not reduced.
     """
     integers = as_integers(x, name)
     if integers.dtype == basis.dtype and basis.moduli[0] == 1 << 8 * basis.dtype.itemsize:
@@ -87,7 +87,7 @@ def _modulus(q: object) -> Basis:
 
 
 def switch(x: object, key: object, q: object, bits: object, levels: object, out: Array | None) -> Array:
-    """Return x under another key: (x_0, 0, ..., 0) plus the digits of the masks times the rows of `key`."""
+    """Return LWE vectors under another key: (x_0, 0, ..., 0) plus the digits of x's masks times `key`."""
     basis = _modulus(q)
     gadget = digits_plan(basis, bits, levels)
     vectors, rows = _words(basis, x, "x"), _words(basis, key, "key")
@@ -100,15 +100,15 @@ def switch(x: object, key: object, q: object, bits: object, levels: object, out:
     m = vectors.shape[-1] - 1 if vectors.ndim else 0
     if vectors.ndim < 1 or m < 1 or rows.ndim != 2 or len(rows) != m * gadget.levels:
         raise ParameterError(
-            f"x has shape {vectors.shape} and key has shape {rows.shape}. They must have (*batch, m + 1) and "
-            f"(m * {gadget.levels}, n + 1), with m at least 1."
+            f"x has shape {vectors.shape} and key has shape {rows.shape}. x must have shape (*batch, m + "
+            f"1), and key must have shape (m * {gadget.levels}, n + 1), with m at least 1."
         )
     shape = (*vectors.shape[:-1], rows.shape[1])
     data = result(compute, shape, basis.dtype, out, vectors, rows)
     check_apart(out, rows)
     items = vectors.reshape(-1, m + 1)
     target, count = data.reshape(len(items), rows.shape[1]), len(items)
-    if data.size:  # the bodies are copied if the product overwrites x
+    if data.size:  # the bodies are copied first if the product overwrites x
         bodies = contiguous(items[:, 0]) if data is not vectors else items[:, 0].copy()
         digits = _digits(compute, gadget, items[:, 1:]).reshape(1, count, m * gadget.levels)
         compute.matmul(basis, digits, rows[None], target[None])
@@ -117,7 +117,10 @@ def switch(x: object, key: object, q: object, bits: object, levels: object, out:
 
 
 def _digits(compute: Backend, gadget: Gadget, masks: Array) -> Array:
-    """Return digits (rows, n, levels): int8 or int16 if products are faster with these, else residues."""
+    """Return the digits of masks (rows, n), as an array (rows, n, levels).
+
+    The digits are int8 or int16 if products with these are faster, else residues.
+    """
     rows, n = masks.shape
     if gadget.bits <= 16 and compute.prefers_bytes(gadget.basis, rows):
         small = empty(compute, (rows, n, gadget.levels), np.dtype(np.int8 if gadget.bits <= 8 else np.int16))
@@ -142,7 +145,11 @@ def _add_bodies(compute: Backend, basis: Basis, sums: Array, bodies: Array) -> N
 
 
 def modulus_switch(x: object, q: object, to: object, centered_mean: object) -> Array:
-    """Return x * to / q, rounded to the nearest integer modulo `to`, as int64 in [0, to)."""
+    """Return x * to / q, rounded to the nearest integer modulo `to`, as int64 in [0, to).
+
+    centered_mean: if True, half the sum of the masks' rounding errors is added to each body before it is
+    rounded. If the secret has random bits, this cancels the mean of what these errors do to the phase.
+    """
     basis, target = _modulus(q), integer(to, "to")
     modulus = basis.moduli[0]
     if target < 2 or target & target - 1 or target > min(modulus, 1 << 32):
@@ -156,7 +163,7 @@ def modulus_switch(x: object, q: object, to: object, centered_mean: object) -> A
     nearest = _multiples(compute, basis, vectors, bits)
     with compute.device_scope():
         if centered_mean and vectors.size:
-            # The rounding errors of the masks are added up in units of (q / to) / 2^more.
+            # `rest` has the rounding errors of the masks, in units of (q / to) / 2^more.
             more = min(20, (modulus.bit_length() - 1) - bits)
             fine = _multiples(compute, basis, vectors, bits + more)
             mask = compute.xp.int64((1 << bits + more) - 1)

@@ -28,7 +28,7 @@ _LEAST = LONG >> 6  # a product whose result has fewer residues than this is nev
 
 
 def multiply(a: V, b: V, product: Product = "auto", out: Array | None = None) -> V:
-    """Return a*b of values in one domain, in that domain. Batch axes broadcast.
+    """Return a*b in the domain of a and b, which must be in the same domain. Batch axes broadcast.
 
     Raises:
         DomainError: the operands are evaluated and product is "fft".
@@ -54,13 +54,13 @@ def multiply(a: V, b: V, product: Product = "auto", out: Array | None = None) ->
 
 
 def _product(a: V, b: V, product: Product, out: Array | None) -> Array:
-    """Return the residues of a product, computed without a record."""
+    """Compute a product without a record of the call (calls.py), and return its residues."""
     ring, domain, x, y = a._plan, a._domain, a._data, b._data
     compute = backend_for(ring.basis, x)
     if domain == "eval" and product == "fft":
         raise DomainError(
-            "product='fft' multiplies coefficients, and an operand is evaluated. Use intt() first, or omit "
-            "product."
+            "product='fft' multiplies coefficients, and an operand is evaluated. Use intt() on this "
+            "operand first, or omit product."
         )
     data = result_array(compute, result_shape(x, y), out, x, y)
     if domain == "eval":
@@ -86,7 +86,7 @@ def _product(a: V, b: V, product: Product, out: Array | None) -> Array:
 
 
 def _size_of_work(plan: Plan, data: Array) -> int:
-    """Return the work of a product, as a number of residues that transforms process (compare LONG)."""
+    """Return how many residues the transforms of a product process, for a comparison with LONG."""
     rows: int = prod(data.shape[:-2]) * len(plan.basis.moduli)
     if isinstance(plan, AuxiliaryPlan):
         return rows * plan.transform.degree * len(plan.transform.tables)
@@ -112,7 +112,7 @@ def _verified(a: V, b: V, product: Product, out: Array | None) -> V:
 
 
 def multiply_limbs(a: V, b: V, product: Product = "auto", out: Array | None = None) -> V:
-    """Return multiply(a, b, product, out) of values whose data may have any strides.
+    """Return multiply(a, b, product, out). The data of a and b may have any strides.
 
     Pointwise products read the data as they are. Other products read copies.
     """
@@ -134,9 +134,11 @@ def _dense(x: V) -> V:
 
 @repeated
 def fma(a: V, b: V | Array, c: V | Array, strides: Layouts = None, *, out: Array | None = None) -> V:
-    """Return a*b + c of values in one domain, in one pass if products are pointwise.
+    """Return a*b + c, computed in one pass if products are pointwise.
 
-    b and c may be the residues (rows, 1) of an int. strides: layouts(a, b, c).
+    a, b and c are in the same domain. b and c may instead be the residues (rows, 1) of an int.
+
+    strides: the result of layouts(a, b, c).
     """
     ring, basis = a._plan, a._plan.basis
     by_entries = _by_entries(a)
@@ -182,15 +184,15 @@ def power(x: V, exponent: int, *, out: None = None) -> V:
 
 
 def _multiply_by_matrix(many: Value, one: Value, out: Array) -> None:
-    """Multiply rows of coefficients by the Toeplitz matrix whose row k is X^k * one."""
+    """Multiply each polynomial of `many` by `one`, as a vector times the matrix whose row k is X^k * one."""
     ring, x, y = many._plan, many._data, one._data
     compute, n, below = backend_of(x), ring.n, y
     if ring.quotient.wrap == -1:
         below = empty(compute, y.shape, y.dtype)
         compute.pointwise(ring.basis, "neg", y, None, None, below)
-    # Let b be `one`. Coefficient j of X^k b is entry n + j - k of the row (X^n b, b) of 2n entries. In n
-    # copies of this row, one after another, it is also entry n + j + k (2n - 1). So row k of the matrix
-    # consists of n entries, the first of which is entry n + k (2n - 1).
+    # Let b be `one`. Coefficient j of X^k * b is entry n + j - k of the row (X^n * b, b), which has 2n
+    # entries. `rows` has n copies of this row, one after another. In copy k, the coefficient is entry
+    # n + j + k * (2n - 1) of `rows`. So row k of the matrix is the n entries from n + k * (2n - 1).
     rows = spread(joined([below.reshape(n), y.reshape(n)], 0), (n, 2 * n)).reshape(-1)
     matrix = contiguous(rows[n:].reshape(n, 2 * n - 1)[:, :n])
     compute.matmul(ring.basis, x.reshape(1, -1, n), matrix.reshape(1, n, n), out.reshape(1, -1, n))

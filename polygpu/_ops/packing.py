@@ -1,7 +1,7 @@
 """Packing many ciphertexts of constants into one, and expansion of one into many, by automorphisms.
 
-Inside, ciphertexts are evaluated, of shape (count, items, 2, rows, n), where `items` is the product of the
-batch axes. As `count` is the first axis, each half of the ciphertexts is contiguous.
+Inside this module, ciphertexts are evaluated arrays (count, items, 2, rows, n), where `items` is the product
+of the batch axes. As `count` is the first axis, each half of the ciphertexts is contiguous.
 """
 
 from __future__ import annotations
@@ -27,12 +27,18 @@ from .transform import intt, ntt
 
 @is_plan
 class Steps:
-    """Steps of packing or expansion. Each has an automorphism X -> X^g and a KeySwitch, some a monomial."""
+    """The steps of packing or expansion.
+
+    Each step has an automorphism X -> X^g and a KeySwitch. Some steps also have a monomial X^s.
+    """
 
     def __init__(
         self, ring: RingPlan, switches: tuple[KeySwitch, ...], gs: tuple[int, ...], shifts: tuple[int, ...]
     ) -> None:
-        """Plan a step for each g of `gs`; shifts: exponents of X for the first len(shifts) steps."""
+        """Plan a step for each g of `gs`.
+
+        shifts: the exponents s of the monomials. The first len(shifts) steps have one.
+        """
         self.switches, self.moves = switches, multipliers(ring.quotient, gs, True)
         self.shifts = np.array(shifts, np.int64)
 
@@ -49,8 +55,9 @@ def steps_of(
 def pack(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V:
     """Pack the ciphertexts c, (*batch, count, 2), into one, (*batch, 2), in c's domain.
 
-    A step with a shift s merges each x of the first half with a y of the second: it computes
-    x + X^s y + z(X^g), where z = x - X^s y. A step without a shift computes x + x(X^g), a part of a trace.
+    Each step has an automorphism X -> X^g. A step with a shift s merges each ciphertext x of the first half
+    with a ciphertext y of the second half: it computes x + X^s * y + z(X^g), where z = x - X^s * y. A step
+    without a shift computes x + x(X^g), a part of a trace.
     """
     if not keys:  # there is one ciphertext; its ring may have no transform
         return c._with(copied(c._data[..., 0, :, :, :]))
@@ -78,7 +85,8 @@ def pack(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V:
 def expand(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V:
     """Expand the ciphertext c, (*batch, 2), into 2^steps ciphertexts, (*batch, 2^steps, 2), in c's domain.
 
-    The step with shift s replaces each ciphertext x by x + x(X^g) and X^s (x - x(X^g)).
+    A step with the automorphism X -> X^g and the shift s replaces each ciphertext x by two: x + x(X^g) and
+    X^s * (x - x(X^g)).
     """
     if not keys:
         return c._with(copied(c._data[..., None, :, :, :]))
@@ -90,7 +98,7 @@ def expand(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V
         for piece in _pieces(state):
             given, low, high = state[piece], made[:count][piece], made[count:][piece]
             _add_rotated(c, given, given, plan, step, keys, low)
-            # x - x(X^g) is 2 x - low.
+            # `low` is x + x(X^g), so x - x(X^g) is 2 * x - low.
             pointwise(basis, "mul", given, monomials[step], high)
             pointwise(basis, "add", high, high, high)
             multiply_add(basis, low, negatives[step], high, high)
@@ -101,9 +109,9 @@ def expand(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V
 
 
 def _by_number(c: Value, axes: int) -> Array:
-    """Return the ciphertexts evaluated, (count, items, 2, rows, n).
+    """Return the evaluated ciphertexts as an array (count, items, 2, rows, n).
 
-    axes: 2 if c is (*batch, count, 2); 1 if c is (*batch, 2), and then count is 1.
+    axes: 2 if c has the batch shape (*batch, count, 2). 1 if it has (*batch, 2); then count is 1.
     """
     data = ntt(c)._data
     batch, rest = c._batch[:-axes], data.shape[-2:]
@@ -112,7 +120,7 @@ def _by_number(c: Value, axes: int) -> Array:
 
 
 def _monomials(c: Value, plan: Steps) -> tuple[Array, Array]:
-    """Return X^s for each shift s, and -X^s for each, evaluated."""
+    """Return two evaluated arrays: X^s for each shift s of the plan, and -X^s for each shift s."""
     compute = backend_of(c._data)
     one = c._with(ones(c._plan, "coef", (), compute), "coef")
     powers = mul_monomial(one, compute.constant(plan.shifts))
@@ -131,9 +139,11 @@ def _pieces(x: Array) -> Iterator[slice]:
 def _add_rotated(
     c: Value, y: Array, x: Array, plan: Steps, step: int, keys: tuple[Value, ...], out: Array
 ) -> None:
-    """Write to `out` y plus x(X^g), after x(X^g) is switched back to the secret with the key of the step.
+    """Write y + x(X^g) to `out`, where X -> X^g is the automorphism of the step.
 
-    All are evaluated ciphertexts, (*batch, 2).
+    Before the addition, the key of the step switches x(X^g) back to the secret of x.
+
+    x, y and `out` are evaluated ciphertexts, (*batch, 2).
     """
     basis, compute = c._plan.basis, backend_of(x)
     moved = empty(compute, x.shape, x.dtype)
@@ -149,10 +159,12 @@ def _add_rotated(
 
 @repeated
 def embed(x: Value, ring: RingPlan, *, out: None = None) -> Value:
-    """Return ciphertexts in `ring`. The constant coefficient of each phase is the phase of an LWE vector.
+    """Return a ciphertext in `ring` for each LWE vector.
 
-    x: the LWE vectors, as made by `vectors`, modulo the moduli of `ring` or others. Others, of product q, are
-    replaced by those of `ring`: entries are multiplied by Q / q and rounded.
+    The constant coefficient of the ciphertext's phase is the phase of the LWE vector.
+
+    x: the LWE vectors, made by `vectors`. If their moduli differ from those of `ring`, the entries are
+    multiplied by Q / q and rounded. Q is the product of the moduli of `ring`, and q that of x's moduli.
     """
     ring.check_binomial("embed: ring")
     home, n, compute = x._plan, ring.n, backend_of(x._data)
@@ -160,8 +172,8 @@ def embed(x: Value, ring: RingPlan, *, out: None = None) -> Value:
     count = max(1, -(-m // n))
     data = empty(compute, (*x._batch, 1 + count, home.rows, n), home.dtype, zero=True)
     compute.copy(x._data[..., :1], data[..., 0, :, :1])
-    # The constant coefficient of the product a*s is a_0 s_0 plus the sum of the wrapped terms a_(n - i) s_i
-    # for i > 0. So entry i of the vector becomes coefficient n - i of a, negated below if X^n = -1.
+    # The constant coefficient of a*s is a_0 * s_0 plus, for each i > 0, a_(n - i) * s_i times X^n. So entry i
+    # of the vector becomes coefficient n - i of a. It is negated below if X^n = -1.
     for k in range(count):
         first, last = 1 + k * n, min(1 + (k + 1) * n, 1 + m)
         if last > first:
@@ -179,6 +191,6 @@ def embed(x: Value, ring: RingPlan, *, out: None = None) -> Value:
 
 
 def vectors(x: Array, moduli: tuple[int, ...]) -> Value:
-    """Return LWE vectors (*batch, m + 1) modulo these moduli as coefficients of a ring of degree m + 1."""
+    """Return LWE vectors (*batch, m + 1) as a value: coefficients of a ring of degree m + 1 with `moduli`."""
     ring = ring_plan(x.shape[-1], moduli)
     return Value(ring, from_integers(ring.basis, ring.n, x, backend()), "coef")

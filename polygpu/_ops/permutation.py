@@ -27,7 +27,10 @@ from .transform import intt, ntt
 
 
 def automorphism(x: V, g: object, out: Array | None = None) -> V:
-    """Return x(X^g) in x's domain; g: an integer coprime to the order of X, or an array of them."""
+    """Return x(X^g) in x's domain.
+
+    g: an integer coprime to the order of X, or an array with such an integer for each batch element.
+    """
     ring, evaluated, home = x._plan, x._domain == "eval", backend_of(x._data)
     one = type(g) is int or _is_one(g)
     if one:
@@ -38,8 +41,8 @@ def automorphism(x: V, g: object, out: Array | None = None) -> V:
         shape = numbers.shape
         batch = _result_batch(x._data, shape, "g")
         moves = multipliers(ring.quotient, tuple(numbers.ravel().tolist()), evaluated)
-    if evaluated and ring.transform.leaf_size > 1:  # residues within a leaf change too
-        if out is not None:  # refuse a wrong `out` before computing
+    if evaluated and ring.transform.leaf_size > 1:  # incomplete transform: residues change within leaves
+        if out is not None:  # raise for a wrong `out` before computing
             result_array(home, (*_result_batch(x._data, shape, "g"), *x._data.shape[-2:]), out, x._data)
         return ntt(automorphism(intt(x), g), out)
     if one:
@@ -68,14 +71,14 @@ def multipliers(quotient: Quotient, gs: tuple[int, ...], evaluated: bool) -> Arr
 
 @lru_cache(maxsize=1024)
 def _number(x: int) -> Array:
-    """Return the number as an array of one entry, which stands for all batch elements."""
+    """Return x as an array of one entry, which is used for all batch elements."""
     array = np.array([x], np.int64)
     array.setflags(write=False)
     return array
 
 
 def mul_monomial(x: V, k: object, out: Array | None = None) -> V:
-    """Return X^k * x in x's domain; k: an integer or an array of integers."""
+    """Return X^k * x in x's domain. k: an integer, or an array with an integer for each batch element."""
     ring, home = x._plan, backend_of(x._data)
     if type(k) is int or _is_one(k):
         number = k if type(k) is int else _integer(k, "k")
@@ -92,7 +95,10 @@ def mul_monomial(x: V, k: object, out: Array | None = None) -> V:
 
 @repeated
 def _times_monomials(x: V, exponents: Array, batch: tuple[int, ...], *, out: Array | None = None) -> V:
-    """Return evaluated x times X^e for each exponent e; batch: the shape of the exponents, () for one."""
+    """Return evaluated x times X^e for each exponent e.
+
+    batch: the shape of the exponents, or () if there is one exponent for all batch elements.
+    """
     one = x._with(ones(x._plan, "coef", (), backend_of(x._data)), "coef")
     monomials = _reordered(one, exponents.reshape(batch or (1,)), batch, False, out=None)
     return multiply(x, ntt(monomials, monomials._data), out=out)
@@ -122,7 +128,10 @@ def exponents_of(ring: RingPlan, numbers: object, name: str, near: Memory) -> Ar
 
 @repeated
 def to_slots(x: Value, *, out: None = None) -> Array:
-    """Return the slots as residues (*batch, n): the values at psi^(5^j) for j < n/2, then at psi^(-5^j)."""
+    """Return the slots as residues (*batch, n): the values at psi^(5^j) for j < n/2, then at psi^(-5^j).
+
+    psi is the ring's root of unity, of order 2n.
+    """
     _check_slots(x._plan)
     data, compute, n = ntt(x)._data, backend_of(x._data), x._plan.n
     slots = empty(compute, (*x._batch, n), data.dtype)
@@ -136,7 +145,7 @@ def from_slots(ring: RingPlan, values: object, compute: Memory) -> Value:
     given = as_integers(values, "values")
     if given.shape[-1:] != (ring.n,):
         raise ParameterError(
-            f"values has shape {given.shape}. Its last axis must have n={ring.n} entries, the slots."
+            f"values has shape {given.shape}. Its last axis must have n={ring.n} entries, one for each slot."
         )
     slots = from_integers(ring.basis, ring.n, given, compute)
     home = backend_of(slots)
@@ -159,7 +168,7 @@ def _check_slots(ring: RingPlan) -> None:
 
 
 def _is_one(x: object) -> bool:
-    """Return whether x is one number, and not a sequence, an array with axes or an array of a GPU."""
+    """Return whether x is one number, and not a sequence, an array with axes or an array on a GPU."""
     several = isinstance(x, Sequence) and not isinstance(x, (str, bytes, bytearray))
     return not several and not getattr(x, "shape", ()) and not is_device_array(x)
 
@@ -176,7 +185,10 @@ def _numbers(x: object, name: str) -> Array:
 
 
 def _result_batch(x: Array, numbers: tuple[int, ...], name: str) -> tuple[int, ...]:
-    """Return the batch shape of x broadcast with `numbers`, the shape of the numbers for its elements."""
+    """Return the batch shape of x broadcast with the shape `numbers`.
+
+    numbers: the shape of an array that has a number for each batch element.
+    """
     batch: tuple[int, ...] = x.shape[:-2]
     if not numbers:
         return batch
@@ -185,12 +197,15 @@ def _result_batch(x: Array, numbers: tuple[int, ...], name: str) -> tuple[int, .
     except ValueError:
         raise ParameterError(
             f"{name} has shape {numbers}, which does not broadcast with the batch shape {batch}. Give one "
-            "integer for each batch element, or index the batch with None first."
+            "integer for each batch element, or add a batch axis to the value with poly[..., None] first."
         ) from None
 
 
 def _in_turn(x: Value, numbers: Array, batch: tuple[int, ...]) -> Array:
-    """Return numbers on x's device, broadcast to the last axes of `batch`. Drop leading axes of length 1."""
+    """Drop the leading axes of `numbers` that have length 1, and broadcast the rest to the end of `batch`.
+
+    The remaining axes take the last lengths of the batch shape `batch`. The result is on x's device.
+    """
     while numbers.ndim and len(numbers) == 1:
         numbers = numbers.reshape(numbers.shape[1:])
     last = batch[len(batch) - numbers.ndim :]
@@ -213,7 +228,10 @@ def _items(compute: Memory, x: Array, batch: tuple[int, ...], out: Array | None)
 
 
 def _acting(x: Value) -> Quotient:
-    """Return the quotient modulo which automorphisms and X permute x's entries (a binomial if "coef")."""
+    """Return the polynomial modulo which automorphisms and products with X permute the entries of x.
+
+    If x is in coefficients, this is the binomial of least degree that is a multiple of the ring's polynomial.
+    """
     return x._plan.quotient if x._domain == "eval" else x._plan.quotient.cover
 
 
@@ -223,8 +241,8 @@ def _reordered(
 ) -> V:
     """Apply automorphisms to the elements of x, or multiply them by powers of X.
 
-    numbers: the multipliers of the automorphisms, or the exponents. batch: the batch shape of the result;
-    None for that of x.
+    numbers: the multipliers of the automorphisms, or the exponents.
+    batch: the batch shape of the result, or None for the batch shape of x.
     """
     basis, quotient = x._plan.basis, _acting(x)
     if numbers.shape == (1,):

@@ -20,7 +20,7 @@ _CHUNK = 1 << 22  # residues in memory at a time; it limits how many points are 
 
 
 def checked_points(x: Any) -> Array:
-    """Return x, integers of any size, as an array of its shape in host memory."""
+    """Return the integers x, which may have any size, as an array of the same shape in host memory."""
     if holds_poly(x):
         raise ParameterError("x must hold integers, not a Poly. Give the integers at which to evaluate.")
     if is_device_array(x):
@@ -33,10 +33,13 @@ def checked_points(x: Any) -> Array:
 
 @repeated
 def powers(basis: Basis, x: Array, count: int, *, out: None = None) -> Array:
-    """Return x^0 ... x^(count - 1) of residues (*batch, rows, 1) on the last axis. Cost: 2 count products."""
+    """Return x^0 ... x^(count - 1) along the last axis, for residues x of shape (*batch, rows, 1).
+
+    Cost: at most 2 * count products.
+    """
     compute = backend_for(basis, x)
     found, step = empty(compute, x.shape, x.dtype, zero=True), x
-    fill(compute, found[..., :: basis.words, :], 1)  # 1 has only a lowest word; moduli are at least 2
+    fill(compute, found[..., :: basis.words, :], 1)  # of the number 1, only the lowest word is not 0
     while found.shape[-1] < count:
         found = joined([found, pointwise(basis, "mul", found, step)], found.ndim - 1)
         step = pointwise(basis, "mul", step, step)
@@ -44,7 +47,7 @@ def powers(basis: Basis, x: Array, count: int, *, out: None = None) -> Array:
 
 
 def scale_by_powers(basis: Basis, x: Array, factor: int) -> Array:
-    """Return the coefficients of x(factor X), (*batch, rows, n). Cost: two products for each coefficient."""
+    """Return the coefficients of x(factor * X), (*batch, rows, n). Cost: two products per coefficient."""
     compute = backend_of(x)
     step = residues_on(backend_for(basis, x), basis, factor)
     if basis.wide:
@@ -75,10 +78,9 @@ def _padded(x: Array, n: int, *, out: None = None) -> Array:
 
 
 def truncated(x: Array, n: int) -> tuple[Array, tuple[int, ...] | None]:
-    """Return the first n coefficients, and where the others are not all 0.
+    """Return the first n coefficients, and the index of the first item with a nonzero coefficient after them.
 
-    The second is the index of the first item with a nonzero coefficient after these n, or None. The call
-    waits for the GPU.
+    The index is None if there is no such item. The call waits for the GPU.
     """
     compute = backend_of(x)
     with compute.device_scope():
@@ -119,11 +121,12 @@ def _parts(basis: Basis) -> list[tuple[slice, Basis]]:
 def _by_matrices(basis: Basis, x: Array, points: Array) -> Array:
     """Return values (items, 1, points), by two products of matrices.
 
-    x(r) is the sum over i and j of r^(i m) x_(i m + j) r^j, where m is about sqrt(n). The first product sums
-    over i (giant steps), the second over j (baby steps). Source: Paterson & Stockmeyer 1973, for scalars.
+    At a point r, the value is the sum over i and j of r^(i * m) * x_(i * m + j) * r^j, where m is about
+    sqrt(n). The first product of matrices sums over i (giant steps), the second over j (baby steps).
+    Source: Paterson & Stockmeyer 1973, for scalars.
     """
     compute, items, n, count = backend_of(x), len(x), x.shape[-1], len(points)
-    width = 1 << (n.bit_length() // 2)  # m
+    width = 1 << (n.bit_length() // 2)  # the m of the docstring
     height = -(-n // width)
     x = padded(x, height * width)
     baby = powers(basis, points, width)
@@ -140,8 +143,8 @@ def _by_matrices(basis: Basis, x: Array, points: Array) -> Array:
 def _by_halves(basis: Basis, x: Array, points: Array) -> Array:
     """Return values (items, rows, points) for any modulus.
 
-    The lower half of the coefficients plus r^(n/2) times the upper half has the same value at r. This is
-    repeated until one coefficient is left.
+    A polynomial has the same value at r as the lower half of its coefficients plus r^(n/2) times the upper
+    half. So the number of coefficients is halved until one is left.
     """
     compute, (items, rows, n) = backend_of(x), x.shape
     steps = [points]

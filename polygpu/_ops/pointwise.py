@@ -23,7 +23,10 @@ Layouts = tuple[tuple[int, ...], ...] | None
 def pointwise(
     basis: Basis, op: Op, a: Array, b: Array, out: Array | None = None, strides: Layouts = None
 ) -> Array:
-    """Compute a + b, a - b or a * b, residue by residue; batch axes broadcast. strides: layouts(a, b)."""
+    """Compute a + b, a - b or a * b, residue by residue. Batch axes broadcast.
+
+    strides: the result of layouts(a, b).
+    """
     key: tuple[Any, ...]
     key = op, None if type(a) is ndarray else device_of(a), a is b, a is out, b is out, a.shape, b.shape
     if strides is not None:
@@ -60,7 +63,7 @@ def multiply_add(
 ) -> Array:
     """Compute a * b + c, residue by residue; b may have one residue per row, and batch axes broadcast.
 
-    strides: layouts(a, b, c).
+    strides: the result of layouts(a, b, c).
     """
     same = a is b, a is c, b is c, a is out, b is out, c is out
     key: tuple[Any, ...]
@@ -80,7 +83,7 @@ def multiply_add(
 
 
 def scale(basis: Basis, x: Array, factor: int, out: Array | None = None, strides: Layouts = None) -> Array:
-    """Return x times an int. strides: layouts(x)."""
+    """Return x times the int `factor`. strides: the result of layouts(x)."""
     return pointwise(basis, "mul", x, residues_on(backend_for(basis, x), basis, factor), out, strides)
 
 
@@ -104,7 +107,7 @@ def add_constant(
 ) -> Array:
     """Return x plus a constant, which is added to every step-th entry.
 
-    step: n if x is in coefficients, else the leaf size. strides: layouts(x).
+    step: n if x is in coefficients, else the leaf size. strides: the result of layouts(x).
     """
     compute = backend_for(basis, x)
     scalar = residues_on(compute, basis, constant)
@@ -118,7 +121,7 @@ def _added(basis: Basis, x: Array, scalar: Array, step: int, *, out: Array | Non
     """Return x with the residues `scalar`, (rows, 1), added to every step-th entry."""
     compute = backend_for(basis, x)
     data = result_array(compute, x.shape, out, x)
-    entries = copied(x[..., ::step])  # contiguous() does not copy a single entry
+    entries = copied(x[..., ::step])  # contiguous() would not copy if there is one entry
     compute.pointwise(basis, "add", entries, scalar, None, entries)
     if data is not x:
         compute.copy(x, data)
@@ -127,7 +130,10 @@ def _added(basis: Basis, x: Array, scalar: Array, step: int, *, out: Array | Non
 
 
 def add_to_first(basis: Basis, x: Array, ints: Any, step: int) -> Array:
-    """Return x, (*batch, k, rows, n), plus constants in component 0; step: see `add_constant`."""
+    """Return x, (*batch, k, rows, n), with the constants `ints` added to component 0.
+
+    step: n if x is in coefficients, else the leaf size.
+    """
     return _added_to_first(basis, x, scalars(basis, ints, x.shape[:-3], backend_of(x), "x"), step)
 
 
@@ -144,7 +150,7 @@ def _added_to_first(basis: Basis, x: Array, constants: Array, step: int, *, out:
 def folded(
     basis: Basis, x: Array, n: int, runs: list[tuple[int, int, int, int]], out: Array | None = None
 ) -> Array:
-    """Return the first n coefficients, with runs of the others added to them or subtracted from them.
+    """Return the first n coefficients, after runs of the others are added to or subtracted from them.
 
     runs: made by Quotient.folding. If the list is empty, the result is x itself.
     """
@@ -168,7 +174,7 @@ def sum_over(
 ) -> Array:
     """Return the sum over batch axes, by default all.
 
-    If `axis` is (), it is a copy of x. The sum over an axis of length 0 is 0.
+    If `axis` is (), the result is a copy of x. The sum over an axis of length 0 is 0.
     """
     compute, total, ndim = backend_for(basis, x), x, x.ndim - 2
     axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
@@ -183,7 +189,10 @@ def sum_over(
 
 
 def _sum_first(compute: Arithmetic, basis: Basis, x: Array) -> Array:
-    """Return the sum over the first axis by halves, in about log2 len(x) calls; a view if len(x) is 1."""
+    """Return the sum over the first axis, by adding halves in about log2 len(x) calls.
+
+    If the axis has length 1, the result is a view of x.
+    """
     if not len(x):
         return empty(compute, x.shape[1:], x.dtype, zero=True)
     x = contiguous(x)

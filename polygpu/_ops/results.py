@@ -12,12 +12,12 @@ from .arrays import check_unmasked, empty, overlap
 
 
 def result_shape(first: Array, *others: Array) -> tuple[int, ...]:
-    """Return the shape of a result: the broadcast batch shape of the operands, rows and coefficients."""
+    """Return the shape of a result, (*batch, rows, n), where batch is the operands' broadcast batch shape."""
     shape: tuple[int, ...] = first.shape
     for x in others:
         if x.shape != shape:
             break
-    else:  # without np.broadcast_shapes, which takes as long as a short product
+    else:  # equal shapes need no np.broadcast_shapes, which takes as long as a short product
         return shape
     try:
         return np.broadcast_shapes(shape, *(x.shape for x in others))
@@ -86,12 +86,18 @@ def _check_writable(compute: Memory, out: Array, *operands: Array) -> None:
         if x is out or not overlap(compute, x, out):
             continue
         if compute.address(x) != compute.address(out) or x.shape != out.shape or not x.flags.c_contiguous:
-            raise OutputError("out overlaps an operand in part. Give the operand itself or other memory.")
+            raise OutputError(
+                "out overlaps an operand in part. Give the operand itself as out, or an out in other memory."
+            )
 
 
 def check_apart(out: Array | None, *operands: Array) -> None:
-    """Raise OutputError if `out` shares memory with one of these operands, which are read until the end."""
+    """Raise OutputError if `out` shares memory with one of these operands.
+
+    The operation still reads them after it has begun to write `out`.
+    """
     if out is not None and any(overlap(backend_of(out), x, out) for x in operands):
         raise OutputError(
-            "out is in the memory of an operand that is read until the end. Give other memory, or omit out."
+            "out shares memory with an operand that is still read after the first entries of out are "
+            "written. Give an out in other memory, or omit out."
         )

@@ -1,7 +1,7 @@
 """Operations between bases of moduli: selecting and joining limbs, conversion, rounded division, digits.
 
-The functions that take a value to another ring S, such as `convert`, are called verbs below. Their callers
-have checked S by check_target().
+Below, the functions that take a value to another ring S, such as `convert`, are called verbs. Their callers
+have already checked S with check_target().
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ Precision = Literal["exact", "fast"]
 Rounding = Literal["nearest", "floor"]
 Kept = TypeVar("Kept")
 
-_KEPT = 256  # plans that a ring keeps
+_KEPT = 256  # the most plans that a ring keeps
 
 
 # ---- checks ----
 
 
 def check_target(ring: RingPlan, target: RingPlan, name: str) -> None:
-    """Raise an error unless verbs can take values of `ring` to `target`.
+    """Raise an error unless values of `ring` can be taken to the ring `target`, for instance by `convert`.
+
+    name: what the error calls `target`.
 
     Raises:
         RingMismatch: the rings differ in degree or kind.
@@ -55,8 +57,8 @@ def check_target(ring: RingPlan, target: RingPlan, name: str) -> None:
             if roots.get(q, root) != root:
                 raise BadRoot(
                     f"{name} has root {shown(root)} modulo {shown(q)}, and {ring!r} has {shown(roots[q])}. "
-                    "Evaluated values would change their order. Use ring[...] and ring.join, which make "
-                    "rings with the same roots."
+                    "These roots must be equal, because the order of evaluated values depends on the root. "
+                    "Use ring[...] and ring.join, which make rings with the same roots."
                 )
 
 
@@ -70,7 +72,7 @@ def check_words(ring: RingPlan, verb: str) -> None:
 
 
 def checked_option(value: object, name: str, options: Any) -> Any:
-    """Return `value` if it is one of the words of the Literal `options`; otherwise raise ParameterError."""
+    """Return `value` if it is one of the strings of the Literal `options`. Otherwise raise ParameterError."""
     if not isinstance(value, str) or value not in get_args(options):
         raise ParameterError(
             f"{name}={shown(value)} must be one of {', '.join(map(repr, get_args(options)))}."
@@ -84,7 +86,7 @@ def _same_leaves(ring: RingPlan, other: RingPlan) -> bool:
 
 
 def _places(ring: RingPlan, moduli: Iterable[int], verb: str, way_out: str) -> tuple[int, ...]:
-    """Return the indices of the ring's limbs that have these moduli."""
+    """Return the index of the ring's limb with each of these moduli. Raise RingMismatch if one is missing."""
     at = {q: i for i, q in enumerate(ring.moduli)}
     places = tuple(at.get(q, -1) for q in moduli)
     if -1 in places:
@@ -110,7 +112,7 @@ def copy_rows(x: Array, from_rows: Iterable[int], out: Array, to_rows: Iterable[
 def _evaluate_rows(ring: RingPlan, data: Array, limbs: tuple[int, ...], places: Iterable[int]) -> None:
     """Transform rows of `data` in place.
 
-    places: the indices of the rows, ascending. Row places[i] is modulo the ring's limb limbs[i].
+    places: the indices of the rows, ascending. Row places[i] has the modulus of the ring's limb limbs[i].
     """
     compute, done = backend_of(data), 0
     for first, count in runs_of(places):
@@ -123,10 +125,10 @@ def coefficients_of(
 ) -> tuple[Array, Residues]:
     """Return an array that holds some limbs of x in coefficients, and the rows in which these limbs lie.
 
-    The array is that of x, or a transformed copy of the limbs.
+    The array is the array of x, or a new array with a transformed copy of the limbs.
 
     limbs: the indices of the limbs; by default all.
-    scratch: x may be overwritten. If the limbs are neighbours, they are then transformed in place.
+    scratch: whether x may be overwritten. If so, and the limbs are neighbours, they are transformed in place.
     """
     ring, data = x._plan, x._data
     if limbs is None:
@@ -182,14 +184,17 @@ class _Result:
 
 
 def _in_domain(x: V, domain: Domain) -> V:
-    """Transform coefficients in place if `domain` is "eval" and their ring has a transform; return them."""
+    """Return x, which is in coefficients. If `domain` is "eval", first transform x in place.
+
+    If the ring has no transform, x stays in coefficients.
+    """
     return ntt(x, x._data) if domain == "eval" and x._plan.has_eval else x
 
 
 def _through_coefficients(
     verb: Callable[..., Value], x: Value, S: RingPlan, *options: Any, out: Array | None
 ) -> Value:
-    """Apply a verb to x in coefficients, because S evaluates the same limbs to other residues."""
+    """Apply a verb to x in coefficients, because S has another transform for the limbs of x."""
     return _in_domain(verb(intt(x), S, *options, out=out), "eval")
 
 
@@ -237,13 +242,16 @@ _ALL = slice(None)
 
 
 def _neighbours(ring: RingPlan, S: RingPlan) -> dict[Domain, slice | None]:
-    """Return for each domain the slice of the ring's rows that are the limbs of S, or None if no slice is."""
+    """Return, for each domain, the slice of the ring's rows that equals the limbs of S.
+
+    For a domain, the entry is None if there is no such slice.
+    """
     check_target(ring, S, "ring")
     missing = [q for q in S.moduli if q not in ring.moduli]
     if missing:
         raise RingMismatch(
-            f"ring has the modulus {shown(missing[0])}, which {ring!r} does not have. Choose a ring of "
-            "moduli that every operand has, or extend the operand with mod_up(ring)."
+            f"ring has the modulus {shown(missing[0])}, which an operand in {ring!r} does not have. Choose "
+            "a ring of moduli that every operand has, or extend this operand with mod_up(ring)."
         )
     first, count = ring.moduli.index(S.moduli[0]), len(S.moduli)
     rows = None
@@ -319,7 +327,7 @@ def mod_up(x: Value, S: RingPlan, conversion: Precision = "exact", *, out: Array
 
 @repeated
 def scale_up(x: Value, S: RingPlan, *, out: Array | None = None) -> Value:
-    """Return P times x modulo S, which has all moduli of x's ring; P is the product of its other moduli."""
+    """Return P times x modulo S, which has all moduli of x's ring. P is the product of S's other moduli."""
     ring, domain = x._plan, x._domain
     for r in (ring, S):
         check_words(r, "scale_up")
@@ -366,8 +374,10 @@ def divided(
     out: Array | None = None,
     scratch: Domain | None = None,
 ) -> Value:
-    """Return mod_down(x, S, ...), for use in other operations, which may allow that x is overwritten.
+    """Return what mod_down returns. Other operations call this function, and may let it overwrite x.
 
+    plaintext: None, or an integer t. With t, P times the result is congruent to x modulo t, where P is the
+    product of the moduli that are divided away.
     scratch: None if x must not change. Otherwise x may be overwritten, the limbs that are divided away are
     its last rows, and `scratch` is the domain of these rows. It may be "coef" although x is evaluated.
     """
@@ -409,7 +419,7 @@ def divided(
         compute.convert(plan, data, x._data, result.data)
         return result.finish(domain)
     # Let v be x mod P, centred if the rounding is "nearest", and u = v / P mod t, centred. The result is
-    # (x - v) / P + u. Then P times the result is x - v + P u, which is congruent to x modulo t.
+    # (x - v) / P + u. Then P times the result is x - v + P * u, which is congruent to x modulo t.
     # Source: Brakerski, Gentry, Vaikuntanathan 2011/277, section 4.
     one = Residues((t,), (0,), 1)
     u = empty(compute, (*x._batch, 1, ring.n), np.dtype(np.uint64))
@@ -438,7 +448,9 @@ def _checked_plaintext(plaintext: object, P: int) -> int:
 def scale(
     x: Value, S: RingPlan, t: int, divisor: RingPlan | None = None, *, out: Array | None = None
 ) -> Value:
-    """Return floor((2 * t * v + D) / (2 * D)), which is t * v / D rounded, modulo S; v: x, centred.
+    """Return t * v / D, rounded, modulo S, where v is the centred value of x.
+
+    The exact result is floor((2 * t * v + D) / (2 * D)).
 
     divisor: the ring whose modulus is D; by default x's ring.
     """
@@ -465,7 +477,10 @@ def scale(
 
 
 def gadget(ring: RingPlan, size: int) -> tuple[int, ...]:
-    """Return g_j in [0, Q) for each digit j: it is 1 modulo the limbs of digit j, 0 modulo the others."""
+    """Return an integer in [0, Q) for each digit. It is 1 modulo the digit's limbs and 0 modulo the others.
+
+    size: the number of limbs of a digit.
+    """
     check_words(ring, "gadget")
     numbers = []
     for part in groups(ring, size):
@@ -476,7 +491,7 @@ def gadget(ring: RingPlan, size: int) -> tuple[int, ...]:
 
 
 def groups(ring: RingPlan, size: int) -> list[tuple[int, ...]]:
-    """Return the indices of each digit's limbs: `size` neighbours. The last digit may have fewer."""
+    """Return the indices of each digit's limbs: `size` neighbouring limbs, or fewer for the last digit."""
     count = integer(size, "limbs_per_digit")
     if count < 1:
         raise ParameterError(f"limbs_per_digit={shown(count)} must be at least 1.")

@@ -1,14 +1,14 @@
 """Random polynomials from a seed: ChaCha20 streams. Values do not depend on how a batch is split into calls.
 
 The streams, fixed by test vectors (tests/test_sampling.py):
-  key      SHA-256(label || tag || seed). Tag and seed are "int:" and Python's hex(seed), "str:" and its
-           UTF-8, or "bytes:" and the bytes. The label of uniform values is "polygpu uniform 1". Other labels
-           name sampler, degree and parameter: "polygpu gaussian 1 n=1024 sigma=16/5 "
+  key      SHA-256(label || tag || seed). Tag and seed are "int:" and Python's hex(seed), "str:" and the
+           seed in UTF-8, or "bytes:" and the bytes. The label of uniform values is "polygpu uniform 1". The
+           labels of other values name sampler, degree and parameter: "polygpu gaussian 1 n=1024 sigma=16/5 "
   nonce    8 bytes: the limb's index as uint32, then 0 as uint32, little-endian; the block counter has 64 bits
   uniform  coefficient j of polynomial i is the little-endian integer of the W + 1 words of 64 bits at
-           byte 8 (W + 1) (i n + j), reduced modulo q, where W is the number of words of a residue. Its bias
-           is at most 2^-64
-  others   a coefficient is one integer for all limbs, drawn from the stream of limb 0 by
+           byte 8 * (W + 1) * (i * n + j), reduced modulo q, where n is the degree and W is the number of
+           words of a residue. The bias of a coefficient is at most 2^-64
+  others   a coefficient is one integer for all limbs, made from the stream of limb 0 as written in
            _core/plans/sampling.py
 Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
 """
@@ -38,7 +38,7 @@ Batch = int | tuple[int, ...]
 
 
 def key_of(seed: Seed, label: str = "polygpu uniform 1") -> bytes:
-    """Return the cipher's key for a seed: an int, bytes or str. For None the operating system draws a key."""
+    """Return the cipher's key for a seed: an int, bytes or str. For None, the key is random."""
     import hashlib
     import secrets
 
@@ -55,11 +55,12 @@ def key_of(seed: Seed, label: str = "polygpu uniform 1") -> bytes:
 
 
 def _key(compute: Memory, seed: Seed, *label: str) -> bytes:
-    """Return key_of(seed, *label). Raise ParameterError if seed is None while the device records work."""
+    """Return key_of(seed, *label). Raise ParameterError if seed is None inside polygpu.capture."""
     if seed is None and compute.is_recording():
         raise ParameterError(
-            "seed=None does not work while work is recorded, since each replay would give the same random "
-            "values. Draw them before and pass them as an argument, or give a seed."
+            "seed=None does not work while capture records work, because each replay would give the same "
+            "random values. Draw the values before you call capture and pass them as an argument, or give "
+            "a seed."
         )
     return key_of(seed, *label)
 
@@ -72,7 +73,10 @@ def _utf8(seed: str) -> bytes:
 
 
 def _result(basis: Basis, n: int, batch: Batch, size: int, start: int) -> Array:
-    """Return a new array for polynomials, after checks; size: bytes of the stream for one coefficient."""
+    """Check batch and start, and return a new array for the polynomials.
+
+    size: the number of bytes of the stream for one coefficient.
+    """
     shape = checked_batch(batch)
     out = empty(backend(), (*shape, basis.rows, n), basis.dtype)
     check_stream(n, size, start, prod(shape))
@@ -80,7 +84,10 @@ def _result(basis: Basis, n: int, batch: Batch, size: int, start: int) -> Array:
 
 
 def check_stream(n: int, size: int, start: object, items: int) -> None:
-    """Raise ParameterError unless the stream has `items` polynomials at `start`; size: see _result."""
+    """Raise ParameterError unless the stream has the polynomials start ... start + items - 1.
+
+    size: the number of bytes of the stream for one coefficient.
+    """
     first = integer(start, "start")
     if first < 0:
         raise ParameterError(f"start={shown(start)} must be at least 0.")
@@ -89,8 +96,8 @@ def check_stream(n: int, size: int, start: object, items: int) -> None:
     last = _STREAM // (size * n)
     if first + items > last:
         raise ParameterError(
-            f"start={first} and {shown(items)} polynomials from there are beyond the end of the stream, "
-            f"which has {last} polynomials at n={n}. Use a smaller start, or another seed."
+            f"start={first} with {shown(items)} polynomials goes beyond the end of the stream, which has "
+            f"{last} polynomials for n={n}. Use a smaller start, or another seed."
         )
 
 
@@ -107,7 +114,10 @@ def uniform(basis: Basis, n: int, batch: Batch, seed: Seed, start: int) -> Array
 
 
 def _small(basis: Basis, n: int, batch: Batch, sampler: Sampler, label: str, seed: Seed, start: int) -> Array:
-    """Return residues (*batch, rows, n) of small random integers; label: the sampler and its parameter."""
+    """Return residues (*batch, rows, n) of small random integers.
+
+    label: the name of the sampler and its parameter, as text.
+    """
     out = _result(basis, n, batch, sampler.size, start)
     name, _, parameter = label.partition(" ")
     compute = backend_for(basis, out)
@@ -120,7 +130,10 @@ def _small(basis: Basis, n: int, batch: Batch, sampler: Sampler, label: str, see
 
 
 def _draw(draw: Callable[[int, Array], None], start: int, out: Array, compute: Memory) -> None:
-    """Call draw(start, out) for a large `out`; on the host in pieces of the batch if progress is reported."""
+    """Call draw(start, out) for a large `out`.
+
+    On the host, call it for pieces of the batch if progress is reported.
+    """
     items = prod(out.shape[:-2])
     rows = out.reshape(items, *out.shape[-2:])
     with Work(items, "random values of {}", counted(items, "polynomial"), when=compute.xp is np) as work:

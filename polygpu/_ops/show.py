@@ -1,7 +1,7 @@
 """How values and rings are shown: one line, and a table for notebooks.
 
 Nothing is transformed. Only the numbers that are shown are copied to the host and composed from their limbs.
-A line never waits for a GPU.
+Making the line does not wait for a GPU.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _ITEMS, _FIRST, _LAST = 4, 3, 2  # how many polynomials are shown, and how many 
 def line(x: Value) -> str:
     """Return a line with the ring, the domain, the shape and the device.
 
-    If there are few polynomials, in host memory, it also shows some of their numbers: centred coefficients,
-    or evaluated residues of the first limb.
+    If x is in host memory and has few polynomials, the line also shows some numbers of each: centred
+    coefficients, or evaluated residues of the first limb.
     """
     ring, data = x._plan, x._data
     q = (
@@ -65,8 +65,8 @@ def _nested(values: list[Any], whole: bool) -> str:
 
 # ---- notebooks ----
 
-_LIMBS, _LAST_LIMBS = 4, 2  # if there are more limbs, how many of the first and of the last are shown
-_DIGITS = 32  # of an int with more digits its cell shows only both ends; the cell's title has all
+_LIMBS, _LAST_LIMBS = 4, 2  # how many of the first and of the last limbs are shown, if a ring has many
+_DIGITS = 32  # if an int has more digits, its cell shows only both ends, and the cell's title shows all
 _ENDS = 14, 8
 _SPACE = "white-space:nowrap;padding:0 .6em"
 
@@ -74,7 +74,8 @@ _SPACE = "white-space:nowrap;padding:0 .6em"
 def table(x: Value) -> str:
     """Return an HTML table of some polynomials.
 
-    It has their first and last coefficients, centred, or their first and last evaluated residues by limb.
+    For each polynomial, the table has the first and last coefficients, centred. If x is evaluated, the
+    table has the first and last residues of each limb instead.
     """
     ring, data, domain, shape, n = x._plan, x._data, x._domain, x._batch, x._plan.n
     compute = backend_of(data)
@@ -109,7 +110,10 @@ def table(x: Value) -> str:
 
 
 def ring_table(ring: RingPlan) -> str:
-    """Return an HTML table of a ring: moduli, transform and storage, except what takes long to compute."""
+    """Return an HTML table of a ring: moduli, storage and transform.
+
+    The transform is left out if it is not known yet and primality tests of large moduli would take long.
+    """
     moduli = ring.moduli
     chosen = _some(len(moduli), _LIMBS, _LAST_LIMBS)
     one = len(moduli) == 1
@@ -144,7 +148,7 @@ def _name(ring: RingPlan) -> str:
 
 
 def _some(count: int, first: int, last: int) -> list[int | None]:
-    """Return the indices below `count`. If there are many, return the first and last, with None between."""
+    """Return the indices below `count`. If there are many, return the first and last, and None between."""
     if count <= first + last + 1:
         return list(range(count))
     return [*range(first), None, *range(count - last, count)]
@@ -180,7 +184,7 @@ def _escaped(text: str) -> str:
 
 
 def _html(caption: str, head: list[str], body: list[list[str]]) -> str:
-    """Return a caption and a table as HTML, without colours, so that it fits light and dark pages."""
+    """Return a caption and a table as HTML. It has no colours, so that it fits light and dark pages."""
     rows = "".join(f"<tr>{''.join(row)}</tr>" for row in body)
     top = "".join(f'<th style="text-align:right;{_SPACE}">{text}</th>' for text in head)
     top = f"<thead><tr>{top}</tr></thead>" if head else ""

@@ -36,7 +36,7 @@ from .transform import intt, ntt
 
 @is_plan
 class KeySwitch:
-    """What a key switch needs besides values: the ring T of the sums, the digits' limbs, the key's rows.
+    """The plan of a key switch: the ring T of the sums, the limbs of each digit, and the rows of the key.
 
     T has the moduli of `ring`, the ring of the values, and of `special`. key_ring, the ring of the key, may
     have more moduli.
@@ -49,8 +49,8 @@ class KeySwitch:
         check_target(ring, special, "special")
         if shared := [q for q in special.moduli if gcd(q, ring.modulus) > 1]:
             raise ParameterError(
-                f"special has the modulus {shown(shared[0])}, which shares a factor with the modulus of the "
-                "value. Use special moduli that are coprime to it."
+                f"special has the modulus {shown(shared[0])}, which shares a factor with a modulus of the "
+                "value. Use special moduli that are coprime to all moduli of the value."
             )
         self.ring, self.T, self.P, self.key_ring = ring, ring.join(special), special, key_ring
         check_target(self.T, key_ring, "The ring of key")
@@ -65,8 +65,8 @@ class KeySwitch:
         missing = [q for q in self.T.moduli if q not in at]
         if missing:
             raise RingMismatch(
-                f"key has no limb of {shown(missing[0])}. Its ring must be Q.join(special), where Q has all "
-                f"limbs of the value, which are {shown(list(ring.moduli))}."
+                f"key has no limb modulo {shown(missing[0])}. The ring of key must be Q.join(special), "
+                f"where Q is a ring with all moduli of the value, which are {shown(list(ring.moduli))}."
             )
         self.rows = tuple(at[q] for q in self.T.moduli)
         self._check_groups(special)
@@ -78,12 +78,12 @@ class KeySwitch:
         for i, q in enumerate(self.ring.moduli):
             if whole[i] != q:
                 raise RingMismatch(
-                    f"Limb {i} of ring is {shown(q)}, and limb {i} of the key is {shown(whole[i])}. ring "
-                    "must have the first limbs of the key. Drop limbs from the end only."
+                    f"Limb {i} of ring is {shown(q)}, and limb {i} of the key is {shown(whole[i])}. The "
+                    "limbs of ring must be the first limbs of the key. Drop limbs from the end only."
                 )
 
     def checked_key(self, key: Value, name: str = "key") -> Array:
-        """Return the key's array, in the dtype of T, after checks. name: what errors call the key."""
+        """Check a key, and return its array in the dtype of T. name: what errors call the key."""
         if key._domain != "eval":
             raise DomainError(f"{name} is in coefficients and must be evaluated. Use {name}.ntt().")
         if key._batch != (self.key_digits, 2):
@@ -94,9 +94,9 @@ class KeySwitch:
         return key._data if self.key_ring.dtype == self.T.dtype else restrict(key, self.T)._data
 
     def product(self, kept: int) -> DigitProduct:
-        """Return the plan that computes the sums from a value's coefficients.
+        """Return the plan that computes the sums of digits times key from a value's coefficients.
 
-        Of the sums the first `kept` rows are evaluated. The others are left in coefficients.
+        The first `kept` rows of the sums are evaluated. The other rows are left in coefficients.
         """
 
         def build() -> DigitProduct:
@@ -117,7 +117,7 @@ class KeySwitch:
         return kept_plan(self.ring, key, build)
 
     def product_of_digits(self) -> DigitProduct:
-        """Return the plan that computes the sums from digits that are already evaluated."""
+        """Return the plan that computes the sums of digits times key from evaluated digits."""
         return kept_plan(self.ring, ("product of digits", self.T, self.key_ring, self.size), self._plan)
 
     def _plan(self, **more: object) -> DigitProduct:
@@ -130,10 +130,10 @@ class KeySwitch:
 def key_switch_plan(
     ring: RingPlan, special: RingPlan, key_ring: RingPlan, size: int, conversion: Precision = "exact"
 ) -> KeySwitch:
-    """Return the KeySwitch of these parameters, which the ring keeps."""
+    """Return the KeySwitch of these parameters. The ring keeps it. size: the number of limbs of a digit."""
     checked_option(conversion, "conversion", Precision)
     number = integer(size, "limbs_per_digit")
-    # The next call may pass an equal `special` that is another object. So `key` holds its arguments instead.
+    # The next call may pass an equal `special` that is another object. So `key` holds special.arguments.
     key = "key switch", special.arguments, key_ring, number, conversion
     return kept_plan(ring, key, lambda: KeySwitch(ring, special, key_ring, number, conversion))
 
@@ -151,7 +151,8 @@ def key_switch(
     """Return the sum over j of digit_j * key[j], divided by P: (*batch, 2), in x's domain.
 
     add: (*batch, 2), in x's domain; it is added to the quotient.
-    target: a ring of fewer limbs than x's. The total is then also divided by the moduli that target lacks.
+    target: the ring of the result, by default x's ring. It may have fewer limbs. Then the sum is also
+    divided by the moduli of the other limbs.
     """
     factors = switch.checked_key(key)
     ring, T, compute = x._plan, switch.T, backend_of(x._data)
@@ -192,7 +193,7 @@ def _products(
     more: Array | None,
     out: Array | None = None,
 ) -> Value:
-    """Return the sums that the plan computes, plus P times `more`, which is evaluated."""
+    """Return the sums that the plan computes from x, plus P times `more`, an evaluated value."""
     T, compute = switch.T, backend_of(x._data)
     data, _ = coefficients_of(x)
     own = in_dtype(ntt(x)._data, T.dtype)
@@ -206,7 +207,10 @@ def _products(
 def key_switch_digits(
     made: Value, key: Value, switch: KeySwitch, add: Value | None = None, *, out: Array | None = None
 ) -> Value:
-    """Return key_switch_sums of a value; `made` holds the value's evaluated digits, (*batch, digits)."""
+    """Return what key_switch_sums returns for a value.
+
+    made: the evaluated digits of the value, (*batch, digits).
+    """
     T, compute, factors = switch.T, backend_of(made._data), switch.checked_key(key)
     total = result_array(compute, (*made._batch[:-1], 2, T.rows, T.n), out, made._data)
     if out is not None:
@@ -229,7 +233,7 @@ def key_switch_hoisted(
     *,
     out: Array | None = None,
 ) -> Value:
-    """Return key_switch of x; `made` holds x's evaluated digits, (*batch, digits)."""
+    """Return what key_switch returns for x. made: the evaluated digits of x, (*batch, digits)."""
     total = key_switch_digits(made, key, switch, add)
     result = divided(total, target, "nearest", switch.conversion, out=out, scratch="eval")
     return result if x._domain == "eval" else intt(result, result._data)
@@ -251,7 +255,7 @@ def mask_digits(c: Value, switch: KeySwitch) -> Value:
 
 @is_plan
 class Rotations:
-    """Rotations of ciphertexts, computed from the digits of their masks: one per key, or sums of them."""
+    """The plan for rotating ciphertexts, or for weighted sums of rotations, from the digits of the masks."""
 
     def __init__(
         self,
@@ -263,11 +267,11 @@ class Rotations:
     ) -> None:
         """Plan one term for each entry of `switches`: its KeySwitch, or None for a term without a key.
 
-        A term without a key is the ciphertext itself, multiplied by P.
+        A term without a key is the ciphertext itself. Ciphertexts are multiplied by P, unless `is_split`.
 
         switch: any KeySwitch with the same rings.
         is_turned, places: see RotatedSums.
-        is_split: each term has its own ciphertext modulo T, whose body is not multiplied by P.
+        is_split: whether each term has its own ciphertext modulo T.
         """
         ring, T = switch.ring, switch.T
         self.T, self.switches = T, tuple(switches)
@@ -295,7 +299,7 @@ class Rotations:
         weights: Array | None,
         out: Array,
     ) -> None:
-        """Compute the sums in `out`.
+        """Compute the weighted sums of rotations, and write them to `out`.
 
         made: the evaluated digits of the masks, or None if no term has a key.
         moves: the multipliers of the automorphisms, on the device; see `moves_of`.
@@ -359,7 +363,7 @@ def rotate_many(
 
 
 def moves_of(c: Value, gs: Sequence[int]) -> Array:
-    """Return `multipliers` of the automorphisms X -> X^g of evaluated values, on c's device."""
+    """Return, on c's device, the multipliers of X -> X^g for evaluated values; see `multipliers`."""
     return backend_of(c._data).constant(multipliers(c._plan.quotient, tuple(gs), True))
 
 
@@ -367,7 +371,10 @@ def moves_of(c: Value, gs: Sequence[int]) -> Array:
 def _rotated(
     c: V, made: Value, plan: Rotations, moves: Array, keys: tuple[Value, ...], *, out: None = None
 ) -> V:
-    """Return the rotations of c, divided by P: (len(keys), *batch, 2), in c's domain."""
+    """Return the rotation of c by each key, in c's domain: (len(keys), *batch, 2).
+
+    made: the evaluated digits of c's masks, (*batch, digits). moves: the result of `moves_of`.
+    """
     ring, T, compute, count = c._plan, plan.T, backend_of(c._data), len(keys)
     # The loop takes `together` keys at a time, so that sums modulo T stay in a cache until they are divided.
     bytes_of_one = prod(c._data.shape[:-2]) * T.rows * T.n * T.dtype.itemsize
@@ -393,7 +400,7 @@ def _rotated(
 def _rotated_once(c: V, moves: Array, switch: KeySwitch, key: Value, *, out: None = None) -> V:
     """Return (c_0(X^g), 0) + key_switch(c_1(X^g)), (1, *batch, 2).
 
-    The mask is permuted before it is split into digits, so that these need not be kept or permuted.
+    The mask is permuted before it is split into digits, so that the digits need not be kept or permuted.
     """
     ring, basis, compute = c._plan, c._plan.basis, backend_of(c._data)
     evaluated = ntt(c)
@@ -415,7 +422,7 @@ def _rotated_once(c: V, moves: Array, switch: KeySwitch, key: Value, *, out: Non
 
 @is_plan
 class SlotProduct:
-    """Products of matrices with slots by baby steps and giant steps.
+    """The plan of a product of a matrix with the vector of slots, by baby steps and giant steps.
 
     Diagonal g + i belongs to giant step g and baby step i. The mask of the ciphertext is split into digits
     once, and the ciphertext is rotated by each i. For each g the rotated ciphertexts times their diagonals
@@ -431,8 +438,8 @@ class SlotProduct:
     ) -> None:
         """Plan the product.
 
-        babies, giants: the KeySwitch of each baby step and of each giant step. None stands for step 0, which
-        only the first entry may be.
+        babies, giants: the KeySwitch of each baby step and of each giant step. Only the first entry may be
+        None, which stands for step 0.
         places: for each giant step and each baby step the index of their diagonal in the weights, or -1 if
         the diagonal is 0.
         """
@@ -446,7 +453,7 @@ class SlotProduct:
 
 
 @repeated
-# Ten parameters, because @repeated identifies a call by its arguments: all that it reads must be passed in.
+# Ten parameters, because @repeated identifies a call by its arguments: the function may read nothing else.
 def slot_product(
     c: V,
     weights: Value,

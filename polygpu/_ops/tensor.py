@@ -15,7 +15,7 @@ from .switch import KeySwitch, key_switch
 
 @repeated
 def tensor(basis: Basis, x: Array, y: Array, *, out: None = None) -> Array:
-    """Return (x_0 y_0, x_0 y_1 + x_1 y_0, x_1 y_1), (*batch, 3), of evaluated ciphertexts (*batch, 2)."""
+    """Return (x_0*y_0, x_0*y_1 + x_1*y_0, x_1*y_1), (*batch, 3), for evaluated ciphertexts (*batch, 2)."""
     compute, batch = backend_of(x), np.broadcast_shapes(x.shape[:-3], y.shape[:-3])
     data = empty(compute, (*batch, 3, *x.shape[-2:]), x.dtype)
     compute.tensor(basis, x, y, None, data[..., :2, :, :], data[..., 2, :, :], False)
@@ -23,7 +23,7 @@ def tensor(basis: Basis, x: Array, y: Array, *, out: None = None) -> Array:
 
 
 @repeated
-# Eight parameters, because @repeated identifies a call by its arguments: all that it reads must be passed in.
+# Eight parameters, because @repeated identifies a call by its arguments: the function may read nothing else.
 def inner_product(
     ring: RingPlan,
     xs: tuple[Array, ...],

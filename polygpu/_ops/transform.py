@@ -1,4 +1,4 @@
-"""The transform: from coefficients to the evaluation domain and back, its points and orders."""
+"""The transform from coefficients to the evaluation domain and back, and the points of the transform."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .calls import device_of, record, repeated
 from .integers import monomial, to_residue_ints
 from .results import result_array
 
-_LONG_WIDE = 1 << 14  # a transform of this many words modulo a wide q takes about 10 ms in Python: a Work
+_LONG_WIDE = 1 << 14  # words; for q > 2^64, transforms of this many take about 10 ms and report progress
 
 
 def ntt(x: V, out: Array | None = None) -> V:
@@ -64,7 +64,7 @@ def to_domain(x: V, domain: Domain, out: Array | None = None) -> V:
 
 @repeated
 def copy(x: V, *, out: Array | None = None) -> V:
-    """Return a copy."""
+    """Return a copy of x, in `out` if it is given."""
     compute = backend_of(x._data)
     data = result_array(compute, x._data.shape, out, x._data)
     compute.copy(x._data, data)
@@ -78,7 +78,10 @@ def aligned(*values: V) -> tuple[V, ...]:
 
 @repeated
 def natural_order(x: Value, *, out: None = None) -> Array:
-    """Return a copy of evaluated residues in natural order; the coefficients of a leaf stay together."""
+    """Return a copy of evaluated residues in natural order: the exponents of the points ascend.
+
+    The coefficients of a leaf stay together.
+    """
     plan, data, compute = x._plan.transform, x._data, backend_of(x._data)
     natural = empty(compute, data.shape, data.dtype)
     compute.take(data, compute.constant(order_of_points(plan.leaves, plan.leaf_size)), natural)
@@ -86,9 +89,9 @@ def natural_order(x: Value, *, out: None = None) -> Array:
 
 
 def eval_points(ring: RingPlan, limb: int) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return the evaluation points of a limb, or the c of each of its leaves X^m - c.
+    """Return the evaluation points of a limb, or, if the transform is incomplete, c for each leaf X^m - c.
 
-    The transform of X^m has these values; m is 1 if the transform is complete.
+    The result is computed as the transform of X^m, where m is the leaf size (1 if the transform is complete).
     """
     if not 0 <= integer(limb, "limb") < len(ring.moduli):
         raise ParameterError(f"limb={shown(limb)} must be in [0, {len(ring.moduli)}).")

@@ -31,7 +31,10 @@ Multiply = Callable[[Value, Value], Value]  # multiplies values in coefficients,
 
 
 def check_product(a: Value, b: Value, c: Value, plan: Plan, multiply: Multiply) -> None:
-    """Raise VerificationError if c is not a*b, all in coefficients; plan: the one that computed c."""
+    """Raise VerificationError if c is not a*b. All three are in coefficients.
+
+    plan: the plan by which c was computed. multiply: a function that multiplies without a check.
+    """
     ring = a._plan
     if ring.quotient.is_binomial and all(q >= 4 * ring.n and is_prime(q) for q in ring.moduli):
         _check_at_points(a, b, c)
@@ -40,7 +43,10 @@ def check_product(a: Value, b: Value, c: Value, plan: Plan, multiply: Multiply) 
 
 
 def _check_at_points(a: Value, b: Value, c: Value) -> None:
-    """Compare a*b with c, in host memory, at `count` random points, where ((n - 1) / q)^count <= 2^-40."""
+    """Compare a*b with c at random points, in host memory.
+
+    If a product is wrong, all points agree with probability at most 2^-40; see _points_needed.
+    """
     import secrets  # here and below, so that importing polygpu stays fast
 
     ring, basis = a._plan, a._plan.basis
@@ -55,7 +61,7 @@ def _check_at_points(a: Value, b: Value, c: Value) -> None:
 
 
 def _points_needed(n: int, q: int) -> int:
-    """Return the least count of points with ((n - 1) / q)^count <= 2^-40; at most 20 for q >= 4 n."""
+    """Return the least count of points with ((n - 1) / q)^count <= 2^-40. It is at most 20 if q >= 4 * n."""
     count = 1
     while (n - 1) ** count << _BITS > q**count:
         count += 1
@@ -63,12 +69,12 @@ def _points_needed(n: int, q: int) -> int:
 
 
 def check_again(a: Value, b: Value, c: Value, multiply: Multiply, by_fft: bool) -> None:
-    """Raise VerificationError if c is not a*b, computed in another way; all in coefficients.
+    """Raise VerificationError if c is not a*b, which is computed in another way. All are in coefficients.
 
-    X^s a is multiplied by b for a random s, in the ring modulo X^m - 1, of which this ring is a quotient. So
-    the transform has another length and mostly is of another kind, and coefficients have other places.
+    For a random s, X^s * a is multiplied by b modulo X^m - 1, a multiple of the ring's polynomial. So the
+    transform has another length and in most cases another method, and coefficients have other places.
 
-    by_fft: use an FFT if one is proven exact.
+    by_fft: whether to use an FFT, if one is proven exact.
     """
     import secrets
 
@@ -85,18 +91,18 @@ def check_again(a: Value, b: Value, c: Value, multiply: Multiply, by_fft: bool) 
         reduced = folded(ring.basis, product, n, ring.quotient.folding(m))
         right = compute.to_host((reduced == c._data).all(axis=(-2, -1)))
     if not right.all():
-        raise _wrong(c, int(np.argmin(right)), "computed in another way")
+        raise _wrong(c, int(np.argmin(right)), "a computation in another way gives another product")
 
 
 @lru_cache(maxsize=64)
 def _multiple(ring: RingPlan, by_fft: bool) -> RingPlan:
-    """Return the cyclic ring modulo X^m - 1, a multiple of the polynomial of `ring`, with its moduli."""
+    """Return the ring with the moduli of `ring` and the polynomial X^m - 1, a multiple of that of `ring`."""
     degree, moduli = ring.quotient.multiple, ring.moduli
     if by_fft and not ring.basis.wide:
         try:
             plan_fft(Quotient("cyclic", degree), moduli)
             return ring_plan(degree, moduli, "cyclic", product="fft")
-        except (ParameterError, TablesTooLarge):  # no FFT that is proven exact and fits in memory
+        except (ParameterError, TablesTooLarge):  # there is no FFT that is proven exact and fits in memory
             pass
     return ring_plan(degree, moduli, "cyclic", product="ntt")
 
@@ -106,17 +112,16 @@ def _wrong(c: Value, item: int, where: str) -> VerificationError:
     return VerificationError(
         f"The product a * b in {c._plan!r} on {backend_of(c._data).name} is wrong"
         + (f" in batch element {at}" if at else "")
-        + f" ({where}). The machine or the library erred. "
-        "Compute it again, also inside `with polygpu.device('reference')`, which multiplies from the "
-        "definition."
+        + f" ({where}). The machine or the library erred. Compute the product again, also inside `with "
+        "polygpu.device('reference')`, which multiplies from the definition."
     )
 
 
-# ---- products of matrices: (a b) v = a (b v) for random vectors v. Source: Freivalds 1977 ----
+# ---- products of matrices: (a * b) * v = a * (b * v) for random vectors v. Source: Freivalds 1977 ----
 
 
 def check_matrices(compute: Backend, basis: Basis, a: Array, b: Array, c: Array) -> None:
-    """Raise VerificationError if c is not a*b modulo one q; the arrays are as in Backend.matmul."""
+    """Raise VerificationError if c is not a*b modulo the basis's one q. Shapes: see Backend.matmul."""
     count = _vectors_needed(basis)
     v = compute.from_host(_uniform(basis, (b.shape[2], count))[0][None])
 
@@ -129,9 +134,9 @@ def check_matrices(compute: Backend, basis: Basis, a: Array, b: Array, c: Array)
 
 
 def check_matrices_of_points(compute: Backend, basis: Basis, a: Array, b: Array, c: Array) -> None:
-    """Raise VerificationError if c is not a*b at some point, modulo primes.
+    """Raise VerificationError if the matrices a*b and c differ at some point. All moduli are primes.
 
-    The arrays are as in matmul_points.
+    The arrays have the shapes that Backend.matmul_points takes.
     """
     batch, m, columns, rows, points = c.shape
     count, inner = _vectors_needed(basis), a.shape[2]
@@ -169,7 +174,7 @@ def _compare(compute: Backend, basis: Basis, left: Array, right: Array) -> None:
         same = bool((left == right).all())
     if not same:
         raise VerificationError(
-            f"The product of matrices modulo {shown(list(basis.moduli))} on {compute.name} is wrong at a "
-            "random vector. The machine or the library erred. Compute it again, also inside `with "
-            "polygpu.device('reference')`, which multiplies from the definition."
+            f"The product of matrices modulo {shown(list(basis.moduli))} on {compute.name} gives a wrong "
+            "result for a random vector. The machine or the library erred. Compute the product again, also "
+            "inside `with polygpu.device('reference')`, which multiplies from the definition."
         )

@@ -1,10 +1,11 @@
 """BFV homomorphic encryption (Fan and Vercauteren 2012, eprint 2012/144), written with the public API.
 
-A ciphertext is one Poly of batch shape (components, *batch), with components c0, c1 and, after a product,
-c2. Its phase c0 + c1 * s + c2 * s^2, where s is the secret, is Q/t times the plaintext, plus noise. The
-plaintext holds N integers mod t, its slots, which are its values at the roots of X^N + 1. Ciphertexts with
-the same number of components are added by `+`. Products are relinearised by hybrid key switching (Han & Ki
-2019/688), with one special prime. By the HE standard, the default parameters have 128 bits of security.
+Plaintexts are polynomials modulo X^N + 1 and a prime t. Ciphertexts are polynomials modulo X^N + 1 and Q. A
+ciphertext is one Poly of batch shape (components, *batch), with components c0, c1 and, after a product, c2.
+Its phase c0 + c1 * s + c2 * s^2, where s is the secret, is Q/t times the plaintext, plus noise. The plaintext
+holds N integers mod t, its slots, which are its values at the roots of X^N + 1. Ciphertexts with the same
+number of components are added by `+`. Products are relinearised by hybrid key switching (Han & Ki 2019/688),
+with one special prime. By the HE standard, the default parameters have 128 bits of security.
 
 This is an example, not a product: it is not constant time, nobody has reviewed it, and like every scheme of
 its kind it does not withstand chosen-ciphertext attacks.
@@ -27,14 +28,16 @@ from polygpu._core.locks import cached_property
 
 Array = NDArray[Any]
 
-# Largest log2 Q for 128 bits of security: ternary secret, sigma = 3.2 (HE standard 2018, table 1).
+# For each ring degree, the largest bit length of the modulus of keys with 128 bits of security, for ternary
+# secrets and noise of standard deviation 3.2 (HE standard 2018, table 1).
 MAX_LOG_Q = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
 
 
 class Keys(NamedTuple):
     """A key set.
 
-    secret: s, of batch shape (). public: an encryption of 0, (2,). relin: a key that switches from s^2 to s.
+    secret: the secret polynomial s. public: an encryption of 0, of batch shape (2,). relin: a key that
+    switches from s^2 to s.
     """
 
     secret: pg.Poly
@@ -44,13 +47,17 @@ class Keys(NamedTuple):
 
 @dataclass(frozen=True)
 class BFV:
-    """The scheme for degree n, a prime t = 1 mod 2n, a Q of `limbs` primes, and a special prime P."""
+    """The BFV scheme in rings of degree n.
+
+    Plaintexts are modulo t, a prime that is 1 modulo 2n. Ciphertexts are modulo Q, the product of `limbs`
+    primes. Keys are modulo Q * P, where P is a special prime.
+    """
 
     n: int = 8192
     t: int = 65537
-    bits: int = 47  # of each prime of Q
+    bits: int = 47  # bit length of each prime of Q
     limbs: int = 4
-    special_bits: int = 30  # enough for relinearisation to add less noise than the product before it
+    special_bits: int = 30  # with this length, relinearisation adds less noise than the product before it
 
     @cached_property
     def ring(self) -> pg.Ring:
@@ -59,7 +66,7 @@ class BFV:
 
     @cached_property
     def special(self) -> pg.Ring:
-        """Return the ring modulo P."""
+        """Return the ring modulo P, the special prime."""
         return pg.Ring(self.n, pg.ntt_primes(self.n, bits=self.special_bits, exclude=self.ring))
 
     @cached_property
@@ -74,7 +81,7 @@ class BFV:
 
     @cached_property
     def wide(self) -> pg.Ring:
-        """Return the ring modulo Q and auxiliary primes, for sums of products up to N * Q^2 / 2 in size."""
+        """Return the ring modulo Q times auxiliary primes, which holds integers up to N * Q^2 / 2 in size."""
         needed = (self.n * self.q**2).bit_length()
         # ntt_primes begins with the primes of Q, which are left out.
         auxiliary = pg.ntt_primes(self.n, bits=self.bits, count=-(-needed // (self.bits - 1)))[self.limbs :]
@@ -91,7 +98,7 @@ class BFV:
         return self.whole.modulus.bit_length() <= MAX_LOG_Q.get(self.n, 0)
 
     def keygen(self, seed: bytes) -> Keys:
-        """Make a key set. Like every seed here, this one must be secret and used only once."""
+        """Make a key set. The seed must be secret and used only once."""
         s = self.whole.ternary(seed=derive(seed, "secret")).ntt()
         relin = lattice.switch_key(
             s, s * s, ring=self.ring, special=self.special, limbs_per_digit=1, seed=derive(seed, "relin")
@@ -100,25 +107,25 @@ class BFV:
         return Keys(secret, zeros(secret, derive(seed, "public")), relin)
 
     def encrypt(self, public: pg.Poly, values: Array, seed: bytes) -> pg.Poly:
-        """Encrypt integers of shape (*batch, N), taken mod t, as ciphertexts (2, *batch)."""
+        """Encrypt integers of shape (*batch, N), taken mod t, as ciphertexts of batch shape (2, *batch)."""
         message = self.plain.from_slots(values)
-        m = pg.rns.scale(message, self.q, self.ring)  # round(Q/t message)
+        m = pg.rns.scale(message, self.q, self.ring)  # round(Q/t * message)
         u = self.ring.ternary(m.shape, seed=derive(seed, "u"))
         e = self.ring.binomial(21, batch=(2, *m.shape), seed=derive(seed, "e"))
         return pg.stack([public[0] * u + e[0] + m, public[1] * u + e[1]])
 
     def decrypt(self, secret: pg.Poly, ciphertext: pg.Poly) -> Array:
-        """Decrypt to the slots, shape (*batch, N), int64 in (-t/2, t/2)."""
-        message = pg.rns.scale(self._phase(secret, ciphertext), self.t, self.plain)  # round(t/Q phase)
+        """Decrypt to the slots, an int64 array (*batch, N) with entries in (-t/2, t/2)."""
+        message = pg.rns.scale(self._phase(secret, ciphertext), self.t, self.plain)  # round(t/Q * phase)
         return np.asarray(self.plain(message.to_slots()).cpu().to_int64())  # to_int64 centres them
 
     def noise_budget(self, secret: pg.Poly, ciphertext: pg.Poly) -> float:
-        """Return log2 of (Q/2) / (t * the largest noise in the batch); near 0, decryption fails."""
+        """Return log2 of (Q/2) / (t * the largest noise in the batch). If it is near 0, decryption fails."""
         noise = (self._phase(secret, ciphertext) * self.t).norm(math.inf)
         return math.log2(self.q) - 1 - math.log2(np.max(noise, initial=1))
 
     def multiply(self, x: pg.Poly, y: pg.Poly) -> pg.Poly:
-        """Multiply ciphertexts of two components. The product, times t/Q and rounded, has three."""
+        """Multiply ciphertexts of two components. The result is scaled by t/Q, and has three components."""
         x0, x1 = x.mod_up(self.wide).ntt()
         y0, y1 = y.mod_up(self.wide).ntt()
         product = pg.stack([x0 * y0, x0 * y1 + x1 * y0, x1 * y1])
@@ -138,21 +145,25 @@ class BFV:
 
 
 def zeros(s: pg.Poly, seed: bytes, batch: tuple[int, ...] = ()) -> pg.Poly:
-    """Encrypt zeros under s as (e - a * s, a), (2, *batch): a uniform, e centred binomial, sigma = 3.24."""
+    """Return encryptions of 0 under s, (e - a * s, a), of batch shape (2, *batch).
+
+    a is uniform, and e is centred binomial with standard deviation 3.24.
+    """
     a = s.ring.random(batch, seed=derive(seed, "a")).ntt()
     return pg.stack([s.ring.binomial(21, batch=batch, seed=derive(seed, "e")) - a * s, a])
 
 
 def derive(seed: bytes, label: str) -> bytes:
-    """Derive a 32-byte seed for the use that `label` names. Seeds with different labels are independent."""
+    """Derive a 32-byte seed from a seed and a label. Seeds with different labels are independent."""
     return hashlib.shake_256(label.encode() + b"\0" + seed).digest(32)
 
 
 class Result(NamedTuple):
     """Result of `run`.
 
-    slots: the number of slots. sum_ok, product_ok: whether all slots equal those that NumPy computes.
-    fresh_budget, product_budget: noise budgets in bits.
+    slots: the number of slots. sum_ok, product_ok: whether all slots of the sum and of the product are as
+    NumPy computes them. fresh_budget, product_budget: noise budgets in bits, of a fresh ciphertext and of the
+    product.
     """
 
     slots: int
@@ -168,7 +179,8 @@ def run(seed: bytes | None = None) -> Result:
     scheme = BFV()
     keys = scheme.keygen(derive(seed, "keys"))
 
-    # Seven fractional bits: sums up to 2^8 and products up to 2^14 stay below t/2.
+    # Numbers in [-1, 1] get seven fractional bits. So sums are at most 2^8 and products at most 2^14 in size,
+    # and both are below t/2.
     angle = np.arange(scheme.n)
     x, y = (np.array([round(128 * v) for v in f(angle)]) for f in (np.cos, np.sin))
     cx, cy = (scheme.encrypt(keys.public, v, derive(seed, label)) for v, label in ((x, "x"), (y, "y")))

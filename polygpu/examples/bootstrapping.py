@@ -56,32 +56,34 @@ from polygpu.examples.ckks_arithmetic import (
 class Parameters:
     """Parameters of a bootstrap.
 
-    The primes of Q, in this order, are the first one, and those of the levels, of SlotToCoeff, of EvalMod and
-    of CoeffToSlot. A bootstrap uses them up from the end. Fields whose names end in `bits` are bit lengths of
-    primes. The scale in EvalMod is 2 q for primes near q, because EvalMod computes products 2 * x * y - c.
-    The product of two scales is 4 q^2. The factor 2 halves this, and rescaling divides it by q: it is
-    2 q again.
+    The primes of Q are, in this order: the first prime, the primes of the levels, of SlotToCoeff, of EvalMod
+    and of CoeffToSlot. A bootstrap uses them up from the end. Fields whose names end in `bits` are bit
+    lengths of primes. The primes of EvalMod are near r = 2^mod_bits, and the scale in EvalMod is 2 r, because
+    EvalMod computes 2 * x * y - c. A ciphertext of x * y at the scale 4 r^2 is also a ciphertext of 2 * x * y
+    at the scale 2 r^2. Rescaling divides this scale by r, so it is 2 r again.
     """
 
     log_n: int = 16
-    first: int = 58  # bits of the first prime
-    scale: int = 48  # bit length of the scale of ciphertexts and of the primes of the levels
+    first: int = 58  # bit length of the first prime
+    scale: int = 48  # log2 of the scale of ciphertexts, and bit length of the primes of the levels
     levels: int = 3  # levels that are left after a bootstrap
     stc: int = 3  # number of matrices of SlotToCoeff, and of its primes
     stc_bits: int = 45
     mod_bits: int = 58
     cts: int = 4  # number of matrices of CoeffToSlot, and of its primes
     cts_bits: int = 56
-    size: int = 4  # limbs of a digit, and number of special primes
+    size: int = 4  # number of limbs in a digit, and number of special primes
     special_bits: int = 60
     weight: int = 192  # number of nonzero coefficients of the secret
     sparse_weight: int = 32  # number of nonzero coefficients of the sparse secret of ModRaise
-    bound: int = 14  # K: |I| is at most K, except with the probability that `failure` gives
-    degree: int = 31  # degree of the Chebyshev series
-    doublings: int = 3  # double-angle steps after the series
+    # K: ModRaise adds q * I to the phase. Coefficients of I are at most K in size, except with the
+    # probability that `failure` gives.
+    bound: int = 14
+    degree: int = 31  # degree of the Chebyshev series that approximates the sine
+    doublings: int = 3  # number of double-angle steps after the series
     arcsine: int = 0  # degree of the arcsine series that corrects the sine: 3, 5, or 0 for none
-    giant: int = 2  # cost of a giant step over that of a baby step; larger: more keys, fewer giant steps
-    log_slots: int | None = None  # log2 of the number of different slots, which repeat; None: N/2 slots
+    giant: int = 2  # cost of a giant step in baby steps; a larger cost gives fewer giant steps but more keys
+    log_slots: int | None = None  # log2 of the number of different slots; None means that all N/2 differ
     real: bool = False  # whether slots are real numbers, which halves the work of EvalMod
 
     def __post_init__(self) -> None:
@@ -125,12 +127,12 @@ class Parameters:
 
     @cached_property
     def ring(self) -> pg.Ring:
-        """Return the ring modulo Q, the primes of ciphertexts."""
+        """Return the ring modulo Q, the product of the primes of ciphertexts."""
         return pg.Ring(self.n, self._primes[: -self.size])
 
     @cached_property
     def special(self) -> pg.Ring:
-        """Return the ring modulo P, the special primes."""
+        """Return the ring modulo P, the product of the special primes."""
         return pg.Ring(self.n, self._primes[-self.size :])
 
     @cached_property
@@ -160,7 +162,7 @@ class Parameters:
 
     @property
     def log_qp_limits(self) -> tuple[int, int]:
-        """The largest log_qp and log_sparse with an estimated security of 128 bits; 0 if none is recorded."""
+        """The largest log_qp and log_sparse with 128 bits of security, each 0 if no estimate is known."""
         limits = []
         for weight in (self.weight, self.sparse_weight):
             try:
@@ -171,17 +173,18 @@ class Parameters:
 
     @property
     def is_secure(self) -> bool:
-        """Whether both secrets have an estimated security of 128 bits, and failures are below 2^-40."""
+        """Whether both secrets have 128 bits of security and the probability of failure is below 2^-40."""
         limits = self.log_qp_limits
         return self.failure < -40 and self.log_qp <= limits[0] and self.log_sparse <= limits[1]
 
     @property
     def failure(self) -> float:
-        """Log2 of a bound on the probability that a bootstrap fails: that |I| > K for a coefficient of I.
+        """Log2 of a bound on the probability that a bootstrap fails. If it fails, its slots are wrong.
 
-        I is c_1 * s / q, rounded. So each coefficient is near a sum of h independent uniform numbers in
-        [-1/2, 1/2], where h is the weight of the sparse secret. The bound is the expected number of
-        coefficients with |sum| > K + 1/2. If a bootstrap fails, its slots are wrong.
+        ModRaise adds q * I to the phase. A bootstrap fails if a coefficient of I is larger than K, the field
+        `bound`. I is c_1 * s / q, rounded, where c_1 is a part of the ciphertext and s is the sparse secret.
+        So each coefficient is near a sum of h independent uniform numbers in [-1/2, 1/2], where h is the
+        weight of s. The bound is the expected number of coefficients with |sum| > K + 1/2.
         """
         count = self.sparse_weight
         x = Fraction(count, 2) - self.bound - Fraction(1, 2)
@@ -192,7 +195,8 @@ class Parameters:
         return math.log2(tail.numerator) - math.log2(tail.denominator) + math.log2(2 * self.slots)
 
 
-# For each degree of the arcsine series: its levels, and the factor by which it multiplies the scale.
+# For each degree of the arcsine series: the levels that it uses up, and the factor by which it multiplies the
+# scale.
 _ARCSINE = {0: (0, 1.0), 3: (2, 4 * 6.0), 5: (3, 16 * 40 / 3)}
 
 PRESETS = {
@@ -202,16 +206,17 @@ PRESETS = {
     ),
 }
 
-# ---- matrices by their diagonals ----
+# ---- matrices, given by their diagonals ----
 
-Diagonals = dict[int, Array]  # k -> d_k: the matrix maps v to the sum over k of d_k * roll(v, -k)
+Diagonals = dict[int, Array]  # from k to d_k: the matrix maps v to the sum over k of d_k * roll(v, -k)
 
 
 def butterflies(slots: int) -> list[Diagonals]:
     """Return the layers of the map from bit-reversed coefficients to slots, in the order of application.
 
-    Slot j is the sum over k of t_k exp(i pi 5^j k / N) with N = 2 slots. They are the slots of the polynomial
-    whose coefficients k and k + N/2 are the real and the imaginary part of t_k.
+    The map takes complex numbers t_k, for k below `slots`, in bit-reversed order. Slot j is the sum over k of
+    t_k * exp(i pi 5^j k / n) with n = 2 * slots. These are the slots of the polynomial whose coefficients k
+    and k + n/2 are the real and the imaginary part of t_k.
     """
     found, order = [], 4 * slots
     powers = np.array([pow(5, j, order) for j in range(slots)])
@@ -220,7 +225,8 @@ def butterflies(slots: int) -> list[Diagonals]:
         half, j = length // 2, np.arange(slots) % length
         is_low = j < half
         w = np.exp(2j * np.pi * (powers[j % half] % (4 * length)) / (4 * length))
-        # out[low] = v[j] + w v[j + half]; out[high] = v[j - half] - w v[j]
+        # A layer maps v[j] to v[j] + w * v[j + half] if j is in the lower half of its block, and to
+        # v[j - half] - w * v[j] if j is in the upper half.
         layer = {0: np.where(is_low, 1, -w)}
         _add(layer, half % slots, np.where(is_low, w, 0))
         _add(layer, -half % slots, np.where(is_low, 0, 1))
@@ -252,7 +258,7 @@ def product(A: Diagonals, B: Diagonals, slots: int) -> Diagonals:
 
 
 def grouped(layers: Sequence[Diagonals], count: int, slots: int) -> list[Diagonals]:
-    """Multiply neighbouring layers, which leaves `count` matrices in the order of application."""
+    """Multiply neighbouring layers so that `count` matrices remain, in the order of application."""
     result, at = [], 0
     for i in range(count):
         size = len(range(i, len(layers), count))
@@ -265,10 +271,11 @@ def grouped(layers: Sequence[Diagonals], count: int, slots: int) -> list[Diagona
 
 
 def baby_steps(diagonals: Diagonals, half: int, giant: int) -> int:
-    """Return the number of baby steps with the least work, if a giant step costs `giant` baby steps.
+    """Return the number of baby steps for which a product of a matrix and slots takes the least work.
 
-    These are the two kinds of rotations in a product of a matrix by its diagonals. Both multiply by a key; a
-    giant step also divides by P and splits into digits. `half` is N/2.
+    Baby steps and giant steps are the two kinds of rotations in such a product. Both multiply by a key. A
+    giant step also divides by P and makes digits, so it is assumed to cost as much as `giant` baby steps.
+    `half` is N/2, half of the degree of the ring.
     """
 
     def work(baby: int) -> int:
@@ -278,19 +285,19 @@ def baby_steps(diagonals: Diagonals, half: int, giant: int) -> int:
 
 
 def sine_series(p: Parameters) -> Array:
-    """Return Chebyshev coefficients of cos(2 pi (K x - 1/4) / 2^doublings), fitted where K x can lie.
+    """Return Chebyshev coefficients of cos(2 pi (K x - 1/4) / 2^doublings), a function of x.
 
-    The double-angle steps turn that function into cos(2 pi K x - pi / 2) = sin(2 pi K x). K x is an integer I
-    plus m / q, and integers near 0 are the most likely. So the least squares are weighted by the probability
-    of I. Near likely integers, the series is 5 to 10 bits more precise than an interpolation of the same
-    degree on all of [-1, 1].
+    The double-angle steps turn that function into cos(2 pi K x - pi / 2) = sin(2 pi K x). K is p.bound. K x
+    is an integer I plus a small fraction m / q, and integers near 0 are the most likely. So the coefficients
+    are a least-squares fit near the integers, weighted by the probability of I. Near likely integers, the
+    series is 5 to 10 bits more precise than an interpolation of the same degree on all of [-1, 1].
     """
-    # Six points around each integer, where m / q can lie.
+    # Six points around each integer I, in the range of I + m / q.
     integers = np.arange(-p.bound, p.bound + 1)
     near = math.sqrt(2) * 2.0 ** (p.scale - p.first) * np.cos(np.pi * (np.arange(6) + 0.5) / 6)
     x = np.clip((integers[:, None] + near) / p.bound, -1, 1).ravel()
-    # I is a sum of h uniform numbers, rounded. Its probability is the density of a sum of h + 1 of them,
-    # which is nearly Gaussian.
+    # I is the rounded sum of h = p.sparse_weight uniform numbers in [-1/2, 1/2]. Its probability is the
+    # density of a sum of h + 1 such numbers, which is nearly Gaussian.
     density = np.exp(-(integers**2) * 6 / (p.sparse_weight + 1))
     weights = np.repeat(np.sqrt(np.maximum(density, 1e-9)), len(near))
     values = np.cos(2 * np.pi * (p.bound * x - 0.25) / 2**p.doublings)
@@ -302,10 +309,10 @@ def sine_series(p: Parameters) -> Array:
 
 
 class Keys(NamedTuple):
-    """The public keys, which switch to the sparse secret and back, relinearise, and rotate.
+    """The public keys. They switch to the sparse secret and back, relinearise, and rotate.
 
-    rotations: a dict from Galois elements to keys made with turned=True. The elements are those of the
-    matrices, those that ModRaise needs if slots repeat, and -1 for the conjugation.
+    rotations: a dict from Galois elements to keys that lattice.rotation_keys made with turned=True. The
+    elements are those of the matrices, those that ModRaise needs if slots repeat, and -1 for the conjugation.
     """
 
     to_sparse: lattice.SwitchKey
@@ -336,12 +343,12 @@ class Bootstrapper:
         self.p = p
         Q, slots, total = p.ring, p.slots, p.ring.rows
         self.mod_scale = 2.0 * 2**p.mod_bits
-        self.repeats = p.n // 2 // slots  # how often the slots repeat
+        self.repeats = p.n // 2 // slots  # how many times a ciphertext holds each slot
         is_packed = self.repeats > 1 and not p.real  # real and imaginary parts share one vector of slots
         layers = butterflies(slots)
 
-        # The factor 1/2 is for the sum of a number and its conjugate, and 1/K brings the sum into [-1, 1]. In
-        # ModRaise, slots that repeat are multiplied by their number of repeats, which is divided away here.
+        # `factor` is the product of three factors: 1/2, because a number and its conjugate are added; 1/K,
+        # which brings their sum into [-1, 1]; and 1/repeats, because ModRaise multiplies slots by `repeats`.
         to_slots = grouped([inverse_butterfly(layer, slots) for layer in reversed(layers)], p.cts, slots)
         if is_packed:
             to_slots[-1] = {k: np.concatenate([d, -1j * d]) for k, d in to_slots[-1].items()}
@@ -352,12 +359,12 @@ class Bootstrapper:
 
         end, scale = total - p.cts - p.mod_levels, 2.0**p.scale
         to_coefficients = grouped(layers, p.stc, slots)
-        if is_packed:  # maps v to v[:slots] + i v[slots:], twice
+        if is_packed:  # the matrix `both` maps v to the sum v[:slots] + i * v[slots:], written twice
             one, i = np.ones(slots), 1j * np.ones(slots)
             both = {0: np.concatenate([one, i]), slots: np.concatenate([i, one])}
             first = {k: np.tile(d, 2) for k, d in to_coefficients[0].items()}
             to_coefficients[0] = product(first, both, 2 * slots)
-        elif p.real:  # m is f + f(1/X), where f has half of the constant coefficient of m
+        elif p.real:  # slot_to_coeff adds f(1/X) to f, which doubles the constant coefficient; halve it
             half = {0: np.where(np.arange(slots), 1, 0.5)}
             to_coefficients[0] = product(to_coefficients[0], half, slots)
         last = self.mod_scale * _ARCSINE[p.arcsine][1]
@@ -367,9 +374,10 @@ class Bootstrapper:
     def _matrices(
         self, matrices: Sequence[Diagonals], limbs: int, factor: float, gain: float
     ) -> list[lattice.LinearTransform]:
-        """Return the encoded matrices: the first one has `limbs` limbs, and each next one has one less.
+        """Return the encoded matrices. The first has `limbs` limbs, and each next one has one limb less.
 
-        Together they multiply the slots by `factor` and the scale by `gain`, in equal parts.
+        Together they multiply the slots by `factor` and the scale by `gain`. Each of the l matrices
+        multiplies the slots by the l-th root of `factor`, and the scale by the l-th root of `gain`.
         """
         p, found = self.p, []
         share, gain = factor ** (1 / len(matrices)), gain ** (1 / len(matrices))
@@ -382,7 +390,7 @@ class Bootstrapper:
 
     @property
     def matrices(self) -> list[lattice.LinearTransform]:
-        """The matrices of CoeffToSlot and of SlotToCoeff."""
+        """The list of the matrices of CoeffToSlot and then of SlotToCoeff."""
         return self.to_slots + self.to_coefficients
 
     @property
@@ -400,8 +408,8 @@ class Bootstrapper:
     def keygen(self, seed: bytes, matrices: Sequence[lattice.LinearTransform] = ()) -> tuple[pg.Poly, Keys]:
         """Return a new secret and its public keys.
 
-        The seed must be secret and used only once. The keys also serve products with `matrices`, which must
-        have the same special primes.
+        The seed must be secret and used only once. `matrices` are further matrices by which the owner of the
+        keys wants to multiply. They must have the same special primes as the bootstrapper.
         """
         p = self.p
         Q, P, top = p.ring, p.special, self.to_slots[-1].ring[:-1]
@@ -410,7 +418,7 @@ class Bootstrapper:
         sparse = whole.ternary(weight=p.sparse_weight, seed=derive(seed, "sparse")).ntt()
         used = [(g, Q) for g in self._trace] + [(2 * p.n - 1, top)]
         used += [(g, matrix.ring) for matrix in (*self.matrices, *matrices) for g in matrix.galois_elements]
-        rings: dict[int, pg.Ring] = {}  # for each g, the largest ring that needs its key
+        rings: dict[int, pg.Ring] = {}  # for each Galois element g, the largest ring that needs a key for g
         for g, ring in used:
             rings[g] = max(rings.get(g, ring), ring, key=lambda ring: ring.rows)
 
@@ -430,7 +438,7 @@ class Bootstrapper:
 
     @property
     def _trace(self) -> list[int]:
-        """The Galois elements of rotations by p.slots, 2 * p.slots, ..., n/4; none if no slot repeats."""
+        """Galois elements of rotations by p.slots, 2 * p.slots, ..., n/4; empty if slots do not repeat."""
         return [galois_element(self.p.n, self.p.slots << i) for i in range(self.repeats.bit_length() - 1)]
 
     def encrypt(self, secret: pg.Poly, z: Any, seed: bytes, limbs: int = 1) -> Ciphertext:
@@ -451,7 +459,7 @@ class Bootstrapper:
         return Ciphertext(pg.stack([m + e - mask * secret.restrict(ring), mask], axis=-1), scale)
 
     def decrypt(self, secret: pg.Poly, c: Ciphertext) -> Array:
-        """Return the slots, (*batch, slots)."""
+        """Decrypt c to its slots, (*batch, slots)."""
         return decrypt(secret, c)[..., : self.p.slots]
 
     # ---- steps ----
@@ -479,18 +487,23 @@ class Bootstrapper:
         return Ciphertext(c.value, c.scale * (given / 2.0**self.p.scale))
 
     def mod_raise(self, keys: Keys, c: Ciphertext) -> Ciphertext:
-        """Raise the phase m modulo the first prime q to m + q * I modulo Q. The new scale is q."""
+        """Turn the phase m modulo the first prime q into m + q * I modulo Q. The new scale is q.
+
+        The coefficients of I are small integers.
+        """
         Q = self.p.ring
         low = c.value.restrict(Q[:1])
         pair = lattice.key_switch(low[..., 1], keys.to_sparse, add=low[..., 0]).mod_up(Q)
         value = lattice.key_switch(pair[..., 1], keys.from_sparse, add=pair[..., 0])
-        # Coefficients at the powers of X^repeats are multiplied by `repeats`, and all others vanish.
+        # This loop multiplies the coefficients at powers of X^repeats by `repeats`, and removes all others.
         for g in self._trace:
             value = value + lattice.rotate(value, keys.rotations[g])
         return Ciphertext(value, float(Q.moduli[0]))
 
     def coeff_to_slot(self, keys: Keys, c: Ciphertext) -> Ciphertext:
-        """Move the coefficients, divided by q K, to the slots, in bit-reversed order.
+        """Move the coefficients, divided by q * K, to the slots, in bit-reversed order.
+
+        q is the first prime, and K is p.bound.
 
         If there are N/2 complex slots, the result has two ciphertexts on the first axis: one for coefficients
         0 ... N/2 - 1, and one for the others.
@@ -501,11 +514,15 @@ class Bootstrapper:
         total = c.value + other
         if self.repeats > 1 or self.p.real:
             return Ciphertext(total, c.scale)
-        imaginary = (c.value - other).mul_monomial(-(self.p.n // 2))  # divides all slots by i
+        imaginary = (c.value - other).mul_monomial(-(self.p.n // 2))  # divides all slots by the complex i
         return Ciphertext(pg.stack([total, imaginary]), c.scale)
 
     def eval_mod(self, arithmetic: Arithmetic, c: Ciphertext) -> Ciphertext:
-        """Compute sin(2 pi K x) for each slot x, which is nearly 2 pi m / q."""
+        """Compute sin(2 pi K x) for each slot x.
+
+        K is p.bound. K * x is m / q plus an integer, so the sine is nearly 2 pi m / q. Here m is the phase
+        before ModRaise, modulo the first prime q.
+        """
         p = self.p
         c = arithmetic.polynomial(c, self.series, self.mod_scale, basis="chebyshev")
         for _ in range(p.doublings):
@@ -539,7 +556,7 @@ class Bootstrapper:
 
 
 class Result(NamedTuple):
-    """Result of `run`: the numbers of slots and of levels, and -log2 of the largest error of a slot."""
+    """Result of `run`: number of slots, number of levels, and -log2 of the largest error of a slot."""
 
     slots: int
     levels: int
@@ -558,13 +575,13 @@ def run(seed: bytes | None = None) -> Result:
 
 
 def bits(found: Array, expected: Array) -> tuple[float, float]:
-    """Return -log2 of the largest and of the mean error of a slot."""
+    """Return -log2 of the largest error of a slot, and -log2 of the mean error."""
     error = abs(found - expected)
     return -math.log2(error.max()), -math.log2(error.mean())
 
 
 def parser_of(module: str, description: str) -> argparse.ArgumentParser:
-    """Return a parser of the options that programs with a bootstrap share."""
+    """Return a parser of the options that all programs with a bootstrap have."""
     parser = argparse.ArgumentParser(prog=f"python -m polygpu.examples.{module}", description=description)
     parser.add_argument("--logn", type=int, default=16, help="log2 of the degree N (16)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
@@ -625,7 +642,7 @@ def _measure(p: Parameters, device: str, repeat: int) -> None:
     with pg.device(device):
         boot = Bootstrapper(p).to()
         secret, keys = boot.keygen(derive(seed, "keys"))
-        pg.memory.release()  # frees cached blocks; a bootstrap needs other sizes
+        pg.memory.release()  # frees cached memory, because a bootstrap needs blocks of other sizes
         print(f"set-up {perf_counter() - start:.1f} s", end="; ")
         print(f"matrices {boot.nbytes / 1e9:.2f} GB, keys {keys.nbytes / 1e9:.2f} GB")
         rng = np.random.default_rng()
@@ -640,7 +657,7 @@ def _measure(p: Parameters, device: str, repeat: int) -> None:
 
 
 class _Watch:
-    """Stopwatch for the stages of a bootstrap, which waits for the device before it takes a time."""
+    """A stopwatch for the stages of a bootstrap. It waits for the device before it takes a time."""
 
     def __init__(self) -> None:
         self._last = pg.Ring(2, 5).zeros()

@@ -1,10 +1,10 @@
 """CKKS: approximate arithmetic on encrypted complex vectors (Cheon et al. 2017), with the public API.
 
-A ciphertext is a Poly (*batch, 2). Its phase c_0 + c_1 * s, where s is the secret, is `scale` times the
-polynomial that encodes its N/2 slots, plus noise. The scale of a product is the product of the scales.
-Rescaling divides phase and scale by the last prime of Q, and drops that prime. Products and rotations need
-keys (hybrid key switching, Han & Ki 2019/688). By the HE standard, the default parameters have 128 bits of
-security.
+A ciphertext is a Poly of batch shape (*batch, 2) in a ring of degree N, modulo Q. Its phase c_0 + c_1 * s,
+where s is the secret, is `scale` times the polynomial that encodes its N/2 slots, plus noise. The scale of a
+product is the product of the scales. Rescaling divides phase and scale by the last prime of Q, and drops that
+prime. Products and rotations need keys (hybrid key switching, Han & Ki 2019/688). By the HE standard, the
+default parameters have 128 bits of security.
 
 This is an example, not a product: it is not constant time, nobody has reviewed it, and decrypted values must
 not be shown to others without additional noise (Li & Micciancio 2020/1533).
@@ -40,8 +40,9 @@ from polygpu.examples.ckks_arithmetic import (
 class Keys(NamedTuple):
     """A key set.
 
-    secret: s. public: an encryption of 0, (2,). relin: a key that switches from s^2 to s. rotations: a dict
-    from Galois elements to keys that rotation_keys made with turned=True, as `lattice.transform` needs them.
+    secret: the secret polynomial s. public: an encryption of 0, of batch shape (2,). relin: a key that
+    switches from s^2 to s. rotations: a dict from Galois elements to keys that lattice.rotation_keys made
+    with turned=True, as `lattice.transform` needs them.
     """
 
     secret: pg.Poly
@@ -52,17 +53,17 @@ class Keys(NamedTuple):
 
 @dataclass(frozen=True)
 class CKKS:
-    """The scheme of degree n; Q is the product of a first prime and of `depth` others.
+    """The CKKS scheme in a ring of degree n. Q is the product of a first prime and of `depth` others.
 
-    A digit has `size` limbs, and there are `size` special primes. They have as many bits as the first prime
-    and are larger than it, so that their product exceeds the product of the primes of any digit.
+    A digit has `size` limbs, and there are `size` special primes. The special primes have as many bits as the
+    first prime and are larger than it. So their product exceeds the product of the primes of any digit.
     """
 
     n: int = 16384
-    first: int = 50  # bits of the first prime, which is left after all rescaling
+    first: int = 50  # bit length of the first prime, which is left after all rescaling
     bits: int = 40  # the scale is 2^bits, and the other primes are near it
     depth: int = 5
-    size: int = 2  # limbs of a digit, and the number of special primes
+    size: int = 2  # number of limbs in a digit, and number of special primes
 
     @cached_property
     def ring(self) -> pg.Ring:
@@ -92,15 +93,15 @@ class CKKS:
 
     @property
     def scale(self) -> float:
-        """The scale of fresh ciphertexts and of polynomials, 2^bits."""
+        """The scale of fresh ciphertexts and of the results of `polynomial`, 2^bits."""
         return 2.0**self.bits
 
     # ---- keys and ciphertexts ----
 
     def keygen(self, seed: bytes, rotations: Iterable[int] = ()) -> Keys:
-        """Return a new key set with keys for rotations by these amounts, which count modulo N/2.
+        """Return a new key set with keys for rotations by these amounts.
 
-        Like every seed here, this one must be secret and used only once.
+        Amounts are taken modulo N/2. The seed must be secret and used only once.
         """
         s = self.whole.ternary(seed=derive(seed, "secret")).ntt()
         of: Any = {"ring": self.ring, "special": self.extra, "limbs_per_digit": self.size}
@@ -136,7 +137,7 @@ class CKKS:
         return Ciphertext(pg.fma(public, u[..., None], e + _first(m)), self.scale)
 
     def decrypt(self, secret: pg.Poly, c: Ciphertext) -> Array:
-        """Return the slots, (*batch, N/2)."""
+        """Decrypt c to its slots, (*batch, N/2)."""
         return decrypt(secret, c)
 
     # ---- arithmetic; batches broadcast ----
@@ -145,32 +146,33 @@ class CKKS:
         """Return x + y modulo the limbs that both have; see `ckks_arithmetic.add`.
 
         Raises:
-            ParameterError: the relative difference of the scales is above 2^-20, and either x and y have the
-                same number of limbs or no multiplication of one by an integer makes the scales equal.
+            ParameterError: the scales differ by more than a factor 1 + 2^-20, and either x and y have the
+                same number of limbs, or an integer factor cannot make the scales equal.
         """
         return add(x, y)
 
     def add_plain(self, x: Ciphertext, z: Any) -> Ciphertext:
-        """Return x plus vectors or a number that are not encrypted. The errors are those of `encode`."""
+        """Return x + z. z is not encrypted and is a number or vectors. For errors see `encode`."""
         return x._replace(value=x.value + _first(self.encode(z, x.value.ring, x.scale)))
 
     def multiply(self, keys: Keys, x: Ciphertext, y: Ciphertext) -> Ciphertext:
-        """Return x * y, relinearised and rescaled. If one operand has more limbs, the surplus is ignored."""
+        """Return x * y, relinearised and rescaled. Limbs that only one operand has are ignored."""
         return self._arithmetic(keys).product(x, y)
 
     def multiply_plain(self, x: Ciphertext, z: Any) -> Ciphertext:
-        """Return x times vectors or a number that are not encrypted, rescaled, with the scale of x.
+        """Return x * z, rescaled, with the scale of x.
 
-        The errors are those of `encode`.
+        z is not encrypted and is a number or vectors. For errors see `encode`.
         """
         ring = x.value.ring
         m = self.encode(z, ring, ring.moduli[-1])
         return x._replace(value=(x.value * m[..., None]).rescale())
 
     def rotate(self, keys: Keys, x: Ciphertext, amounts: Sequence[int]) -> list[Ciphertext]:
-        """Return x with its slots rotated left, once for each amount. Digits are made once (hoisting).
+        """Return one rotation of the slots of x to the left for each amount.
 
-        Amounts count modulo N/2. An amount of 0 needs no key and returns x itself.
+        The digits of x are made only once (hoisting). Amounts are taken modulo N/2. An amount of 0 does not
+        need a key, and gives x itself.
 
         Raises:
             ParameterError: `keys` has no key for an amount.
@@ -182,11 +184,11 @@ class CKKS:
         return [found[g] for g in elements]
 
     def matrix_vector(self, keys: Keys, matrix: Array, x: Ciphertext) -> Ciphertext:
-        """Return a matrix (d, d) times x, whose slots are a vector of d numbers, repeated. d divides N/2.
+        """Return the product of a matrix of shape (d, d) and the vector in the slots of x.
 
-        The result is the sum over k of diagonal k times x rotated left by k (Halevi & Shoup 2014/106). It has
-        one limb less than x. Keys for rotations by 1 ... d - 1 are enough; about 2 sqrt(d) of them are used
-        (baby-step giant-step method).
+        The slots of x are a vector of d numbers, repeated, so d divides N/2. The result is the sum over k of
+        diagonal k times x rotated left by k (Halevi & Shoup 2014/106). It has one limb less than x. Keys for
+        rotations by 1 ... d - 1 are enough. About 2 sqrt(d) of them are used (baby-step giant-step method).
 
         Raises:
             ParameterError: the matrix is not square, d does not divide N/2, or a key is missing.
@@ -205,7 +207,9 @@ class CKKS:
         return transform(x, M.to(x.value.device), keys.rotations)
 
     def polynomial(self, keys: Keys, coefficients: Sequence[float], x: Ciphertext) -> Ciphertext:
-        """Return c_0 + c_1 x + ... + c_d x^d with scale 2^bits and bit_length(d) limbs less than x.
+        """Return c_0 + c_1 * x + ... + c_d * x^d.
+
+        The scale of the result is 2^bits, and it has bit_length(d) limbs less than x.
 
         Raises:
             ParameterError: the list of coefficients is empty, or x has too few limbs.
@@ -239,14 +243,14 @@ class CKKS:
 
 
 def _first(m: pg.Poly) -> pg.Poly:
-    """Return the trivial ciphertexts (m, 0) of plaintexts."""
+    """Return the trivial ciphertexts (m, 0) of plaintexts m."""
     return pg.stack([m, 0 * m], axis=-1)
 
 
 class Result(NamedTuple):
-    """Result of `run`: the number of slots, and root mean squares of the errors in them.
+    """Result of `run`: the number of slots, and the root mean square of the error in them for each operation.
 
-    theory: the value that `fresh` should be near.
+    fresh: the error of a fresh ciphertext. theory: the theoretical value of `fresh`.
     """
 
     slots: int

@@ -1,8 +1,8 @@
 """CKKS ciphertexts with exact scales: encoding, sums, products, matrices, and polynomials of low depth.
 
-A ciphertext holds `scale` times its slots. Rescaling divides the scale by a prime that is only near a power
+A ciphertext holds its slots times its scale. Rescaling divides the scale by a prime that is only near a power
 of two, so the scales of ciphertexts of different depth differ slightly. Here every constant is encoded at
-exactly the scale that its term needs, so that this difference causes no error.
+exactly the scale that its term needs, so that the different scales do not cause an error.
 
 The other examples of CKKS, such as `ckks` and `bootstrapping`, use this module.
 
@@ -31,8 +31,8 @@ Array = NDArray[Any]
 class Ciphertext(NamedTuple):
     """Ciphertexts (c_0, c_1) of CKKS.
 
-    value: (*batch, 2), evaluated, modulo the first limbs of Q. scale: the number by which the slots are
-    multiplied in the phase c_0 + c_1 * s.
+    value: a Poly of batch shape (*batch, 2), evaluated, modulo the first limbs of Q. scale: the number by
+    which the slots are multiplied in the phase c_0 + c_1 * s, where s is the secret.
     """
 
     value: pg.Poly
@@ -58,7 +58,8 @@ def encode(z: Any, ring: pg.Ring, scale: float | Fraction) -> pg.Poly:
     coefficients = fft.from_slots(parts)
     factor = Fraction(scale.item() if isinstance(scale, np.generic) else scale) * Fraction(2) ** exponent
     largest = abs(Fraction(np.max(abs(coefficients), initial=0)) * factor)
-    # Noise needs room too. The noise of a fresh ciphertext, u * e + e_0 + e_1 * s, is at most 21 (2 N + 1).
+    # Noise needs room too. The noise of a fresh ciphertext is u * e + e_0 + e_1 * s, with u and s ternary and
+    # coefficients of e, e_0 and e_1 of at most 21. So it is at most 21 * (2 * N + 1).
     if 2 * (largest + 21 * (2 * ring.n + 1) + 1) >= ring.modulus:
         raise pg.ParameterError(
             f"A coefficient of z times the scale has {int(largest).bit_length()} bits, and the modulus of "
@@ -86,14 +87,14 @@ def phase(secret: pg.Poly, c: Ciphertext) -> pg.Poly:
 
 
 def decrypt(secret: pg.Poly, c: Ciphertext) -> Array:
-    """Return the slots, (*batch, n/2)."""
+    """Decrypt c to its slots, (*batch, n/2)."""
     return decode(phase(secret, c), c.scale)
 
 
 def _near_one(x: Array) -> tuple[Array, int]:
-    """Return x / 2^e and e, where 2^e makes all real and imaginary parts less than 1 in size.
+    """Return x / 2^e and e, where e is such that all real and imaginary parts are less than 1 in size.
 
-    So no sum overflows when x / 2^e is transformed.
+    Then sums do not overflow when x / 2^e is transformed.
     """
     largest = np.max(abs(np.ascontiguousarray(x).view(np.float64)), initial=0)
     if not np.isfinite(largest):
@@ -113,7 +114,7 @@ _CLOSE = 2.0**-20  # the largest relative difference of scales that are taken as
 
 
 def rescale(c: Ciphertext) -> Ciphertext:
-    """Divide phase and scale by the last prime, which is dropped."""
+    """Divide the phase and the scale of c by the last prime of its ring, and drop this prime."""
     return Ciphertext(c.value.rescale(), c.scale / c.value.ring.moduli[-1])
 
 
@@ -125,12 +126,12 @@ def galois_element(n: int, k: int) -> int:
 def add(x: Ciphertext, y: Ciphertext) -> Ciphertext:
     """Return x + y modulo the limbs that both have; batches broadcast.
 
-    If one operand has more limbs and another scale, it is multiplied by an integer, and rescaled by one of
-    its surplus limbs, so that it has the scale of the other operand.
+    If the scales differ, the operand with more limbs is multiplied by an integer, and divided by one of its
+    surplus primes, so that it has the scale of the other operand.
 
     Raises:
-        ParameterError: the relative difference of the scales is above 2^-20, and either x and y have the same
-            number of limbs or no multiplication of one by an integer makes the scales equal.
+        ParameterError: the scales differ by more than a factor 1 + 2^-20, and either x and y have the same
+            number of limbs, or an integer factor cannot make the scales equal.
     """
     x, y = sorted((x, y), key=lambda c: c.limbs, reverse=True)
     if x.limbs > y.limbs and x.scale != y.scale:
@@ -146,7 +147,7 @@ def add(x: Ciphertext, y: Ciphertext) -> Ciphertext:
 
 
 def _ratio(scale: float, of: float) -> int:
-    """Return the integer that brings a value of scale `of` to `scale`, or raise ParameterError."""
+    """Return the integer that is nearly scale / of. Raise ParameterError if there is no such integer."""
     ratio = scale / of
     if not math.isclose(ratio, round(ratio), rel_tol=_CLOSE):
         raise pg.ParameterError(
@@ -159,18 +160,18 @@ def _ratio(scale: float, of: float) -> int:
 def transform(
     c: Ciphertext, matrix: lattice.LinearTransform, rotations: Mapping[int, lattice.SwitchKey]
 ) -> Ciphertext:
-    """Return a matrix times the slots, rescaled.
+    """Return the matrix times the slots of c, rescaled.
 
-    rotations: a dict from Galois elements to keys that rotation_keys made with turned=True.
+    rotations: a dict from Galois elements to keys that lattice.rotation_keys made with turned=True.
     """
     value = lattice.transform(c.value, matrix, rotations, rescale=1)
     return Ciphertext(value, c.scale * float(matrix.scale / matrix.ring.moduli[-1]))
 
 
 class Sum(NamedTuple):
-    """A sum of products of ciphertexts and of one more ciphertext, not yet relinearised.
+    """A sum that is not yet relinearised: products of two ciphertexts, plus one more ciphertext.
 
-    products: the pairs of factors. rest: the other ciphertext, in the ring of the sum.
+    products: the pairs of factors. rest: the ciphertext that is added, in the ring of the sum.
     """
 
     products: list[tuple[pg.Poly, pg.Poly]]
@@ -181,15 +182,15 @@ class Sum(NamedTuple):
 class Arithmetic:
     """Sums and products of ciphertexts modulo the first limbs of a ring Q.
 
-    Operands may have different numbers of limbs; surplus limbs are ignored. `relin` is a key that switches
-    from s^2 to s, and has the limbs of all products.
+    Operands may have different numbers of limbs. Surplus limbs are ignored. `relin` is a key that switches
+    from s^2 to s, where s is the secret, and has at least as many limbs as every product.
     """
 
     ring: pg.Ring
     relin: lattice.SwitchKey
 
     def rescaled(self, total: Sum, scale: float) -> Ciphertext:
-        """Relinearise a sum and divide it by its last prime. `scale` is its scale before the division."""
+        """Relinearise a sum and divide it by its last prime. `scale` is the scale before the division."""
         ring = total.rest.ring
         if not total.products:
             return rescale(Ciphertext(total.rest, scale))
@@ -202,11 +203,12 @@ class Arithmetic:
         return self._product(x, y, min(x.limbs, y.limbs), x.scale * y.scale)
 
     def doubled_product(self, x: Ciphertext, y: Ciphertext, minus: Ciphertext | float) -> Ciphertext:
-        """Return 2 x y - minus, relinearised and rescaled.
+        """Return 2 * x * y - minus, relinearised and rescaled.
 
-        `minus` is a number, or a ciphertext with the batch shape of the product. If x and y have scales near
-        2 q, where q is the last prime, the factor 2 costs nothing: a ciphertext of x y with the scale 4 q^2
-        is one of 2 x y with the scale 2 q^2. Divided by q, the scale is near 2 q again.
+        `minus` is a number, or a ciphertext with the batch shape of the product. The factor 2 costs nothing:
+        a ciphertext of x * y with some scale is also a ciphertext of 2 * x * y with half of this scale. Let q
+        be the last prime. If x and y have scales near 2 q, the scale of x * y is near 4 q^2. So the scale of
+        2 * x * y is near 2 q^2, and after division by q it is near 2 q again.
 
         Raises:
             ParameterError: the scale of the product is not close to an integer times that of `minus`.
@@ -226,7 +228,7 @@ class Arithmetic:
     def _product(
         self, x: Ciphertext, y: Ciphertext, limbs: int, scale: float, add: pg.Poly | None = None
     ) -> Ciphertext:
-        """Return x * y + add modulo the first `limbs` limbs, rescaled. `scale` is the scale before that."""
+        """Return x * y + add modulo the first `limbs` limbs, rescaled; `scale` is the scale before that."""
         ring = self.ring[:limbs]
         value = lattice.multiply(x.value, y.value, self.relin, add=add, rescale=1, ring=ring)
         return Ciphertext(value, scale / ring.moduli[-1])
@@ -247,11 +249,12 @@ class Arithmetic:
         basis: Literal["power", "chebyshev"] = "power",
         baby: int = 8,
     ) -> Ciphertext:
-        """Return the sum of c_i b_i(x) at the given scale, where b_i is x^i or the Chebyshev polynomial T_i.
+        """Return the sum of c_i * b_i(x) at the given scale, where b_i(x) is x^i or the Chebyshev T_i(x).
 
         A polynomial of degree d uses up bit_length(d) limbs of x, and at least one must be left. Chebyshev
         series need slots of x in [-1, 1]. The result has exactly the given scale, for any scale of x. It is
-        most precise if the scale of x is near its primes, or near twice its primes for a Chebyshev series.
+        most precise if the scale of x is near the primes of its ring, or, for a Chebyshev series, near twice
+        these primes.
 
         The baby steps are b_1 ... b_(baby - 1), where `baby` is a power of two. The giant steps are b_j for
         j = baby, 2 * baby, 4 * baby, ... up to d. A series is split into quotient times b_j, plus rest, where
@@ -293,7 +296,10 @@ class Arithmetic:
 
 
 class _Series:
-    """The evaluation of one polynomial (see `Arithmetic.polynomial`). steps: a dict from i to b_i(x)."""
+    """The evaluation of a series, the sum of c_i * b_i(x) where b_i(x) is x^i or the Chebyshev T_i(x).
+
+    steps: a dict from i to the ciphertext of b_i(x).
+    """
 
     def __init__(self, arithmetic: Arithmetic, x: Ciphertext, basis: str, baby: int) -> None:
         self.is_chebyshev = basis == "chebyshev"
@@ -301,9 +307,9 @@ class _Series:
             raise pg.ParameterError(f"basis={basis!r} must be 'power' or 'chebyshev'.")
         if baby < 2 or baby & (baby - 1):
             raise pg.ParameterError(f"baby={baby} must be a power of two of at least 2, such as 8.")
-        # Products of steps with the scale q, or 2 q if they are doubled, have that scale again. If the scale
-        # of x were smaller, those of b_2, b_4, ... would shrink further and further. So x is multiplied by
-        # the integer that brings its scale near, which uses up no limb.
+        # If b_i and b_j have the scale q (in a Chebyshev series 2 q), so has their rescaled product. If the
+        # scale of x = b_1 were smaller, the scales of b_2, b_4, ... would become smaller and smaller. So x is
+        # multiplied by an integer that brings its scale near q or 2 q. This does not use up a limb.
         q = x.value.ring.moduli[-1]
         factor = round((2 if self.is_chebyshev else 1) * q / x.scale)
         if factor > 1:
@@ -325,25 +331,26 @@ class _Series:
             a, b = self._step(high), self._step(i - high)
             if not self.is_chebyshev:
                 self.steps[i] = self.arithmetic.product(a, b)
-            else:  # T_(a + b) = 2 T_a T_b - T_(a - b)
+            else:  # T_(a + b) = 2 * T_a * T_b - T_(a - b)
                 difference = 2 * high - i
                 minus = self._step(difference) if difference else 1.0
                 self.steps[i] = self.arithmetic.doubled_product(a, b, minus)
         return self.steps[i]
 
     def evaluate(self, c: Array, limbs: int, scale: float) -> Sum:
-        """Return the series with coefficients c at a scale, modulo the first `limbs` limbs of Q."""
+        """Return the series with coefficients c, at this scale and modulo the first `limbs` limbs of Q."""
         c = c[: max(1, len(np.trim_zeros(c, "b")))]
         degree, own, ring = len(c) - 1, self.arithmetic, self.arithmetic.ring[:limbs]
-        # If the baby steps have enough limbs, they are only multiplied by constants and added.
+        # If baby steps with enough limbs suffice, they are multiplied by constants and added.
         if degree < self.baby and (degree == 0 or self.steps[degree].limbs >= limbs):
             return Sum([], self._combination(c, ring, scale))
         j = 1 << (degree.bit_length() - 1)
         rest, quotient = c[:j].copy(), c[j:].copy()
-        if self.is_chebyshev:  # T_i = 2 T_j T_(i - j) - T_(2 j - i) for i > j
+        if self.is_chebyshev:  # T_i = 2 * T_j * T_(i - j) - T_(2 * j - i) for i > j
             quotient[1:] *= 2
             rest[2 * j - degree :] -= c[:j:-1]
-        # The quotient has one limb more than the result. Rescaled and multiplied by b_j, it has this scale.
+        # The quotient is computed with one limb more than the result, and at the scale `inner`. After it is
+        # rescaled and multiplied by b_j, it has the scale of the result.
         step = self.steps[j]
         inner = scale / step.scale * own.ring.moduli[limbs]
         high = own.rescaled(self.evaluate(quotient, limbs + 1, inner), inner)
@@ -351,7 +358,7 @@ class _Series:
         return low._replace(products=[(high.value, step.value), *low.products])
 
     def _combination(self, c: Array, ring: pg.Ring, scale: float) -> pg.Poly:
-        """Return c_0 + c_1 b_1 + ... at `scale`.
+        """Return c_0 + c_1 * b_1 + ... at `scale`.
 
         Each b_i is multiplied by the integer nearest to c_i * scale / s_i, where s_i is the scale of b_i.
         """

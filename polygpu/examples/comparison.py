@@ -7,8 +7,8 @@ CKKS adds and multiplies, so a comparison would need a polynomial of high degree
 rotation, whose result depends on the sign of a phase. So each slot x moves to TFHE, and the result, 1 if x is
 above the threshold and 0 otherwise, comes back as a slot. The steps are:
 
-1. A matrix moves the slots to coefficients, modulo the first prime q. The coefficient of slot x is x times
-   `turns` times q.
+1. A matrix moves the slots to coefficients, modulo the first prime q. A slot x becomes the coefficient
+   x * turns * q, where `turns` is a field of `Parameters`.
 2. Each coefficient is extracted as an LWE vector with a mask of N entries, modulo q. The vector is switched
    to a short binary secret.
 3. The threshold is subtracted from the body, and the vector is rounded modulo 2N. A blind rotation multiplies
@@ -20,7 +20,7 @@ Step 3 uses the ring of CKKS, modulo all primes of Q. The TFHE library uses a sm
 32 or 64 bits. But a result modulo 2^64 has noise of about 2^49, so the 1 must be encoded as a number near
 2^64. Scaled from 2^64 to Q, it is near Q, which leaves no room for products. Modulo Q, the noise of a blind
 rotation is about 2^10 and does not grow with Q. So with a Q of 91 bits, a 1 that is encoded as 2^35 is
-precise and leaves room. The result is under the secret of CKKS, so no key has to switch it back.
+precise and leaves room. The result is encrypted under the secret of CKKS, so no key has to switch it back.
 
 If a slot is closer to the threshold than `Parameters.distance`, its result may be 0 or 1. Every other result
 is wrong with a probability below 2^-29.
@@ -75,22 +75,23 @@ SIGMA = 3.2  # the standard deviation of noise in the ring
 class Parameters:
     """Parameters of a comparison.
 
-    The primes of Q, in this order, are the first one, those of the levels, and one for the matrix that moves
-    results to the slots. There are as many special primes as primes of Q, and they are larger, so all of Q is
-    one digit of a key switch. If all primes are below 2^31, residues take four bytes.
+    The primes of Q are, in this order: the first prime, the primes of the levels, and one prime for the
+    matrix that moves results to the slots. There are as many special primes as primes of Q, and the special
+    primes are larger. So a key switch takes all of Q as one digit. If all primes are below 2^31, residues
+    take four bytes.
     """
 
     log_n: int = 13
-    log_slots: int = 5  # log2 of the number of different slots, which repeat
-    first: int = 31  # bits of the first prime and of the special primes
-    bits: int = 30  # bits of the other primes
+    log_slots: int = 5  # log2 of the number of different slots; they repeat until N/2 slots are full
+    first: int = 31  # bit length of the first prime and of each special prime
+    bits: int = 30  # bit length of each of the other primes
     levels: int = 1  # levels that are left after a comparison
-    scale: int = 29  # bits of the scale of slots
-    packed: int = 35  # bits of the scale of packed results
-    turns: float = 0.2  # phase / q if slot minus threshold is 1; below 1/4 because this difference is up to 2
-    short: int = FOUR_BITS.n  # bits of the short secret
-    noise: int = FOUR_BITS.noise - 64  # log2 of the largest noise of LWE vectors over their modulus
-    switch_digits: tuple[int, int] = (3, 6)  # bits and number of digits for switching LWE vectors
+    scale: int = 29  # log2 of the scale of slots
+    packed: int = 35  # log2 of the scale of packed results
+    turns: float = 0.2  # phase / q of a slot that is 1; below 1/4, because |slot - threshold| <= 2
+    short: int = FOUR_BITS.n  # number of bits of the short secret
+    noise: int = FOUR_BITS.noise - 64  # log2 of (largest noise of LWE vectors / their modulus)
+    switch_digits: tuple[int, int] = (3, 6)  # bits of a digit, and number of digits, in LWE key switching
 
     def __post_init__(self) -> None:
         """Raise ParameterError if the parameters do not fit together."""
@@ -136,7 +137,7 @@ class Parameters:
 
     @cached_property
     def special(self) -> pg.Ring:
-        """Return the ring modulo P, the special primes."""
+        """Return the ring modulo P, the product of the special primes."""
         return pg.Ring(self.n, self._primes[self.levels + 2 :])
 
     @cached_property
@@ -148,7 +149,7 @@ class Parameters:
 
     @property
     def lwe_noise(self) -> int:
-        """The b of Ring.tuniform for the noise of LWE vectors modulo the first prime."""
+        """The number b such that LWE vectors modulo the first prime have the noise Ring.tuniform(b)."""
         return self.first + self.noise
 
     # ---- security ----
@@ -160,7 +161,7 @@ class Parameters:
 
     @property
     def log_qp_limit(self) -> int:
-        """The largest log_qp with an estimated security of 128 bits; 0 if none is recorded."""
+        """The largest log_qp with an estimated security of 128 bits, or 0 if no estimate is known."""
         try:
             return lattice.max_log_q(self.n)
         except pg.ParameterError:
@@ -182,26 +183,27 @@ class Parameters:
     def deviations(self) -> dict[str, float]:
         """Return the theoretical standard deviation of the error of each step.
 
-        For "coefficients", "short" and "rounded" it is the error that the step adds to a phase, over the
-        modulus. For the later steps it is the total error of a result, which is 0 or 1. For "product" it is
-        the error of x times a result, if |x| is 1.
+        For "coefficients", "short" and "rounded" it is the error that the step adds to a phase, divided by
+        the modulus. For the later steps it is the total error of a result. Without errors, a result is 0 or
+        1. For "product" it is the error of x times a result, if |x| is 1.
 
         A key switch multiplies a digit, uniform modulo Q, by noise, and divides by P. The division rounds
         both components, and the rounding errors of the second one are multiplied by the ternary secret, whose
         coefficients have the variance 2/3. An external product does the same with two digits. In packing,
-        every step doubles the noise of all key switches before it. The rounding of a matrix when it is
-        encoded is computed as if half of the results were 1.
+        every step doubles the noise of all key switches before it. Entries of a matrix are rounded when the
+        matrix is encoded. The error from this is computed as if half of the results were 1.
         """
         n, slots, variance = self.n, self.slots, SIGMA**2
         q, ratio = self.ring.moduli, self.ring.modulus / self.special.modulus
         rounding = (1 + 2 * n / 3) / 12
-        product = n * variance * ratio**2 / 12  # of one digit and noise, divided by P
+        product = n * variance * ratio**2 / 12  # variance of a digit times noise, after division by P
 
-        # The slots repeat, and the matrix averages over the repeats. So the noise of only 2 * slots
-        # coefficients counts, and half of it is in the real part.
+        # Slots repeat in a ciphertext, and the matrix takes the average over the repeats. So the noise of
+        # only 2 * slots coefficients counts, and half of it is in the real part.
         fresh = slots * variance * 4.0**-self.scale * self.turns**2
         step = self.turns * q[0] * q[1] * 2.0**-self.scale  # the scale of the matrix
-        # In each diagonal 2 * slots coefficients are rounded, and x^2 is 1/3 on average.
+        # In each diagonal of the matrix 2 * slots coefficients are rounded. The square of a slot is 1/3 on
+        # average.
         encoded = slots**2 / 6 / 3 / step**2 * self.turns**2 * (2 * slots / n)
         coefficients = fresh + encoded + rounding / q[0] ** 2
         bits, levels = self.switch_digits
@@ -211,7 +213,7 @@ class Parameters:
 
         rotated = self.short * (2 * product + rounding)
         packed = rotated + (product + rounding) * (n**2 - 1) / 3
-        # The sum with the conjugate doubles the real part, and the conjugate takes a key switch.
+        # Adding the conjugate doubles the real part, and computing the conjugate takes a key switch.
         matrix = 2.0 ** (self.scale - self.packed) * q[self.levels + 1]
         encoded = slots**3 / 12 / matrix**2
         in_slots = packed * 4.0**-self.packed + encoded + 2.5 * n * rounding * 4.0**-self.scale
@@ -230,7 +232,7 @@ class Parameters:
 
     @property
     def deviation(self) -> float:
-        """The theoretical standard deviation of the number x at which a result changes from 0 to 1."""
+        """The theoretical standard deviation of the slot at which a result changes from 0 to 1."""
         of = self.deviations()
         return math.hypot(of["coefficients"], of["short"], of["rounded"]) / self.turns
 
@@ -238,7 +240,7 @@ class Parameters:
     def distance(self) -> float:
         """The distance from the threshold up to which a result may be wrong: six deviations.
 
-        A normal error exceeds six deviations on the wrong side with a probability below 2^-29.
+        A Gaussian error exceeds six standard deviations in one direction with a probability below 2^-29.
         """
         return 6 * self.deviation
 
@@ -253,7 +255,11 @@ SETS = {
 
 
 class Secrets(NamedTuple):
-    """The secrets. ring: s, evaluated modulo Q * P. short: the bits of the short secret, on the host."""
+    """The secrets of a client.
+
+    ring: the secret polynomial s, evaluated, modulo Q * P. short: the bits of the short secret of LWE
+    vectors, on the host.
+    """
 
     ring: pg.Poly
     short: Array
@@ -262,10 +268,10 @@ class Secrets(NamedTuple):
 class Keys(NamedTuple):
     """The public keys.
 
-    rotations: a dict from Galois elements to keys made with turned=True, for the matrices and the
-    conjugation. packing: the dict of keys for `lattice.pack`. relin: a key that switches from s^2 to s, for
-    products. switch: a key that switches LWE vectors from s to the short secret. ggsw: GGSW ciphertexts of
-    the bits of the short secret, under s.
+    rotations: a dict from Galois elements to keys that lattice.rotation_keys made with turned=True, for the
+    matrices and the conjugation. packing: the dict of keys for `lattice.pack`. relin: a key that switches
+    from s^2 to s, for products. switch: a key that switches LWE vectors from s to the short secret. ggsw:
+    GGSW ciphertexts that encrypt the bits of the short secret under s.
     """
 
     rotations: dict[int, lattice.SwitchKey]
@@ -293,8 +299,8 @@ class Keys(NamedTuple):
 class Vectors(NamedTuple):
     """LWE vectors of slots, modulo q.
 
-    value: (*batch, slots, 1 + m), where m is the length of the secret. turns: the phase over q of a slot that
-    is 1.
+    value: an array (*batch, slots, 1 + m), where m is the length of the secret. turns: the phase of a slot
+    that is 1, divided by q.
     """
 
     value: Array
@@ -369,8 +375,8 @@ class Comparator:
         difference.
 
         Raises:
-            ParameterError: the last axis of z does not have `slots` entries, or z is not real, or has a
-                number outside -1 to 1.
+            ParameterError: the last axis of z does not have `slots` entries, or z has a number that is not
+                real or is outside -1 to 1.
         """
         p, given = self.p, np.asarray(z)
         if given.shape[-1:] != (p.slots,) or given.dtype.kind not in "biuf":
@@ -378,7 +384,7 @@ class Comparator:
                 f"z has shape {given.shape} and dtype {given.dtype}. Its shape must end in {p.slots} slots, "
                 "and its numbers must be real."
             )
-        if not np.all(abs(given) <= 1):  # refuses NaN too
+        if not np.all(abs(given) <= 1):  # true also if `given` contains NaN
             raise pg.ParameterError(
                 "z contains a number that is not from -1 to 1. Divide z by a bound on all its numbers."
             )
@@ -389,7 +395,7 @@ class Comparator:
         return Ciphertext(value, 2.0**p.scale)
 
     def decrypt(self, secret: Secrets, c: Ciphertext) -> Array:
-        """Return the real parts of the slots, (*batch, slots)."""
+        """Decrypt c to the real parts of its slots, (*batch, slots)."""
         return np.asarray(decrypt(secret.ring, c)[..., : self.p.slots].real)
 
     def multiply(self, keys: Keys, x: Ciphertext, y: Ciphertext) -> Ciphertext:
@@ -399,25 +405,25 @@ class Comparator:
     # ---- steps ----
 
     def greater(self, keys: Keys, c: Ciphertext, threshold: Any = 0.0) -> Ciphertext:
-        """Return ciphertexts with 1 in each slot above the threshold and 0 in the others, of scale 2^scale.
+        """Return ciphertexts with 1 in each slot above the threshold and 0 in the others.
 
-        Slots of c are real numbers from -1 to 1. Only the first two limbs of c are read. The result has
-        `levels` + 1 limbs.
+        Slots of c are real numbers from -1 to 1. Only the first two limbs of c are read. The result has the
+        scale 2^scale and `levels` + 1 limbs.
 
         Args:
             keys: the keys that `keygen` made, on the device of c.
-            c: ciphertexts, (*batch, 2), with about the scale of `encrypt` and at least two limbs.
+            c: ciphertexts, (*batch, 2), with at least two limbs, whose scale is near 2^scale.
             threshold: a number from -1 to 1, or one for each slot, (*batch, slots).
 
         Raises:
-            ParameterError: a threshold is outside -1 to 1, their shape does not broadcast to (*batch, slots),
-                c has fewer than two limbs, or its scale is too large.
+            ParameterError: a threshold is outside -1 to 1, the shape of `threshold` does not broadcast to
+                (*batch, slots), c has fewer than two limbs, or the scale of c is too large.
         """
         vectors = self.shorten(keys, self.extract(keys, c))
         return self.to_slots(keys, self.pack(keys, self.rotate(keys, vectors, threshold)))
 
     def extract(self, keys: Keys, c: Ciphertext) -> Vectors:
-        """Return an LWE vector of each slot, under the ring's secret: step 1 and the first part of step 2."""
+        """Move the slots to coefficients. Return an LWE vector for each of them, under the ring's secret."""
         p, q = self.p, self.p.ring.moduli[0]
         if c.limbs < 2:
             raise pg.ParameterError(
@@ -439,7 +445,7 @@ class Comparator:
         return Vectors(together, turns)
 
     def shorten(self, keys: Keys, vectors: Vectors) -> Vectors:
-        """Switch the vectors to the short secret: the second part of step 2."""
+        """Switch the vectors from the ring's secret to the short secret."""
         q, (bits, levels) = self.p.ring.moduli[0], self.p.switch_digits
         value = lattice.lwe_switch(vectors.value, keys.switch, q=q, bits=bits, levels=levels)
         return vectors._replace(value=value)
@@ -447,8 +453,8 @@ class Comparator:
     def round(self, vectors: Vectors, threshold: Any = 0.0) -> Array:
         """Subtract the threshold from the vectors, and round them modulo 2N.
 
-        Because of rounding to the nearest, a result would change at the phase -1/2, in units of the new
-        modulus. So half a unit is subtracted too, and the result changes at the threshold.
+        Phases are rounded to the nearest multiple of q / (2N). So a phase just below 0 would be rounded to 0,
+        and count as above the threshold. To prevent this, half of q / (2N) is subtracted too.
         """
         q, size = self.p.ring.moduli[0], 2 * self.p.n
         t = self._checked_threshold(threshold, vectors.value.shape[:-1])
@@ -457,11 +463,14 @@ class Comparator:
         steps = there.from_host(steps)
         with there.device_scope():
             moved = vectors.value.astype(np.int64)
-            moved[..., 0] -= steps  # lwe_modulus_switch takes them modulo q
+            moved[..., 0] -= steps  # these may be negative: lwe_modulus_switch reduces its input modulo q
         return lattice.lwe_modulus_switch(moved, q=q, to=size, centered_mean=True)
 
     def rotate(self, keys: Keys, vectors: Vectors, threshold: Any = 0.0) -> pg.Poly:
-        """Return ciphertexts (*batch, slots, 2) whose phase at X^0 is 2^packed or 0: step 3."""
+        """Compare by a blind rotation for each vector: return ciphertexts (*batch, slots, 2).
+
+        The constant coefficient of a phase is 2^packed if the slot is above the threshold, and 0 otherwise.
+        """
         p, exponents = self.p, -self.round(vectors, threshold)
         Q, half = p.ring, 1 << (p.packed - 1)
         with pg.device(keys.ggsw.device):
@@ -474,17 +483,17 @@ class Comparator:
         return value
 
     def pack(self, keys: Keys, c: pg.Poly) -> Ciphertext:
-        """Pack rotated ciphertexts into one, (*batch, 2), with the results at the multiples of N / slots.
+        """Pack the ciphertexts of all slots into one, (*batch, 2).
 
-        Packing multiplies phases by N. So c is first multiplied by 1 / N modulo Q, after which results and
-        their noise have the same size as before.
+        The result for slot k becomes coefficient k * N / slots. Packing multiplies phases by N. So c is first
+        multiplied by 1 / N modulo Q. Thus the size of results and of their noise stays the same.
         """
         ring = self.p.ring
         packed = lattice.pack(c * pow(ring.n, -1, ring.modulus), keys.packing)
         return Ciphertext(packed.ntt(), 2.0**self.p.packed)
 
     def to_slots(self, keys: Keys, packed: Ciphertext) -> Ciphertext:
-        """Move the packed results to the slots: the end of step 4."""
+        """Move the packed results from coefficients to slots."""
         half = transform(packed, self.from_packed, keys.rotations)
         conjugate = lattice.rotate(half.value, keys.rotations[2 * self.p.n - 1])
         return Ciphertext(half.value + conjugate, half.scale)
@@ -506,13 +515,14 @@ class Comparator:
             ) from None
 
 
-# ---- matrices by their diagonals ----
+# ---- matrices, given by their diagonals ----
 
 
 def to_coefficients(slots: int) -> dict[int, Array]:
-    """Return the matrix that moves slot k, x_k, to coefficient k * N / (2 * slots) of the phase.
+    """Return the matrix that moves x_k, the number in slot k, to coefficient k * N / (2 * slots).
 
-    Slot j of the polynomial with these coefficients is the sum over k of x_k exp(i pi 5^j k / (2 slots)).
+    Slot j of the polynomial with these coefficients is the sum over k of
+    x_k * exp(i pi 5^j k / (2 slots)).
     """
     matrix = _roots(slots)
     j = np.arange(slots)
@@ -520,11 +530,12 @@ def to_coefficients(slots: int) -> dict[int, Array]:
 
 
 def from_packed(slots: int) -> dict[int, Array]:
-    """Return a matrix that moves coefficient k * N / slots, x_k, to slot k, after the conjugate is added.
+    """Return a matrix that moves x_k, coefficient k * N / slots, to slot k, if the conjugate is then added.
 
-    Let h = slots / 2. The polynomial has h different slots. They are `_roots(h)` times the vector of the
-    numbers t_k = x_k + i x_(k + h), so the inverse matrix gives t. The result has t / 2 in its first h slots
-    and -i t / 2 in the others. The sum with its conjugate is the real part of t and of -i t, which is x.
+    Let h = slots / 2. The polynomial with these coefficients has h different slots. They are `_roots(h)`
+    times the vector t of the numbers t_k = x_k + i * x_(k + h), so the inverse of `_roots(h)` gives t. The
+    matrix puts t / 2 in the first h slots and -i * t / 2 in the others. Adding the conjugate gives the real
+    parts of t and of -i * t, which are the numbers x_k.
     """
     h = slots // 2
     inverse = _roots(h).conj().T / (2 * h)
@@ -550,7 +561,8 @@ def _coefficients(s: pg.Poly, ring: pg.Ring) -> Array:
 class Step(NamedTuple):
     """Measurement of a step.
 
-    found: the standard deviation of its error. theory: the one that `Parameters.deviations` gives.
+    found: the measured standard deviation of the error. theory: the standard deviation that
+    `Parameters.deviations` gives.
     """
 
     name: str
@@ -562,9 +574,9 @@ class Step(NamedTuple):
 class Result(NamedTuple):
     """Result of `run`.
 
-    slots: the number of slots. close: how many of them are closer to the threshold t than the distance.
-    wrong: how many of the other results are wrong. relu: the largest error of x times the result, over the
-    slots whose results are right. steps: the measurements.
+    slots: the number of slots. close: the number of slots that are closer to the threshold than
+    `Parameters.distance`. wrong: the number of the other slots whose results are wrong. relu: the largest
+    error of slot times result, over the slots whose results are right. steps: the measurements.
     """
 
     slots: int
@@ -651,13 +663,13 @@ def _host(x: Array) -> Array:
 
 
 def _turns(vectors: Array, secret: Array, q: int) -> Array:
-    """Return the phases of vectors on the host, divided by q, in [0, 1)."""
+    """Return the phases of LWE vectors on the host, divided by q, in [0, 1)."""
     whole = np.concatenate([np.ones(1, np.int64), secret])
     return np.asarray(linalg.matmul(vectors, whole[:, None], q=q)[..., 0] / q)
 
 
 def _centred(turns: Array) -> Array:
-    """Return differences of phases over q, which count modulo 1, in [-1/2, 1/2]."""
+    """Reduce differences of phases, already divided by q, modulo 1 to [-1/2, 1/2]."""
     return np.asarray(turns - np.rint(turns))
 
 
@@ -671,7 +683,7 @@ def run(seed: bytes | None = None, name: str = "small", threshold: float = 0.25)
 
 
 def samples(p: Parameters, threshold: float) -> Array:
-    """Return numbers to compare: random ones, and four that are 1 or 2 `p.distance` from the threshold."""
+    """Return numbers to compare: random ones, and four at p.distance or 2 * p.distance from the threshold."""
     z = np.random.default_rng(1).uniform(-1, 1, p.slots)
     near = threshold + p.distance * np.array([-2, -1, 1, 2])[: p.slots]
     z[: len(near)] = np.clip(near, -1, 1)
@@ -705,7 +717,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def describe(p: Parameters) -> None:
-    """Print sizes, security, scales, and how far from the threshold results are right."""
+    """Print sizes, security, scales, and the distance from the threshold at which results are right."""
     print(f"N = 2^{p.log_n}, {p.slots} slots; {p.ring.rows} + {p.special.rows} limbs")
     limit = p.log_qp_limit or "not recorded"
     print(f"ternary secret: log2 Q P {p.log_qp}, limit for 128 bits {limit}")

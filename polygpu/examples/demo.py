@@ -24,8 +24,8 @@ class Row:
     """One line of the demo's output.
 
     name: the scheme. what: the computation. count: the number of cases, slots, bytes or bootstraps. seconds:
-    the time that it took. ok: whether all results are right. note: for homomorphic computations the noise
-    budget, the error, the noise or the probability of an error.
+    the time of the computation. ok: whether all results are right. note: for homomorphic computations the
+    noise budget, the error, the noise or the probability of an error.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Row:
 
 
 class CheckFailed(RuntimeError):
-    """Error that some results of the demo are wrong; `rows` has the rows of all results, right or wrong."""
+    """Raised if results of the demo are wrong. `rows` has the rows of all results, right or wrong."""
 
     def __init__(self, rows: list[Row]) -> None:
         """Name the wrong rows in the message."""
@@ -60,7 +60,7 @@ def run(progress: Callable[[str], None] | None = None) -> list[Row]:
 
 
 def _ml_kem(tell: Callable[[str], None]) -> Iterator[Row]:
-    """Compute the known answers as one batch. Each step uses the results of earlier steps."""
+    """Compute NIST's known answers for ML-KEM-768 as one batch. Each step uses earlier results."""
     cases = json.loads(KNOWN_ANSWERS.read_text("ascii"))["cases"]
     known = {field: [bytes.fromhex(case[field]) for case in cases] for field in cases[0]}
     name, p, count = "ML-KEM-768", ml_kem.ML_KEM_768, len(cases)

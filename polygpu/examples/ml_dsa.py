@@ -1,8 +1,8 @@
 """ML-DSA (FIPS 204) on batches: key generation from 32-byte seeds.
 
 As in `ml_kem`, whose packing functions are used here, hashlib hashes, NumPy samples and packs, and
-polygpu does the arithmetic of Z_8380417[X]/(X^256 + 1). A number in parentheses, such as (35), is that
-of an algorithm in FIPS 204.
+polygpu does the arithmetic of Z_8380417[X]/(X^256 + 1). Numbers of algorithms, tables and sections are those
+of FIPS 204.
 
 This is an example. It is checked against NIST's known answers, but it is not constant time, so it does
 not protect secrets.
@@ -33,11 +33,12 @@ from polygpu.examples.ml_kem import (
 
 RING = pg.Ring.preset("ml-dsa")
 N, Q = RING.n, RING.modulus
-D = 13  # low bits of t that the public key leaves out
+D = 13  # number of low bits of each coefficient of the vector t that the public key leaves out
 T1_BITS = (Q - 1).bit_length() - D
 
-# A round of RejNTTPoly takes three bytes, and one of RejBoundedPoly takes one. 298 and 481 rounds give fewer
-# than 256 coefficients with probability below 2^-256 (FIPS 204, appendix C).
+# A round of RejNTTPoly takes three bytes, and a round of RejBoundedPoly takes one byte. 298 rounds of the
+# first, or 481 rounds of the second, give 256 coefficients, except with probability below 2^-256 (FIPS 204,
+# appendix C).
 MATRIX_BYTES = 3 * 298
 SECRET_BYTES = 481
 
@@ -65,15 +66,18 @@ def keygen(p: ParameterSet, xi: Batch) -> tuple[list[bytes], list[bytes]]:
     t = pg.dot(_expand_a(rho, p), RING(s1).ntt()[:, np.newaxis]).intt() + RING(s2)
     t1, t0 = _power2round(residues(t))
 
-    pk = join(rho, byte_encode(t1, T1_BITS))  # pkEncode (22)
+    pk = join(rho, byte_encode(t1, T1_BITS))  # pkEncode (algorithm 22)
     tr = [_h(pki, 64) for pki in pk]
     s1_packed, s2_packed = _bit_pack(s1, p.eta, p.eta), _bit_pack(s2, p.eta, p.eta)
     t0_packed = _bit_pack(t0, 2 ** (D - 1) - 1, 2 ** (D - 1))
-    return pk, join(rho, key, tr, s1_packed, s2_packed, t0_packed)  # skEncode (24)
+    return pk, join(rho, key, tr, s1_packed, s2_packed, t0_packed)  # skEncode (algorithm 24)
 
 
 def _expand_a(rho: Batch, p: ParameterSet) -> pg.Poly:
-    """Return the matrices of ExpandA (32), (batch, k, l): entry [r, s] is RejNTTPoly(rho || s || r) (30)."""
+    """Return the matrices of ExpandA (FIPS 204, algorithm 32), (batch, k, l).
+
+    Entry [r, s] of a matrix is RejNTTPoly(rho || s || r) (algorithm 30).
+    """
     seeds = [seed + bytes([s, r]) for seed in rho for r in range(p.k) for s in range(p.l)]
     stream = [shake_128(seed).digest(MATRIX_BYTES) for seed in seeds]
     triples = as_array(stream, MATRIX_BYTES // 3, 3).astype(np.uint32)
@@ -83,24 +87,28 @@ def _expand_a(rho: Batch, p: ParameterSet) -> pg.Poly:
 
 
 def _expand_s(rho_prime: Batch, eta: int, nonces: Sequence[int]) -> Array:
-    """Return the secret vectors of ExpandS (33): integers in [-eta, eta], (batch, len(nonces), N)."""
+    """Return the secret vectors of ExpandS (FIPS 204, algorithm 33), (batch, len(nonces), N).
+
+    The entries are integers in [-eta, eta].
+    """
     seeds = [seed + nonce.to_bytes(2, "little") for seed in rho_prime for nonce in nonces]
     stream = as_array([_h(seed, SECRET_BYTES) for seed in seeds], SECRET_BYTES)
-    # RejBoundedPoly (31): half-bytes below the largest multiple of 2 eta + 1 give uniform remainders.
+    # RejBoundedPoly (FIPS 204, algorithm 31): half-bytes are accepted if they are below the largest multiple
+    # of 2 * eta + 1. So their remainders are uniform.
     width = 2 * eta + 1
     values = first_accepted(byte_decode(stream, 4), below=16 // width * width) % width
     return (eta - values.astype(np.int64)).reshape(len(rho_prime), len(nonces), N)
 
 
 def _power2round(r: Array) -> tuple[Array, Array]:
-    """Return (r1, r0) with r = r1 * 2^D + r0 and r0 in (-2^(D-1), 2^(D-1)]: Power2Round (35)."""
+    """Return (r1, r0) with r = r1 * 2^D + r0 and r0 in (-2^(D-1), 2^(D-1)]: Power2Round (algorithm 35)."""
     r = r.astype(np.int64)
     r1 = (r + 2 ** (D - 1) - 1) >> D
     return r1, r - (r1 << D)
 
 
 def _bit_pack(w: Array, a: int, b: int) -> list[bytes]:
-    """Encode values in [-a, b] as b - w: BitPack (17)."""
+    """Encode values in [-a, b] as b - w: BitPack (algorithm 17)."""
     return byte_encode(b - w, (a + b).bit_length())
 
 

@@ -2,8 +2,8 @@
 
 Each function takes lists with one entry per key pair, and works on all entries at once. hashlib hashes,
 NumPy samples and packs, and polygpu does the arithmetic of Z_3329[X]/(X^256 + 1), most of it in the
-evaluation domain, where values have the order of the standard. Numbers of algorithms and equations are those
-of FIPS 203.
+evaluation domain, where values are in the order of the standard. Numbers of algorithms and equations are
+those of FIPS 203.
 
 This is an example. It is checked against NIST's known answers, but it is not constant time, so it does not
 protect secrets.
@@ -48,7 +48,7 @@ ML_KEM_1024 = ParameterSet(k=4, eta1=2, eta2=2, du=11, dv=5)
 
 
 def keygen(p: ParameterSet, d: Batch, z: Batch) -> tuple[list[bytes], list[bytes]]:
-    """Return encapsulation and decapsulation keys from seeds (ML-KEM.KeyGen_internal, algorithm 16)."""
+    """Return encapsulation and decapsulation keys from seeds d, z (ML-KEM.KeyGen_internal, algorithm 16)."""
     check_lengths(z, 32)
     ek, s = _pke_keygen(p, d)
     return ek, join(s, ek, [_h(eki) for eki in ek], z)
@@ -68,8 +68,8 @@ def encaps(p: ParameterSet, ek: Batch, m: Batch) -> tuple[list[bytes], list[byte
 def decaps(p: ParameterSet, dk: Batch, c: Batch) -> list[bytes]:
     """Return the shared keys of ciphertexts c for keys dk (ML-KEM.Decaps_internal, algorithm 18).
 
-    If encrypting the decrypted message again does not reproduce the ciphertext, the shared key is J(z || c)
-    (implicit rejection).
+    If encrypting the decrypted message again does not reproduce the ciphertext, the shared key is J(z || c),
+    where z is a secret seed in dk (implicit rejection).
     """
     s, ek, h, z = columns(dk, 384 * p.k, 384 * p.k + 32, 32, 32)
     if h != [_h(eki) for eki in ek]:
@@ -141,12 +141,12 @@ def _unpack(packed: Batch, k: int) -> pg.Poly:
 
 
 def _compress(x: pg.Poly, d: int) -> Array:
-    """Return Compress_d(x) (equation 4.7): round(2^d x / q) mod 2^d."""
+    """Return Compress_d(x) (equation 4.7): round(2^d * x / q) mod 2^d."""
     return residues(pg.rns.scale(x, 1 << d, pg.Ring(N, 1 << d)))
 
 
 def _decompress(y: Array, d: int) -> pg.Poly:
-    """Return Decompress_d(y) (equation 4.8): q y / 2^d, rounded to the nearest, with halves rounded up."""
+    """Return Decompress_d(y) (equation 4.8): q * y / 2^d, rounded to the nearest, with halves rounded up."""
     return pg.rns.scale(pg.Ring(N, 1 << d)(y), Q, RING)
 
 
@@ -166,7 +166,7 @@ def _j(data: bytes) -> bytes:
 
 
 def byte_encode(values: Array, d: int) -> list[bytes]:
-    """Encode each entry of the first axis, values of d <= 16 bits, by ByteEncode_d (algorithm 5)."""
+    """Encode each row of values of d <= 16 bits by ByteEncode_d (algorithm 5); rows lie on the first axis."""
     if values.dtype.kind not in "iu":
         raise pg.errors.CoefficientError(
             f"The dtype of values is {values.dtype}. It must be an integer dtype. Round the values first."
@@ -182,7 +182,7 @@ def byte_encode(values: Array, d: int) -> list[bytes]:
 
 
 def byte_decode(data: Array, d: int) -> Array:
-    """Decode the last axis to values of d <= 16 bits by ByteDecode_d (algorithm 6), not reduced mod q."""
+    """Decode the last axis by ByteDecode_d (algorithm 6) to values of d <= 16 bits, not reduced modulo q."""
     bits = np.unpackbits(data, axis=-1, bitorder="little")
     groups = bits.reshape(*data.shape[:-1], 8 * data.shape[-1] // d, d)
     values = np.zeros((*groups.shape[:-1], 2), np.uint8)

@@ -53,13 +53,13 @@ class Digits(NamedTuple):
 class Network:
     """Weights of a network that computes scores = second @ (first @ x + first_bias)^2 + second_bias.
 
-    `train` scales them so that the numbers to square are in [-1, 1].
+    `train` scales the weights so that the numbers that are squared are in [-1, 1].
     """
 
-    first: Array  # (32, 64)
-    first_bias: Array  # (32,)
-    second: Array  # (10, 32)
-    second_bias: Array  # (10,)
+    first: Array  # shape (32, 64)
+    first_bias: Array  # shape (32,)
+    second: Array  # shape (10, 32)
+    second_bias: Array  # shape (10,)
 
     def scores(self, images: Array) -> Array:
         """Return the scores of images, (count, 10)."""
@@ -76,7 +76,8 @@ def load() -> tuple[Digits, Digits]:
             'The images come from scikit-learn, which is not installed. Run pip install "polygpu[examples]".'
         ) from None
     found = load_digits()
-    mixed = np.random.default_rng(0).permutation(len(found.target))  # few writers made the last images
+    # Only a few people wrote the last images, so all images are mixed.
+    mixed = np.random.default_rng(0).permutation(len(found.target))
     images, labels = found.data[mixed] / 16, found.target[mixed]
     return Digits(images[:TRAINED], labels[:TRAINED]), Digits(images[TRAINED:], labels[TRAINED:])
 
@@ -103,8 +104,8 @@ def train(digits: Digits, passes: int = 60, seed: int = 1) -> Network:
                 square += 0.001 * (g**2 - square)
                 w -= 0.005 * mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
     first, first_bias, second, second_bias = weights
-    # The bootstrap needs slots in [-1, 1]. The factor 1.25 is for other images, which may give larger numbers
-    # than the training images.
+    # The bootstrap needs slots in [-1, 1]. The factor 1.25 leaves room for other images, which may give
+    # larger numbers than the training images.
     largest = 1.25 * abs(digits.images @ first.T + first_bias).max()
     return Network(first / largest, first_bias / largest, second * largest**2, second_bias)
 
@@ -149,7 +150,7 @@ class EncryptedNetwork:
         return moved
 
     def encrypt(self, secret: pg.Poly, images: Array, seed: bytes) -> Ciphertext:
-        """Encrypt images (count, 64) in as few ciphertexts as hold them, (ciphertexts, 2)."""
+        """Encrypt images (count, 64) in as few ciphertexts as possible, (ciphertexts, 2)."""
         if images.ndim != 2 or images.shape[1] != PIXELS or not len(images):
             raise pg.ParameterError(
                 f"The shape of images is {images.shape}. It must be (count, {PIXELS}) with at least one "
@@ -184,7 +185,7 @@ def _matrix(weights: Array, ring: pg.Ring, special: pg.Ring) -> lattice.LinearTr
     """Return the matrix that multiplies each block of 64 slots by the weights (rows, columns)."""
     rows, columns = weights.shape
     diagonals = {}
-    for k in range(1 - rows, columns):  # diagonal k multiplies slot j + k for row j of its block
+    for k in range(1 - rows, columns):  # entry j of diagonal k is weights[j, j + k]
         j = np.arange(max(0, -k), min(rows, columns - k))
         diagonals[k] = np.zeros(PIXELS)
         diagonals[k][j] = weights[j, j + k]
@@ -197,10 +198,10 @@ def _matrix(weights: Array, ring: pg.Ring, special: pg.Ring) -> lattice.LinearTr
 class Result(NamedTuple):
     """Result of `run`.
 
-    plain, encrypted: the accuracies without and with encryption. different: the number of samples whose class
-    differs. bits: -log2 of the largest difference of a score, divided by the largest score. seconds: the time
-    for all samples. keys: bytes of the public keys. matrices: bytes of the encoded matrices of network and
-    bootstrap.
+    plain, encrypted: the accuracies without and with encryption. different: the number of samples that get
+    another class with encryption. bits: -log2 of (largest difference of a score / largest score). seconds:
+    the time for all samples. keys: bytes of the public keys. matrices: bytes of the encoded matrices of
+    network and bootstrap.
     """
 
     plain: float
@@ -228,9 +229,9 @@ def run(p: Parameters, samples: int, device: str = "cpu", seed: bytes | None = N
     with pg.device(device):
         server = EncryptedNetwork(network, Bootstrapper(p)).to()
         secret, keys = server.keygen(derive(seed, "keys"))
-        pg.memory.release()  # frees cached blocks; a bootstrap needs other sizes
+        pg.memory.release()  # frees cached memory, because a bootstrap needs blocks of other sizes
         c = server.encrypt(secret, images, derive(seed, "images"))
-        server(keys, c)  # makes tables and kernels, whose time is not measured
+        server(keys, c)  # this first call makes tables and kernels, so it is not timed
         start = perf_counter()
         found = server.decrypt(secret, server(keys, c), samples)
         seconds = perf_counter() - start

@@ -1,21 +1,21 @@
 """TFHE: bootstrapping that applies a table to an encrypted message.
 
 A message m in 0 ... p - 1 is encrypted as an LWE vector (b, a) modulo q. The entries of its secret s are the
-coefficients of the ring's secrets. The phase b + <a, s> is m * q / (2 * p) plus noise, which leaves the upper
-half of 0 ... q - 1 free. For any table f, `bootstrap` returns an encryption of f(m). It switches the vector
-to a shorter secret, rounds it modulo 2N, multiplies the table's polynomial by X^-phase (blind rotation), and
-extracts coefficient 0. The noise of the result does not depend on the noise before. Ciphertexts are added
-without a key, as long as the sum of the messages stays below p and the noise stays small. `failure` gives the
-probability that the noise is too large for a bootstrap.
+coefficients of secret polynomials of degree below N. The phase b + <a, s> is m * q / (2 * p) plus noise, so
+the upper half of 0 ... q - 1 stays free. For any table f, `bootstrap` returns an encryption of f(m). It
+switches the vector to a shorter secret, rounds it modulo 2N, multiplies the table's polynomial by X^-phase
+(blind rotation), and extracts coefficient 0. The noise of the result does not depend on the noise before.
+Ciphertexts are added without a key, as long as the sum of the messages stays below p and the noise stays
+small. `failure` gives the probability that the noise is too large for a bootstrap.
 
 Sources: Chillotti et al. 2018/421; Joye 2021/1402 is a guide.
 
 SETS has named sets of parameters. The sets with "bits" in their names are those of TFHE-rs 1.4
 (tfhe/src/shortint/parameters/v1_4, noise "TUNIFORM"). Zama estimates 128 bits of security for them, with the
 lattice estimator. The probability of a failure is below 2^-128, or below 2^-124 for the sets with `group`
-above 1. The set "2020" is that of the TFHE library, with a prime modulus. By the HE standard of 2018 its
-polynomials have 128 bits of security, but the standard assumes ternary secrets, and the secrets here are
-binary. Newer estimates give the short vectors of that set, with 630 entries, about 120 bits.
+above 1. The set "2020" is that of the TFHE library, with a prime modulus. By the HE standard of 2018 the
+polynomials of this set have 128 bits of security, but the standard assumes ternary secrets, and the secrets
+here are binary. By newer estimates, its short vectors, with 630 entries, have about 120 bits of security.
 
 This is an example, not a product: it is not constant time, and nobody has reviewed it.
 """
@@ -45,10 +45,10 @@ Array = NDArray[Any]
 class Keys(NamedTuple):
     """A key set: two binary secrets, and the keys that a server needs to bootstrap.
 
-    large: the coefficients of the ring's secrets, one secret after the other; messages are encrypted under
-    them. small: the shorter secret, to which vectors are switched before a blind rotation. ggsw: GGSW
-    ciphertexts of the bits of `small`, or of groups of these bits. bootstrap: `ggsw`, prepared for products.
-    switch: the key that switches vectors from `large` to `small`.
+    large: the secret of encrypted messages. It consists of the coefficients of the secret polynomials, one
+    polynomial after the other. small: the shorter secret, to which vectors are switched before a blind
+    rotation. ggsw: GGSW ciphertexts of the bits of `small`, or of groups of these bits. bootstrap: `ggsw`
+    after lattice.prepare. switch: the key that switches vectors from `large` to `small`.
     """
 
     large: Array
@@ -68,21 +68,21 @@ class Keys(NamedTuple):
 
 @dataclass(frozen=True)
 class TFHE:
-    """The scheme for messages below p, with secrets of n and k * N bits, in a ring of degree N modulo q."""
+    """The TFHE scheme for messages below p, in a ring of degree N modulo q; secrets have n and k * N bits."""
 
     p: int = 4
-    n: int = 630  # bits of the short secret
+    n: int = 630  # number of bits of the short secret
     k: int = 1  # number of masks in a ciphertext of the ring
     N: int = 1024
     bits: int = 31  # bit length of q if q is a prime, else q = 2^bits
     is_torus: bool = False  # whether q is 2^bits, with bits = 32 or 64; products are then computed in doubles
     noise: int = 17  # b of Ring.tuniform for short vectors: noise nearly uniform on [-2^b, 2^b]
     ring_noise: int = 7  # b of Ring.tuniform for the noise of polynomials
-    digits: tuple[int, int] = (7, 3)  # bits and number of digits in products with GGSW ciphertexts
-    switch_digits: tuple[int, int] = (2, 8)  # bits and number of digits in key switching
+    digits: tuple[int, int] = (7, 3)  # bits of a digit, and number of digits, in external products
+    switch_digits: tuple[int, int] = (2, 8)  # bits of a digit, and number of digits, in key switching
     centered_mean: bool = False  # an option of the rounding modulo 2N (lattice.lwe_modulus_switch)
-    norm: float = math.sqrt(3)  # a sum of vectors to bootstrap has coefficients of at most this 2-norm
-    group: int = 1  # bits of the short secret for each step of the blind rotation
+    norm: float = math.sqrt(3)  # largest 2-norm of the coefficients of a sum that is bootstrapped
+    group: int = 1  # number of bits of the short secret that a step of the blind rotation takes
 
     @cached_property
     def ring(self) -> pg.Ring:
@@ -96,14 +96,14 @@ class TFHE:
 
     @property
     def step(self) -> int:
-        """The phase of message 1, which is q / (2 p), rounded."""
+        """The phase of message 1: q / (2 * p), rounded."""
         return (self.q + self.p) // (2 * self.p)
 
     # ---- keys ----
 
     @pg.device("cpu")
     def keygen(self, seed: bytes) -> Keys:
-        """Make a key set. Like every seed here, this one must be secret and used only once."""
+        """Make a key set. The seed must be secret and used only once."""
         small, large = (
             pg.Ring(size, 2).random(seed=derive(seed, label)).data[0].astype(np.int64)
             for size, label in ((self.n, "small"), (self.k * self.N, "large"))
@@ -146,7 +146,7 @@ class TFHE:
         return np.concatenate([body, mask], axis=1).reshape(*given.shape, size + 1)
 
     def decrypt(self, keys: Keys, vectors: Array) -> Array:
-        """Return the message whose phase is nearest to that of each vector."""
+        """Return, for each vector, the message whose phase is nearest to the phase of the vector."""
         nearest = np.rint(self.phase(keys, vectors) * 2 * self.p).astype(np.int64)
         return np.asarray(nearest % (2 * self.p))
 
@@ -162,7 +162,7 @@ class TFHE:
         return reduce(self._sum, terms)
 
     def _sum(self, x: Array, y: Array) -> Array:
-        """Return x + y modulo q, also if the sum of the words would not fit a word."""
+        """Return x + y modulo q, even if the sum before reduction does not fit a machine word."""
         rest = x.dtype.type(self.q % (1 << 8 * x.dtype.itemsize)) - y
         wraps = (x >= rest) & (y > 0)
         return backend_of(x).xp.where(wraps, x - rest, x + y)  # type: ignore[no-any-return]
@@ -170,7 +170,7 @@ class TFHE:
     # ---- bootstrapping ----
 
     def bootstrap(self, keys: Keys, vectors: Array, *tables: Callable[[int], int]) -> Array:
-        """Return encryptions of f(m) for each table f, (len(tables), *batch, k * N + 1).
+        """Return encryptions of f(m) for each function f of `tables`, (len(tables), *batch, k * N + 1).
 
         vectors: encryptions of messages m, (*batch, k * N + 1), on the device of the keys.
         """
@@ -181,7 +181,10 @@ class TFHE:
         return self.turned(keys, acc, vectors)
 
     def turned(self, keys: Keys, acc: pg.Poly, vectors: Array) -> Array:
-        """Return coefficient 0 of X^-phase * acc as vectors. `polygpu.capture` can record this part."""
+        """Multiply acc by X^-phase for the phase of each vector. Return coefficient 0 as LWE vectors.
+
+        `polygpu.capture` can record this part of a bootstrap.
+        """
         exponents = -self.rounded(keys, vectors)
         return lattice.extract(lattice.blind_rotate(acc, keys.bootstrap, exponents, bits=self.digits[0]), 0)
 
@@ -192,9 +195,10 @@ class TFHE:
         return lattice.lwe_modulus_switch(short, q=self.q, to=2 * self.N, centered_mean=self.centered_mean)
 
     def _table(self, f: Callable[[int], int]) -> list[int]:
-        """Return the coefficients of a table's polynomial: those around m N / p are the phase of f(m).
+        """Return the coefficients of the polynomial of a table f.
 
-        Those for m = 0 that are just below exponent 0 come last, with the opposite sign, since X^N = -1.
+        The coefficients at exponents around m * N / p are the phase of f(m). For m = 0 some of these
+        exponents are below 0. Their coefficients come last, with the opposite sign, because X^N = -1.
         """
         if 2 * self.p > self.N:
             raise pg.ParameterError(f"N={self.N} must be at least 2 p = {2 * self.p}. Use a larger N.")
@@ -211,17 +215,17 @@ class TFHE:
     # ---- theory ----
 
     def variances(self) -> dict[str, float]:
-        """Return the variance that each step adds to the phase, over q^2, for independent noises.
+        """Return the variance that each step adds to the phase, divided by q^2, for independent noises.
 
         The formulas are those of Chillotti et al. 2018/421, theorems 4.1 and 6.3. Digits to the base B are
         taken as uniform, and their squares are (B^2 + 2) / 12 on average. The part of a coefficient that l
-        digits leave out has the variance 1 / (12 B^(2 l)). In each step this part is multiplied by a bit of
-        the secret, and half of these bits are 1. In a step for a group of g bits this part always counts, and
-        the noises of 2^g matrices add up. The rounding error of a product counts in each component, like the
-        part that digits leave out.
+        digits leave out has the variance 1 / (12 * B^(2 l)). In each step this part is multiplied by a bit of
+        the secret, and half of these bits are 1. In a step for a group of g bits it is multiplied by a power
+        of X instead, so it always counts, and the noises of 2^g matrices add up. Each component of a product
+        has a rounding error too.
         """
         bits, levels = self.digits
-        # The phase has the errors of 1 + k * N / 2 coefficients, since half of the bits of the secrets are 1.
+        # The phase is a sum of 1 + k * N / 2 coefficients with errors, because half of the secret bits are 1.
         size, seen = self.k * self.N, 1 + self.k * self.N / 2
         steps = -(-self.n // self.group)
         matrices, counts = (2**self.group, 1.0) if self.group > 1 else (1, 0.5)
@@ -241,7 +245,7 @@ class TFHE:
 
     @cached_property
     def error(self) -> float:
-        """Return the standard deviation of the rounding error of a product, in residues (Prepared.error)."""
+        """Return `Prepared.error.std`, the standard deviation of a product's rounding error; 0 if exact."""
         if not self.is_torus:
             return 0.0
         bits, levels = self.digits
@@ -253,15 +257,15 @@ class TFHE:
         return prepared.error.std
 
     def deviation(self) -> float:
-        """Return the theoretical standard deviation of the phase of a bootstrapped vector, over q."""
+        """Return the theoretical standard deviation of the phase of a bootstrapped vector, divided by q."""
         return math.sqrt(self.variances()["rotation"])
 
     def _variance(self, b: int) -> float:
-        """Return the variance of Ring.tuniform(b), over q^2."""
+        """Return the variance of Ring.tuniform(b), divided by q^2."""
         return (2.0 ** (2 * b + 1) + 1) / 6 / self.q**2
 
     def failure(self, norm: float | None = None) -> float:
-        """Return the probability that a bootstrap reads a table at a wrong message.
+        """Return the probability that a bootstrap looks up a wrong message in the table.
 
         The LWE vector that is bootstrapped is a sum of earlier results, each times a coefficient.
         norm: the 2-norm of these coefficients, by default `self.norm`.
@@ -275,8 +279,8 @@ class TFHE:
 _TFHE_RS: dict[str, Any] = {"bits": 64, "is_torus": True, "ring_noise": 17, "centered_mean": True}
 SETS = {
     "2020": TFHE(),
-    # Message and carry have 1, 2 and 3 bits each. TFHE-rs gives -144.3, -129.6 and -129.0 as log2 of the
-    # probability of failure. `failure` gives -143.8, -129.1 and -128.6.
+    # In the next three sets, message and carry have 1, 2 and 3 bits each. TFHE-rs gives -144.3, -129.6 and
+    # -129.0 as log2 of the probability of failure. TFHE.failure gives -143.8, -129.1 and -128.6.
     "1+1 bits": TFHE(
         p=4, n=879, k=4, N=512, noise=46, digits=(23, 1), switch_digits=(5, 3), norm=3, **_TFHE_RS
     ),
@@ -291,10 +295,10 @@ SETS = {
         norm=9,
         **_TFHE_RS | {"ring_noise": 3},
     ),
-    # TFHE-rs gives -145.0, -134.3 and -131.0 as log2 of the probability of failure, and `failure` gives
-    # -144.8, -139.2 and -124.7. They differ for two reasons. TFHE-rs rounds the sum of a group modulo 2N,
-    # which counts as 15/64 n rounding errors. Here each entry is rounded and the mean error is subtracted,
-    # which counts as 16/64 n. And the formula of TFHE-rs has a larger error of products.
+    # In the next three sets, TFHE-rs gives -145.0, -134.3 and -131.0 as log2 of the probability of failure.
+    # TFHE.failure gives -144.8, -139.2 and -124.7. There are two reasons for the differences. TFHE-rs rounds
+    # the sum of a group modulo 2N, which counts as n * 15/64 rounding errors. Here each entry is rounded and
+    # the mean error is subtracted, which counts as n * 16/64. And TFHE-rs assumes a larger error of products.
     "1+1 bits, groups of 4": TFHE(
         p=4, n=760, N=2048, noise=49, digits=(22, 1), switch_digits=(3, 4), norm=3, group=4, **_TFHE_RS
     ),
@@ -317,7 +321,7 @@ FOUR_BITS = SETS["2+2 bits"]
 
 
 def add_numbers(scheme: TFHE, keys: Keys, x: Array, y: Array) -> Array:
-    """Add numbers of encrypted bits, lowest first on the first axis. The sum has one bit more."""
+    """Add numbers whose encrypted bits are on the first axis, lowest first. The sum has one bit more."""
     with backend_of(x).device_scope():
         carry, bits = backend_of(x).xp.zeros(x.shape[1:], x.dtype), []
     for a, b in zip(x, y, strict=True):
@@ -331,8 +335,8 @@ class Integers:
     """Arithmetic with encrypted integers, for p = 16.
 
     An integer is encrypted as blocks of two bits, lowest first: (count, *batch, k * N + 1). A block or carry
-    that a bootstrap made is at most 3. So a sum of five of them is below 16, and so is 4 x + y, which holds
-    the blocks x and y in one message.
+    that a bootstrap made is at most 3. So a sum of five blocks and carries is below 16. For two blocks x and
+    y, the message 4 * x + y is below 16 too, and holds both.
     """
 
     def __init__(self, scheme: TFHE, keys: Keys) -> None:
@@ -367,7 +371,7 @@ class Integers:
 
     def less(self, x: Array, y: Array) -> Array:
         """Return a block that encrypts 1 if x < y, else 0. The highest blocks that differ decide."""
-        # For each pair of blocks: 0 if they are equal, 1 if that of x is less, 2 if it is greater.
+        # For each pair of blocks: 0 if they are equal, 1 if the block of x is less, 2 if it is greater.
         orders = self._tables(
             self._stack([self._pair(a, b) for a, b in zip(x, y, strict=True)]),
             lambda m: 0 if m // 4 == m % 4 else 1 if m // 4 < m % 4 else 2,
@@ -382,9 +386,10 @@ class Integers:
         return self._tables(x, f)[0]
 
     def _carried(self, columns: list[list[Array]]) -> Array:
-        """Return one block for each column: the sum of its blocks and of carries from the column before.
+        """Return one block for each column: the sum of the column's blocks and of carries, modulo 4.
 
-        Blocks and carries are below 4. The carries of the last column are dropped.
+        Carries come from the column before. Blocks and carries are below 4. The carries of the last column
+        are dropped.
         """
         waiting, blocks = [list(column) for column in columns], []
         for i, column in enumerate(waiting):
@@ -398,7 +403,7 @@ class Integers:
         return self._stack(blocks)
 
     def _pair(self, x: Array, y: Array) -> Array:
-        """Return an encryption of 4 x + y."""
+        """Return an encryption of 4 * x + y."""
         return self.scheme.add(x, x, x, x, y)
 
     def _tables(self, vectors: Array, *tables: Callable[[int], int]) -> list[Array]:
@@ -412,7 +417,7 @@ class Integers:
 class Result(NamedTuple):
     """Result of `run`: the number of bootstraps, and whether the results are right.
 
-    deviation: the measured standard deviation of phases over q. theory: the expected one.
+    deviation: the measured standard deviation of phases, divided by q. theory: its theoretical value.
     """
 
     bootstraps: int

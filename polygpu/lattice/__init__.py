@@ -1,12 +1,12 @@
-"""Lattice cryptography above the ring: key switching, gadgets, products with gadget ciphertexts.
+"""Operations of lattice cryptography: key switching, gadgets, products with gadget ciphertexts.
 
-An RLWE ciphertext c has k components c_0, ..., c_(k-1), in a value of batch shape (*batch, k). Its phase is
-c_0 + c_1 s_1 + ... + c_(k-1) s_(k-1), where s_i are the secrets. It hides m if its phase is m plus a small
-noise.
+An RLWE ciphertext c consists of k polynomials c_0, ..., c_(k-1), its components. A value (`Poly`) of batch
+shape (*batch, k) holds such ciphertexts. The phase of c is c_0 + c_1 * s_1 + ... + c_(k-1) * s_(k-1), where
+the polynomials s_i are the secrets. The ciphertext hides m if its phase is m plus a small noise.
 
 A key that switches from s' to s consists of ciphertexts under s that hide multiples of s'. A GGSW ciphertext
-of m has batch shape (k, levels, k): row (i, l) is a ciphertext that hides 0, with m * g_l added to its
-component i, where g_l are the weights of a gadget.
+of m has batch shape (k, levels, k). Row (i, l) of it is a ciphertext of 0 with m * g_l added to component i.
+The integers g_l are the weights of a gadget, see `gadget`.
 """
 
 from .gadget import (

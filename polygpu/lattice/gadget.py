@@ -1,4 +1,4 @@
-"""Gadgets: digits of a value to a base, products with GGSW ciphertexts, blind rotation."""
+"""Gadget decomposition (digits to a base 2**bits), products with GGSW ciphertexts, and blind rotation."""
 
 from __future__ import annotations
 
@@ -44,15 +44,16 @@ def gadget(ring: Ring, *, bits: int, levels: int) -> tuple[int, ...]:
 def decompose(a: Poly, *, bits: int, levels: int, out: Poly | None = None) -> Poly:
     """Compute the digits of each coefficient to the base B = 2**bits, most significant first.
 
-    A coefficient x in [0, q) is scaled to y = floor((2 x B**levels + q) / (2 q)). Its digits are the unique
-    d_i in [-B/2, B/2) with sum d_i B**(levels - i) = y modulo B**levels. The sum of d_i g_i, with the weights
-    g_i of gadget(), is close to x: modulo q, |x - sum d_i g_i| <= q / (2 B**levels) + levels B / 4.
+    A coefficient x in [0, q) is scaled to y = floor((2 * x * B**levels + q) / (2 * q)). Its digits are the
+    unique integers d_1, ..., d_levels in [-B/2, B/2) for which the sum of d_i * B**(levels - i) is y modulo
+    B**levels. The sum of d_i * g_i, with the weights g_i of gadget(), is close to x. The difference, taken
+    modulo q in the centred range, is at most q / (2 * B**levels) + levels * B / 4 in absolute value.
 
     Args:
-        a: a value; q is the product of its moduli.
+        a: a value of batch shape (*batch); q is the product of its moduli.
         bits: how many bits a digit has.
         levels: how many digits. B**levels must be at most q, and at most 2**64 if there are several moduli.
-        out: a Poly of the ring with batch shape (*batch, levels) to write into.
+        out: a Poly of a's ring with batch shape (*batch, levels) to write into.
 
     Returns a value of a's ring, of batch shape (*batch, levels), in coefficients.
 
@@ -61,7 +62,7 @@ def decompose(a: Poly, *, bits: int, levels: int, out: Poly | None = None) -> Po
         OutputError: `out` cannot take the result.
 
     Cost: one pass over the coefficients. An evaluated value first takes an inverse transform. If there are
-    several moduli, y is computed by a basis conversion, and the digits are reduced modulo each of them.
+    several moduli, y is computed by a basis conversion, and the digits are reduced modulo each modulus.
     Source: Chillotti et al. 2018/421, section 3.3; Joye 2021/1402, section 3; docs/math.md, "Gadget
     decomposition".
 
@@ -76,17 +77,17 @@ def decompose(a: Poly, *, bits: int, levels: int, out: Poly | None = None) -> Po
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Prepared:
-    """GGSW ciphertexts in the form that products read fastest: transformed in doubles. Made by prepare().
+    """GGSW ciphertexts in the form that products read fastest: their FFTs. Made by prepare().
 
-    A bootstrapping key for groups of bits (multi_bit_key) is held as residues instead, because its matrices
-    are combined before they are transformed.
+    The matrices of a bootstrapping key for groups of bits (multi_bit_key) are combined before they are
+    transformed. So a Prepared holds such a key as residues, without a transform.
 
-    Its fields are `ring`; `shape`, the batch shape of the ciphertexts; `bits`, how many bits the digits have
-    that multiply it; `device`; `precision`; and `error`, the error of each coefficient of one product.
-    `error.bound` is the largest absolute error, which is proven. `error.std` is the standard deviation for
-    uniform digits and ciphertexts, from a model that is right within 10 %. Both are errors of residues as
-    integers, and 0 if products are exact. A Prepared is not a Poly and cannot be pickled, because its numbers
-    are laid out for one device and, on the CPU, one instruction set.
+    The fields are: `ring`; `shape`, the batch shape of the ciphertexts; `bits`, the bit length of the digits
+    in products with them; `device`; `precision`; and `error`, the rounding error of each coefficient of one
+    product. `error.bound` is a proven bound on its absolute value. `error.std` is its standard deviation for
+    uniform digits and ciphertexts, from a model that is right within 10 %. The unit of both is the distance
+    between neighbouring residues. Both are 0 if products are exact. A Prepared is not a Poly and cannot be
+    pickled, because its numbers are laid out for one device and, on the CPU, for one instruction set.
 
     >>> import polygpu as pg
     >>> pg.lattice.prepare(pg.Ring(32, 2**32).random((2, 3, 2), seed=1), bits=7)
@@ -95,7 +96,7 @@ class Prepared:
 
     ring: Ring
     shape: tuple[int, ...]  # the batch shape of the GGSW ciphertexts, see prepare()
-    bits: int  # how many bits the digits have that multiply it
+    bits: int  # the bit length of the digits in products with these ciphertexts
     device: str
     precision: ops.Precision
     error: ProductError
@@ -111,7 +112,10 @@ class Prepared:
         )
 
     def _for(self, c: Poly, bits: int, name: str) -> ops.Matrices:
-        """Return the matrices for products with c; raise if they are for another ring, device or `bits`."""
+        """Return the matrices for products with c.
+
+        Raise an error if c's ring or device, or `bits`, is not that of self.
+        """
         if self.ring != c.ring:
             raise RingMismatch(
                 f"{name} is of {self.ring!r}, and the ciphertexts are of {c.ring!r}. Use ciphertexts and "
@@ -119,51 +123,52 @@ class Prepared:
             )
         if self.device != c.device:
             raise DeviceError(
-                f"{name} was prepared on {self.device}, and the ciphertexts are on {c.device}. Prepare it on "
-                "their device."
+                f"{name} was prepared on {self.device}, and the ciphertexts are on {c.device}. Prepare "
+                f"{name} again on the device of the ciphertexts."
             )
         if self.device == "cpu" and self._isa != _cpu.isa() and not ops.is_grouped(self.shape):
             raise DeviceError(
-                f"{name} was prepared for the instruction set {self._isa}, and {_cpu.isa()} is in use. "
-                "Prepare it again."
+                f"{name} was prepared for the instruction set {self._isa}, but {_cpu.isa()} is in use now. "
+                f"Prepare {name} again."
             )
         if integer(bits, "bits") != self.bits:
             raise ParameterError(
-                f"{name} was prepared for digits of {self.bits} bits, but bits={bits}. Use bits={self.bits}, "
-                "or prepare it for other bits."
+                f"{name} was prepared for digits of {self.bits} bits, but bits={bits}. Use "
+                f"bits={self.bits}, or prepare {name} for bits={bits}."
             )
         return ops.Matrices(self._data, "prepared", self.shape, self.precision)
 
 
 def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Poly | Prepared:
-    """Prepare GGSW ciphertexts once for many products, which otherwise prepare them in each call.
+    """Prepare GGSW ciphertexts once for many products. Otherwise each product prepares them again.
 
-    If the ring has a complete transform, they are evaluated. In other rings, such as those modulo 2**32 and
-    2**64, they are transformed in doubles. Products are then exact, by a proven bound on the rounding errors.
-    With precision="double" products are several times as fast, but not exact: their error, which
-    `Prepared.error` states, adds to the noise.
+    If the ring has a complete transform, the ciphertexts are evaluated. In other rings, such as those modulo
+    2**32 and 2**64, they are transformed by an FFT in double precision. Products are still exact: a bound on
+    the rounding errors is proven. With precision="double" products are several times as fast, but not exact.
+    Their rounding error, which `Prepared.error` states, adds to the noise.
 
     Args:
         ggsw: GGSW ciphertexts in either domain, of batch shape (k, levels, k). For blind_rotate the batch
             shape is (count, k, levels, k), (count, 2, k, levels, k) for ternary secrets, or
             (groups, 2**g, k, levels, k) for groups of g bits.
-        bits: how many bits the digits have that will multiply them.
+        bits: how many bits a digit has in the products with these ciphertexts.
         precision: "exact" or "double". "double" needs bits <= 31, and a ring modulo X**n + 1 with q = 2**32
-            or 2**64 and n a power of two, at least 32. It takes one transform for each polynomial; "exact"
-            takes several. With "double", blind_rotate rounds ciphertexts modulo 2**64 to multiples of 2**32
-            if bits * levels is below 32.
+            or 2**64 and n a power of two, at least 32. "double" takes one transform for each polynomial, and
+            "exact" takes several. With "double", if bits * levels is below 32, blind_rotate rounds
+            ciphertexts modulo 2**64 to multiples of 2**32.
 
     Returns:
-        An argument for external_product, cmux and blind_rotate with the same bits, on the device of ggsw:
+        What to pass to external_product, cmux and blind_rotate in place of ggsw, with the same `bits`. It is
+        on ggsw's device, and is the first of these that applies:
 
-        - For a key of groups of bits, ggsw.intt(), or with "double" a Prepared with a copy of its residues.
-          The matrices of such a key are combined as integers before they are transformed.
-        - Otherwise, if the ring has a complete transform, ggsw.ntt().
-        - Otherwise, ggsw itself, if the ring has several moduli or was made with product="ntt", or if no
-          transform in doubles is proven exact (for bits above 30, or for 64-bit moduli with long digits).
-        - Otherwise, a Prepared. It splits each residue into L parts, and takes 16 L bytes for each point of
-          the transform. For bits=7, k * levels = 6 and n = 1024, L is 2 modulo 2**32 and 3 modulo 2**64.
-          There are n/2 points, or from n to 2n in cyclic rings and if n is not a power of two.
+        - For a key for groups of bits: ggsw.intt(), or with precision="double" a Prepared that holds a copy
+          of the residues. The matrices of such a key are combined as integers before they are transformed.
+        - If the ring has a complete transform: ggsw.ntt().
+        - If the ring has several moduli or was made with product="ntt", or if no FFT in double precision is
+          proven exact (for bits above 30, or for 64-bit moduli with long digits): ggsw itself.
+        - In all other cases: a Prepared. It splits each residue into L parts, and takes 16 * L bytes for each
+          point of the FFT. If bits=7, k * levels = 6 and n = 1024, L is 2 if q = 2**32, and 3 if q = 2**64.
+          The FFT has n/2 points, or n to 2n points if the ring is cyclic or n is not a power of two.
 
     Raises:
         ParameterError: ggsw is a Prepared or has none of these batch shapes, 2**(bits * levels) is above q,
@@ -171,8 +176,8 @@ def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Pol
         PrecisionError: precision is "double", and NumPy has no extended precision on this machine.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Cost: L transforms for each polynomial. With "double" one transform in extended precision on the host,
-    about 0.2 ms for n = 2048. For a key for groups of bits, only a copy.
+    Cost: L transforms for each polynomial. With precision="double", one transform for each polynomial, in
+    extended precision on the host (about 0.2 ms for n = 2048). A key for groups of bits is only copied.
     Source: docs/math.md, "Products by FFT" and "Products in doubles".
 
     >>> import polygpu as pg
@@ -209,19 +214,21 @@ def external_product(
     special: Ring | None = None,
     out: Poly | None = None,
 ) -> Poly:
-    """Multiply ciphertexts by a GGSW ciphertext of m: the phase is m times that of c, plus noise.
+    """Multiply ciphertexts by a GGSW ciphertext of m: the phases are multiplied by m, and gain noise.
 
-    The result is the sum over components i and levels l of digit_l(c_i) * ggsw[i, l]. There are two kinds of
-    digits. With `bits` they are those of decompose. With `limbs_per_digit` and `special` they are those of
-    Poly.digits, groups of limbs, modulo T = c.ring.join(special). The sum is then divided by P, the product
-    of the special primes, and rounded to the nearest. If P is about as large as a digit, this adds little
-    noise, however large the digits are.
+    The result is the sum over components i and levels l of digit_l(c_i) * ggsw[i, l], where digit_l(c_i) is
+    digit l of component i. There are two kinds of digits. If `bits` is given, they are the digits of
+    `decompose`. If `limbs_per_digit` and `special` are given, each digit is a group of limbs, as in
+    `Poly.digits`, and the sum is computed modulo T = c.ring.join(special). It is then divided by P, the
+    product of the special primes, and rounded to the nearest. If P is about as large as a digit, the noise
+    stays small, however large the digits are.
 
     Args:
         ggsw: a GGSW ciphertext of batch shape (k, levels, k), or the result of prepare() for one. It must be
-            evaluated if its ring has a complete transform. With `bits` its weights are those of gadget().
-            With `special` it is a value of T, and its weights are P times the factors of rns.gadget().
-        c: ciphertexts of batch shape (*batch, k). With `bits` they have the ring of ggsw.
+            evaluated if its ring has a complete transform. If `bits` is given, its weights are those of
+            gadget(). If `special` is given, it is a value of T, and its weights are P times the factors of
+            rns.gadget().
+        c: ciphertexts of batch shape (*batch, k). If `bits` is given, they have the ring of ggsw.
         bits: how many bits a digit has.
         limbs_per_digit: how many limbs form a digit; given instead of `bits`.
         special: the ring of the special primes; given with limbs_per_digit.
@@ -230,21 +237,22 @@ def external_product(
     Returns a value of c's batch shape, in c's ring and domain.
 
     Raises:
-        ParameterError: the batch shape of ggsw is not (k, levels, k) with k components of c; the digits do
-            not fit the ring or the levels of ggsw; ggsw is in coefficients although it must be evaluated, or
-            was prepared for another number of bits; or not exactly one kind of digits is given.
-        RingMismatch: the ring of ggsw is not that of c, or with `special` not T.
+        ParameterError: the batch shape of ggsw is not (k, levels, k), where k is the number of components of
+            c; the digits do not fit the ring or the levels of ggsw; ggsw is in coefficients although it must
+            be evaluated, or was prepared for another number of bits; or the arguments do not give exactly
+            one kind of digits.
+        RingMismatch: the ring of ggsw is not c's ring (if `bits` is given) or not T (if `special` is given).
         DeviceError: the operands are on two devices, or ggsw was prepared for another device or instruction
             set.
         OutputError: `out` cannot take the result, or overlaps ggsw.
 
-    Cost: for each ciphertext and limb, k * levels transforms of digits, k inverse transforms, and k^2 levels
-    products for each point; limbs include the special ones. If the ring has no complete transform, for
-    example modulo 2**32, the transforms are in doubles, and a ggsw that is not prepared takes another k^2
-    levels transforms in each call. In the cases in which prepare() returns ggsw itself, matrices of
-    polynomials are multiplied, which takes 10 times as long.
-    Source: Chillotti et al. 2018/421, definition 3.12; Joye 2021/1402, section 4; for groups of limbs Han, Ki
-    2019/688, section 3.
+    Cost: for each ciphertext and limb (special primes included), k * levels transforms of digits, k inverse
+    transforms, and k^2 * levels products for each point. If the ring has no complete transform, for example
+    modulo 2**32, the transforms are FFTs in double precision, and a ggsw that is not prepared takes another
+    k^2 * levels transforms in each call. If prepare() would return ggsw itself, the call multiplies matrices
+    of polynomials, which takes 10 times as long.
+    Source: Chillotti et al. 2018/421, definition 3.12; Joye 2021/1402, section 4; for groups of limbs: Han,
+    Ki 2019/688, section 3.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4, 12289)
@@ -274,8 +282,7 @@ def cmux(
     Args:
         ggsw: see external_product.
         c0: ciphertexts of batch shape (*batch, k).
-        c1: ciphertexts of the same ring and batch shape. If they are not in c0's domain, they are
-            transformed.
+        c1: ciphertexts of c0's ring and batch shape. If they are not in c0's domain, they are transformed.
         bits: how many bits a digit has.
         limbs_per_digit: see external_product.
         special: see external_product.
@@ -283,7 +290,7 @@ def cmux(
     Returns a value of c0's batch shape, in c0's ring and domain.
 
     Raises:
-        ParameterError: the batch shapes of c0 and c1 differ. For all else, see external_product.
+        ParameterError: the batch shapes of c0 and c1 differ. For other errors, see external_product.
 
     Cost: an external product, and two passes over the ciphertexts.
     Source: Chillotti et al. 2018/421, CMux.
@@ -306,7 +313,7 @@ def cmux(
     return ops.cmux(matrices, c0, other, way)
 
 
-# Seven parameters: three operands, three for the digits, and the memory of the result.
+# Seven parameters: three operands, three that choose the digits, and `out`.
 def blind_rotate(
     acc: Poly,
     bsk: Poly | Prepared,
@@ -317,28 +324,29 @@ def blind_rotate(
     special: Ring | None = None,
     out: Poly | None = None,
 ) -> Poly:
-    """Multiply ciphertexts by X^(e_0 + sum e_i s_i), for a secret s that the key hides.
+    """Multiply ciphertexts by X^(e_0 + sum of e_i * s_i). The key hides the s_i; the e_i are `exponents`.
 
     First acc is multiplied by X^e_0. The steps after that depend on the batch shape of the key:
 
-      (count, k, levels, k)         for secrets of bits. For i = 1, 2, ..., count, acc becomes
-                                    cmux(bsk[i - 1], acc, X^e_i * acc).
-      (count, 2, k, levels, k)      for ternary secrets. bsk[i - 1] hides two bits: whether s_i = 1, and
-                                    whether s_i = -1. Each i takes two cmux steps, for e_i and -e_i.
-      (groups, 2**g, k, levels, k)  for groups of g >= 2 bits, made by multi_bit_key. For each group j, acc
-                                    becomes its external product with the sum, over all subsets S of the
-                                    group, of X^(sum of e_i for i in S) * bsk[j, S].
+      (count, k, levels, k)         if the secret consists of bits s_1, ..., s_count. For i = 1, 2, ...,
+                                    count, acc becomes cmux(bsk[i - 1], acc, X^e_i * acc).
+      (count, 2, k, levels, k)      if the secret is ternary. bsk[i - 1] hides two bits: whether s_i = 1,
+                                    and whether s_i = -1. Each i takes two cmux steps, for e_i and -e_i.
+      (groups, 2**g, k, levels, k)  if multi_bit_key made the key, for groups of g >= 2 bits. For each group
+                                    j, acc is multiplied (external_product) by a sum over all subsets S of
+                                    the group. The term of S is X^(sum of e_i for i in S) * bsk[j, S], where
+                                    the index S is the number whose set bits are the members of S.
 
     Args:
         acc: ciphertexts of batch shape (*batch, k).
         bsk: the bootstrapping key: GGSW ciphertexts as external_product takes them, except that a key for
-            groups may be in either domain. Modulo 2**32 or 2**64 call prepare() once; otherwise each call
+            groups may be in either domain. If q is 2**32 or 2**64, call prepare() once; otherwise each call
             takes about twice as long. Prepare a key for groups with precision="double"; otherwise each call
             takes 5 to 25 times as long on a CPU core.
-        exponents: integers of shape (*batch, 1 + count), e_0 first, taken modulo the order of X. The axes
-            before the last broadcast to acc's. For a key for groups, count is the number of bits; the last
-            group may have fewer than g bits. An array on acc's GPU stays there, and a recorded call reads it
-            at each launch. Other arrays are copied to acc's device.
+        exponents: integers of shape (*batch, 1 + count), e_0 first, taken modulo the order of X. Their batch
+            axes broadcast to those of acc. For a key for groups, count is the number of bits; the last
+            group may have fewer than g bits. An array on acc's GPU is read in place, and a call recorded by
+            polygpu.capture reads it again at each launch. Other arrays are copied to acc's device.
         bits: how many bits a digit has.
         limbs_per_digit: see external_product.
         special: see external_product.
@@ -347,25 +355,27 @@ def blind_rotate(
     Returns a value of acc's batch shape, in acc's ring and in coefficients.
 
     Raises:
-        ParameterError: the shape of exponents does not fit. CoefficientError: an exponent is not an integer.
-            For all else, see external_product.
+        ParameterError: the last axis of exponents does not have length 1 + count, or the batch axes do not
+            broadcast to acc's. CoefficientError: an exponent is not an integer. For other errors, see
+            external_product.
 
-    Cost: an external product for each of e_1, e_2, ...; on the CPU none for those that are 0. On the CPU a
+    Cost: an external product for each cmux step; on the CPU, steps with exponent 0 are skipped. On the CPU a
     ciphertext stays in the cache throughout. On a GPU there are two cases in which one kernel does all steps
     and keeps a ciphertext in the shared memory of one multiprocessor, or of k multiprocessors. First: k is at
     most 3, and n is from 2**8 to 2**12 (2**11 for 64-bit integers). Second: the key is prepared with
-    precision="double", k is from 2 to 5, n is from 2**9 to 2**12, levels is at most 3, and, modulo 2**64,
+    precision="double", k is from 2 to 5, n is from 2**9 to 2**12, levels is at most 3, and, if q = 2**64,
     bits * levels is below 32. Otherwise each step takes several launches, for example in rings of several
     moduli and in rings for which prepare() returns its argument. With a key for groups, each group takes one
     external product for each ciphertext, and in addition k^2 * levels transforms and 2**g * k^2 * levels sums
-    of polynomials. On a GPU at most 512 MiB of transforms are in memory at a time, or, if they are larger,
-    the transforms of one group for all ciphertexts. Groups of more than 8 bits are slow on a GPU.
-    Source: Chillotti et al. 2018/421, algorithm 3; Zhou et al. 2017/735 for groups.
+    of polynomials. On a GPU the transforms of several groups are in memory at a time, up to 512 MiB. If the
+    transforms of one group for all ciphertexts need more, they take as much as they need. Groups of more than
+    8 bits are slow on a GPU.
+    Source: Chillotti et al. 2018/421, algorithm 3; for groups: Zhou et al. 2017/735.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(8, 2**12)
     >>> weights = pg.lattice.gadget(R, bits=4, levels=3)
-    >>> def ggsw(bit):  # without noise
+    >>> def ggsw(bit):  # hides `bit`, without noise
     ...     return R([[[[bit * w], [0]] for w in weights], [[[0], [bit * w]] for w in weights]])
     >>> bsk = pg.stack([ggsw(1), ggsw(0), ggsw(1)])
     >>> acc = R([[1000], [0]])
@@ -376,7 +386,7 @@ def blind_rotate(
     return held(ops.blind_rotate(acc, matrices, exponents, way, memory_of(acc._plan, out)), out)
 
 
-# Seven parameters: two operands with their names, and three for the digits.
+# Seven parameters: two operands, their names in error messages, and three that choose the digits.
 def _of_one_ring(
     c: Poly,
     c_name: str,
@@ -386,15 +396,15 @@ def _of_one_ring(
     limbs_per_digit: int | None,
     special: Ring | None,
 ) -> tuple[Poly, ops.Matrices, int | KeySwitch]:
-    """Return ciphertexts, matrices in the ring that products need, and the kind of digits, after checks.
+    """Check the operands of a product. Return the ciphertexts, the GGSW matrices, and the kind of digits.
 
-    The kind of digits is `bits`, or the KeySwitch whose digits are groups of limbs.
+    The kind of digits is the int `bits`, or a KeySwitch plan if digits are groups of limbs.
     """
     c = checked_poly(c, c_name)
     if (bits is None) == (limbs_per_digit is None) or (limbs_per_digit is None) != (special is None):
         raise ParameterError(
-            "Give either bits, for digits to a base, or both limbs_per_digit and special, for digits that "
-            "are groups of limbs."
+            "Give either bits, for digits in base 2**bits, or both limbs_per_digit and special, for digits "
+            "that are groups of limbs."
         )
     if limbs_per_digit is not None and special is not None:
         if isinstance(matrices, Prepared):
@@ -408,8 +418,8 @@ def _of_one_ring(
         if value.ring != T:
             raise RingMismatch(
                 f"{name} is of {value.ring!r}, but it must be of {T!r}, which is "
-                f"{c_name}.ring.join(special). Use restrict to drop limbs, and {name}[..., :, :d, :] to keep "
-                "the first d digits."
+                f"{c_name}.ring.join(special). Use {name}.restrict(ring) to drop limbs, and {name}[..., :, "
+                ":d, :] to keep the first d digits."
             )
         check_one_device(c, value)
         return c, ops.Matrices(value.data, value.domain, value.shape), way
@@ -419,8 +429,9 @@ def _of_one_ring(
     given = checked_poly(matrices, name)
     if set(given.ring.moduli) > set(c.ring.moduli):
         raise RingMismatch(
-            f"{name} is of {given.ring!r}, and {c_name} is of {c.ring!r}. If {name} was made with special "
-            "primes, give limbs_per_digit and special instead of bits."
+            f"{name} is of {given.ring!r}, and {c_name} is of {c.ring!r}. Both must be in the same ring. "
+            f"Both must be in the same ring. If {name} was made with special primes, give limbs_per_digit "
+            "and special instead of bits."
         )
     value = c._operand(given)
     return c, ops.Matrices(value.data, value.domain, value.shape), bits

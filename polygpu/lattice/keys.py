@@ -1,4 +1,4 @@
-"""Keys for key switching, each stored with the rings and digits that it was made for."""
+"""Keys for key switching, each stored with the rings and limbs_per_digit that it was made for."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ class SwitchKey:
     """A key that switches from a secret s' to a secret s, with the parameters that it was made for.
 
     Entry j of `value` is a pair (b_j, a_j) with b_j + a_j * s = P * w_j * s' + e_j. P is the product of the
-    special primes, w_j is the factor that polygpu.rns.gadget(Q, ...) lists for digit j, and e_j is a small
-    noise. switch_key and rotation_keys make such keys; the constructor wraps keys of other libraries.
+    special primes, w_j is entry j of polygpu.rns.gadget(Q, limbs_per_digit=...), and e_j is a small noise.
+    Make such keys with switch_key and rotation_keys. The constructor is for keys that other libraries made.
 
     Args:
-        value: the whole key, of batch shape (digits, 2), evaluated. Its ring has the special primes, in any
-            places, and the moduli of Q, in the order of Q. Q is the largest ring whose values the key can
-            switch.
+        value: the whole key, of batch shape (digits, 2), evaluated. Q is the largest ring whose values the
+            key can switch. The ring of `value` has the moduli of Q, in the order of Q, and the special
+            primes, at any positions among them.
         ring: the ring of the values to switch. It has the first limbs of Q, or all of them.
         special: the ring of the special primes.
         limbs_per_digit: how many neighbouring limbs of Q form a digit; the last digit may have fewer.
         galois_element: g, if the key is for the automorphism X -> X^g, so that s' = s(X^g).
-        turned: False if the automorphism is applied before the switch: s is then the secret of the
-            ciphertexts. True if it is applied after the switch: s' is then the secret of the ciphertexts.
+        turned: whether the automorphism is applied after the switch. If False, it is applied before the
+            switch, and the ciphertexts are encrypted under s. If True, they are encrypted under s'.
 
     Raises:
         RingMismatch: `value` lacks a limb of `ring` or `special`, or `ring` does not have the first limbs of
             Q; or the rings differ in degree or kind.
         ParameterError: the batch shape of `value` is not (digits, 2); `ring` and `special` have moduli with a
-            common factor; limbs_per_digit < 1; galois_element is not coprime to the order of X (2n, in cyclic
-            rings n); or `turned` is True without a galois_element.
+            common factor; limbs_per_digit < 1; galois_element is not coprime to the order of X (2n, or n in
+            cyclic rings); or `turned` is True without a galois_element.
         NotNTTFriendly: ring.join(special) has no complete transform.
         BadRoot: two of the rings have different roots for the same prime.
         DomainError: `value` is in coefficients.
@@ -66,13 +66,13 @@ class SwitchKey:
     limbs_per_digit: int = field(kw_only=True)
     galois_element: int | None = field(default=None, kw_only=True)
     turned: bool = field(default=False, kw_only=True)
-    _masks: tuple[bytes, ...] | None = field(default=None, init=False)  # the public seed of each a_j
+    _masks: tuple[bytes, ...] | None = field(default=None, init=False)  # the public seed of each mask a_j
 
     def __post_init__(self) -> None:
         value = checked_poly(self.value, "value")
         switch = self._switch(self.ring)
         if value.domain != "eval":
-            raise DomainError("value is in coefficients. Give it evaluated, as value.ntt().")
+            raise DomainError("value is in coefficients and must be evaluated. Use value.ntt().")
         switch.checked_key(value, "value")
         _set(self, "limbs_per_digit", switch.size)
         if not isinstance(self.turned, bool):
@@ -81,12 +81,12 @@ class SwitchKey:
             _set(self, "galois_element", _checked_element(self.ring, self.galois_element))
         elif self.turned:
             raise ParameterError(
-                "turned=True needs a galois_element, and it is None. Give the g of the automorphism as "
-                "galois_element."
+                "turned=True needs a galois_element, but galois_element is None. Give the g of the "
+                "automorphism X -> X^g as galois_element."
             )
 
     def _switch(self, ring: Ring, conversion: Any = "exact") -> ops.KeySwitch:
-        """Return the part of a key switch for values of this ring that does not depend on the values."""
+        """Return the plan of a key switch for values of this ring."""
         special, whole = plan_of(self.special, "special"), self.value._plan
         return ops.key_switch_plan(plan_of(ring, "ring"), special, whole, self.limbs_per_digit, conversion)
 
@@ -97,14 +97,15 @@ class SwitchKey:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole value. Keys that at() returns share these bytes."""
+        """Number of bytes of `value`. Keys that at() returns share this memory."""
         return int(self.value.data.nbytes)
 
     def at(self, ring: Ring) -> SwitchKey:
-        """Return a key that switches values of fewer limbs. It shares `value` with this key.
+        """Return a key for values of another ring, usually with fewer limbs. It shares `value` with this key.
 
         Args:
-            ring: the ring of these values. Its limbs are the first ones of Q; the last digit may be cut.
+            ring: the ring of these values. Its limbs are the first limbs of Q, the largest ring that the key
+                can switch. Their number need not be a multiple of limbs_per_digit.
 
         Raises:
             RingMismatch: `ring` does not have the first limbs of Q.
@@ -123,7 +124,7 @@ class SwitchKey:
         return self._with(ring=ring)
 
     def to(self, device: str | None = None) -> SwitchKey:
-        """Return the key on a device, by default the current one; the same object if it is on it already.
+        """Return the key on a device, by default the current one. If it is there already, return self.
 
         Args:
             device: see `Poly.to`.
@@ -131,7 +132,7 @@ class SwitchKey:
         Raises:
             BackendUnavailable, OutOfHostMemory, OutOfDeviceMemory: see `Poly.to`.
 
-        Cost: a copy of the value. Two keys that share a value (see at) get a copy each.
+        Cost: a copy of the value. If two keys share a value (see `at`), each of them gets its own copy.
 
         >>> import polygpu as pg
         >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=2))
@@ -143,7 +144,7 @@ class SwitchKey:
         return self if value is self.value else self._with(value=value)
 
     def cpu(self) -> SwitchKey:
-        """Return the key in host memory; the same object if it is in host memory already.
+        """Return the key in host memory. If it is there already, return self.
 
         Cost: a copy of the value.
 
@@ -156,7 +157,7 @@ class SwitchKey:
         return self.to("cpu")
 
     def _stored(self) -> Poly:
-        """Return what a file stores: the bodies b_j if the masks a_j have seeds, else the whole value."""
+        """Return what a file stores: only the bodies b_j if all masks a_j have known seeds, else `value`."""
         return self.value if self._masks is None else self.value[:, 0]
 
     def _with(self, **changes: Any) -> SwitchKey:
@@ -190,7 +191,7 @@ _set = object.__setattr__
 
 
 def _restored(*values: Any) -> SwitchKey:
-    """Return the key with these fields. They are checked, because a pickle may come from anywhere."""
+    """Return the SwitchKey of a pickle. Its fields are checked, because a pickle may come from anywhere."""
     given = dict(zip(_FIELDS, values, strict=True))
     masks = given.pop("_masks")
     key = SwitchKey(given.pop("value"), **given)
@@ -198,9 +199,9 @@ def _restored(*values: Any) -> SwitchKey:
 
 
 def expanded(bodies: Poly, masks: tuple[bytes, ...], **options: Any) -> SwitchKey:
-    """Return the key with these bodies b_j and with masks a_j drawn from these public seeds.
+    """Return the SwitchKey with these bodies, and with masks drawn from public seeds.
 
-    options: arguments of SwitchKey.
+    masks: the seeds, one for each digit. options: the other arguments of SwitchKey.
     """
     T = bodies.ring
     data = empty(backend(), (len(masks), 2, T.rows, T.n), T.dtype)
@@ -225,14 +226,16 @@ def switch_key(
 ) -> SwitchKey:
     """Make a key that switches from the secret `other` to the secret `to`.
 
-    Entry j of the key is (b_j, a_j) with b_j + a_j * to = P * w_j * other + e_j, as in SwitchKey. A key with
-    other = to * to relinearises products of ciphertexts.
+    Entry j of the key is a pair (b_j, a_j) with b_j + a_j * to = P * w_j * other + e_j. Here e_j is noise,
+    and w_j is entry j of rns.gadget(Q, limbs_per_digit=...). A key with other = to * to relinearises products
+    of ciphertexts.
 
     Args:
         to: the secret of the results, in either domain. If its ring is not Q.join(special), its centred
             value is converted to that ring.
-        other: the secret of the values that are switched. Domain and ring are free, as for `to`.
-        ring: the ring Q of these values.
+        other: the secret of the values that are switched. It may have either domain and another ring, as
+            `to` may.
+        ring: the ring Q of the values that are switched.
         special: the ring of the special primes. They are coprime to Q, and their product is P. The noise
             stays small if P is about as large as a digit.
         limbs_per_digit: how many neighbouring limbs of Q form a digit; the last digit may have fewer.
@@ -249,9 +252,9 @@ def switch_key(
         RingMismatch: `special` or the ring of a secret differs from `ring` in degree or kind.
         BadRoot: two of the rings have different roots for the same prime.
         ParameterError: a modulus of `ring` and one of `special` have a common factor, limbs_per_digit < 1, or
-            sigma or seed is outside the rules of Ring.gaussian.
+            Ring.gaussian does not accept sigma or seed.
 
-    Cost: with d digits, and k limbs in Q and P together: d * k limbs of uniform residues, and d * k forward
+    Cost: with d digits and k limbs of Q.join(special): d * k limbs of uniform residues, and d * k forward
     transforms.
     Source: Han, Ki 2019/688, section 3.
 
@@ -282,27 +285,27 @@ def rotation_keys(
     """Make keys that rotate ciphertexts: for each g, a key that switches from s(X^g) to s.
 
     Args:
-        secret: s, with the rules of `to` in switch_key.
-        galois_elements: the exponents g of the automorphisms X -> X^g, taken modulo the order of X (2n, in
-            cyclic rings n), so that -1 stands for 2n - 1. g = 5^k rotates the slots of CKKS and BFV to the
+        secret: the secret s. Its domain and ring are as for `to` in switch_key.
+        galois_elements: the exponents g of the automorphisms X -> X^g, taken modulo the order of X (2n, or n
+            in cyclic rings), so that -1 stands for 2n - 1. g = 5^k rotates the slots of CKKS and BFV to the
             left by k places.
         ring: see switch_key; or a dict from each g to the largest ring in which the key of g is needed.
         special: see switch_key.
         limbs_per_digit: see switch_key.
-        turned: True makes keys that switch from s to s(X^(1/g)). With these the automorphism is applied after
-            the switch.
+        turned: if True, each key switches from s to s(X^(1/g)), and the automorphism is applied after the
+            switch. 1/g is the inverse of g modulo the order of X.
         sigma: see switch_key.
         seed: see switch_key. Keys of different g have different masks and noise.
 
     Returns:
-        A dict from each g, reduced to [0, 2n) (in cyclic rings to [0, n)), to its SwitchKey on the current
-        device.
+        A dict from each Galois element to its SwitchKey, which is on the current device. In the dict the
+        Galois elements are reduced to [0, 2n), or to [0, n) in cyclic rings.
 
     Raises:
-        ParameterError: a g is not coprime to the order of X, or `ring` is a dict that lacks a g. For all
-            else, see switch_key.
+        ParameterError: a Galois element is not coprime to the order of X, or `ring` is a dict that lacks one.
+            For other errors, see switch_key.
 
-    Cost: for each g, that of switch_key and of a permutation.
+    Cost: for each Galois element, one switch_key and a permutation.
     Source: Halevi, Shoup 2018/244, section 4.
 
     >>> import polygpu as pg
@@ -325,8 +328,8 @@ def rotation_keys(
         of = ring.get(given) if isinstance(ring, Mapping) else ring
         if of is None:
             raise ParameterError(
-                f"ring has no entry for the Galois element {shown(given)}. Add the ring of its key to the "
-                "dict."
+                f"The dict ring has no entry for the Galois element {shown(given)}. Add an entry that gives "
+                "the ring of the key for this element."
             )
         plan_of(of, "ring")
         g = _checked_element(of, given)
@@ -371,9 +374,9 @@ class _Maker:
     def seeds(self, label: str, g: int | None, other: Poly) -> list[tuple[bytes, bytes]]:
         """Return, for each digit, the public seed of its mask and the secret seed of its noise.
 
-        One limb of each secret is hashed too, so that keys for different secrets have different masks even if
-        the user gives the same seed. For a rotation, g is hashed instead of the secret `other`, which follows
-        from g.
+        Each seed is a hash of the user's seed, the parameters, the label, the digit, and one limb of each
+        secret. So keys for different secrets have different masks even if the user gives the same seed. For a
+        rotation, g is hashed instead of the secret `other`, because g determines `other`.
         """
         state = self.state.copy()
         state.update(repr((label, g)).encode())
@@ -392,12 +395,14 @@ class _Maker:
     def key(self, to: Poly, other: Poly, label: str, **options: Any) -> SwitchKey:
         """Make the key that switches from `other` to `to`. Both are evaluated, in the ring of the keys.
 
-        label: the kind of the key, which is hashed into its seeds. options: arguments of SwitchKey.
+        label: the kind of the key, which is hashed into its seeds. options: for a rotation, its
+        galois_element and `turned`.
         """
         seeds = self.seeds(label, options.get("galois_element"), other)
         P, own = self.special.modulus, self.ring.rows
-        # P * w_j is P modulo the limbs of digit j, and 0 modulo all other moduli. So P * w_j * other equals
-        # `scaled` in the rows of these limbs, and is 0 in all other rows. Only these rows are added to b_j.
+        # Entry j of the key hides P * w_j * other. The integer P * w_j is P modulo the limbs of digit j, and
+        # 0 modulo all other moduli. So P * w_j * other equals `scaled` in the rows of these limbs, and is 0
+        # in all other rows. Only these rows are added to the body of entry j.
         scaled = other.scale_by(limbs=[P % q if i < own else 0 for i, q in enumerate(self.T.moduli)])
         minus = -to
         data = empty(backend(), (len(seeds), 2, self.T.rows, self.T.n), self.T.dtype)
@@ -407,7 +412,7 @@ class _Maker:
             noise = self.T.gaussian(self.sigma, seed=hidden)
             fma(mask, minus, noise.ntt(out=noise), out=_evaluated(self.T, data[j, 0]))
             rows = slice(part[0], part[-1] + 1)
-            limbs = self.T[rows]  # a ring whose dtype may be narrower than that of T
+            limbs = self.T[rows]  # the dtype of this ring may be narrower than that of T
             body, more = (limbs.from_residues(x[rows], domain="eval") for x in (data[j, 0], scaled.data))
             data[j, 0, rows] = (body + more).data
         value, size = _evaluated(self.T, data), self.switch.size
@@ -416,7 +421,7 @@ class _Maker:
 
 
 def _limb(x: Poly) -> bytes:
-    """Return the residues modulo the first modulus, as bytes."""
+    """Return the residues of x modulo the first modulus of its ring, as bytes."""
     return backend_of(x.data).to_host(x.data[0]).tobytes()
 
 
@@ -425,7 +430,7 @@ def _evaluated(ring: Ring, data: Array) -> Poly:
 
 
 def _checked_element(ring: Ring, g: object) -> int:
-    """Return a Galois element reduced modulo the order of X. Raise ParameterError unless they are coprime."""
+    """Return g reduced modulo the order of X. Raise ParameterError unless g is coprime to this order."""
     number, quotient = integer(g, "galois_element"), ring._plan.quotient
     multipliers(quotient, (number,), True)
     return number % quotient.order

@@ -1,4 +1,4 @@
-"""LWE vectors, the body before the mask: extraction from ciphertexts, switching of secrets and of moduli."""
+"""LWE vectors (body first, then mask): extraction from ciphertexts, switching of secrets and of moduli."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..poly import Poly, checked_poly
 def decompose_integers(x: Any, *, q: int, bits: int, levels: int) -> Array:
     """Compute the digits of integers modulo q to the base B = 2**bits, as `decompose` does for polynomials.
 
-    To switch LWE vectors to another secret, multiply the digits by a key with linalg.matmul. With levels=1
-    the digit is x * B / q, rounded, modulo B: this switches the modulus from q to B.
+    To switch LWE vectors to another secret, multiply the digits by a key with linalg.matmul. If levels is 1,
+    the only digit is x * B / q, rounded and reduced modulo B, so the call switches the modulus from q to B.
 
     Args:
         x: integers, taken modulo q: an array of NumPy or CuPy of any integer dtype, or a nested list.
@@ -21,7 +21,7 @@ def decompose_integers(x: Any, *, q: int, bits: int, levels: int) -> Array:
         bits: how many bits a digit has.
         levels: how many digits; B**levels is at most q.
 
-    Returns int64 of shape (*x.shape, levels), in [-B/2, B/2), on x's device.
+    Returns an int64 array of shape (*x.shape, levels), with entries in [-B/2, B/2), on x's device.
 
     Raises:
         ParameterError: q is outside its range, bits or levels is below 1, or B**levels is above q.
@@ -37,16 +37,17 @@ def decompose_integers(x: Any, *, q: int, bits: int, levels: int) -> Array:
 
 
 def extract(c: Poly, i: int) -> Array:
-    """Extract LWE vectors that hide coefficient i of the messages of ciphertexts.
+    """Extract from each ciphertext an LWE vector that hides coefficient i of its message.
 
     A vector is the body followed by the mask. Its phase is body + <mask, s>, where s lists the coefficients
     of the secrets, one secret after the other. This phase equals coefficient i of c's phase.
 
     Args:
-        c: ciphertexts of batch shape (*batch, k), k at least 2, in a ring of one modulus q <= 2**64.
+        c: ciphertexts of batch shape (*batch, k), k at least 2, in a ring of degree n with one modulus
+            q <= 2**64.
         i: the index of a coefficient, in [0, n).
 
-    Returns residues of shape (*batch, 1 + (k - 1) n) and of the ring's dtype, on c's device.
+    Returns residues of shape (*batch, 1 + (k - 1) * n) and of the ring's dtype, on c's device.
 
     Raises:
         ParameterError: c does not have at least two components, its ring has several moduli or is not modulo
@@ -65,18 +66,19 @@ def extract(c: Poly, i: int) -> Array:
 def lwe_switch(x: Any, key: Any, *, q: int, bits: int, levels: int, out: Any = None) -> Array:
     """Switch LWE vectors to another secret, by a key that lwe_switch_key made.
 
-    The result is (x_0, 0, ..., 0) plus the sum over i and l of digit_l(x_(i + 1)) * key[i * levels + l],
-    modulo q. Digits are to the base B = 2**bits, as in decompose_integers.
+    The result is (x_0, 0, ..., 0) plus the sum over i < m and l < levels of digit_l(x_(i + 1)) *
+    key[i * levels + l], modulo q. Digits are to the base B = 2**bits, as in decompose_integers.
 
     Args:
-        x: LWE vectors of shape (*batch, m + 1), the body first: integers, see linalg.matmul.
-        key: the key, of shape (m * levels, n + 1), on x's device.
+        x: LWE vectors of shape (*batch, m + 1), with the body first. Their entries are integers of any dtype
+            that linalg.matmul takes.
+        key: the key, of shape (m * levels, n + 1), on x's device; n is the length of the new secret.
         q: a modulus from 2 to 2**64.
         bits: how many bits a digit has.
         levels: how many digits; B**levels is at most q.
         out: a C-contiguous array of the result's shape and dtype to write into; may be x.
 
-    Returns residues of shape (*batch, n + 1) on x's device, uint32 for q <= 2**32, else uint64.
+    Returns residues of shape (*batch, n + 1) on x's device, as uint32 if q <= 2**32, else as uint64.
 
     Raises:
         ParameterError: the shapes of x and key do not fit, q is outside its range, or B**levels is above q.
@@ -85,8 +87,8 @@ def lwe_switch(x: Any, key: Any, *, q: int, bits: int, levels: int, out: Any = N
         OutputError: `out` cannot take the result, or overlaps the key.
 
     Cost: a pass for the digits, and m * levels * (n + 1) products for each vector. Digits are multiplied as
-    bytes if bits is at most 8, as pairs of bytes if it is at most 16, else as words. On the CPU they are
-    multiplied as words also if there are fewer than 48 vectors or q is a power of two.
+    bytes if bits is at most 8, as pairs of bytes if bits is at most 16, else as words. The CPU always
+    multiplies words if there are fewer than 48 vectors or q is a power of two.
     Source: Chillotti et al. 2018/421, section 2.4; docs/math.md, "Gadget decomposition".
 
     >>> import numpy as np, polygpu as pg
@@ -107,19 +109,19 @@ def lwe_modulus_switch(x: Any, *, q: int, to: int, centered_mean: bool = False) 
     An entry x becomes floor((2 * x * to + q) / (2 * q)) modulo `to`, which is x * to / q rounded. If the
     secret consists of random bits, the rounding error of a mask entry enters the phase only if the secret's
     bit at this place is 1, that is half of the time. centered_mean=True adds half of the sum of these errors
-    to the body before the body is rounded. That halves the variance that the errors cause, from n / 24 to
-    n / 48 for n mask entries, measured in units of the result. Rounding the body itself adds 1 / 12 to the
-    variance in both cases.
+    (each is the exact value minus the rounded one) to the body before the body is rounded. That halves the
+    variance that the errors cause in the phase of the result, from n / 24 to n / 48 for n mask entries.
+    Rounding the body itself adds 1 / 12 to the variance in both cases.
 
     Args:
-        x: LWE vectors of shape (*batch, n + 1), the body first, see lwe_switch. Without centered_mean,
-            integers of any shape.
+        x: LWE vectors of shape (*batch, n + 1), with the body first. If centered_mean is False, integers of
+            any shape.
         q: a modulus from 2 to 2**64.
-        to: a power of two from 2 to 2**32, at most q. For blind_rotate it is 2N, with N the ring's degree.
+        to: a power of two from 2 to 2**32, at most q. For blind_rotate it is twice the degree of the ring.
         centered_mean: whether to correct the body as above. The errors are summed with 20 bits after the
             binary point, or fewer if q is small.
 
-    Returns int64 of x's shape in [0, to), on x's device.
+    Returns an int64 array of x's shape, with entries in [0, to), on x's device.
 
     Raises:
         ParameterError: q or `to` is outside its range, centered_mean is not a bool, or it is True and x is a

@@ -1,4 +1,4 @@
-"""Many messages in one ciphertext, and back: embedded LWE vectors, packing, traces, expansion of queries."""
+"""Packing of the messages of many ciphertexts into one, and expansion of one ciphertext into many."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from .switch import checked_ciphertext, checked_key, checked_rotations, key_swit
 
 
 def embed(x: Any, ring: Ring, *, q: int | None = None) -> Poly:
-    """Return LWE vectors as ciphertexts of a ring. At X^0 the phase of a ciphertext is that of its vector.
+    """Return LWE vectors as ciphertexts: the phase of a vector becomes coefficient 0 of a ciphertext's phase.
 
-    The secret of the vectors has m entries, one for each mask entry. The coefficients of the ciphertexts'
-    secrets, listed one secret after the other, must begin with these m entries; what follows them does not
-    matter. The coefficients of the phase other than that at X^0 are meaningless. With `q`, an entry x becomes
-    floor((2 * x * Q + q) / (2 * q)), where Q is the ring's modulus. This multiplies phases by Q / q. If the
-    ring has one modulus and vectors have 1 + n entries, extract(embed(x, ring), 0) is x.
+    The other coefficients of the phase are meaningless. The secret of the vectors has m entries, one for each
+    mask entry. The coefficients of the ciphertexts' secrets, listed one secret after the other, must begin
+    with these m entries; what follows them does not matter. If `q` is given, each entry x of a vector becomes
+    floor((2 * x * Q + q) / (2 * q)), where Q is the product of the ring's moduli. This multiplies phases by
+    Q / q. If the ring has one modulus and vectors have 1 + n entries, extract(embed(x, ring), 0) is x.
 
     Args:
-        x: LWE vectors of shape (*batch, 1 + m), the body first: integers of any dtype, size and sign.
-        ring: the ring of the result, of any moduli up to 2**64.
+        x: LWE vectors of shape (*batch, 1 + m), with the body first: integers of any dtype, size and sign.
+        ring: the ring of the result, of degree n and with any moduli up to 2**64.
         q: the modulus of the vectors, from 2 to 2**64, such as 2**32. By default the modulus is Q.
 
-    Returns a value in coefficients, of batch shape (*batch, 1 + max(1, ceil(m / n))). It is on the GPU that
-    holds x, or else on the current device.
+    Returns a value in coefficients, of batch shape (*batch, 1 + max(1, ceil(m / n))). If x is on a GPU, the
+    result is on the same GPU, else on the current device.
 
     Raises:
         ParameterError: x has no axis, or its last axis is empty; q is outside its range; or `ring` has a
             modulus above 2**64, or is not modulo X^n + 1 or X^n - 1.
         CoefficientError: x holds something other than integers.
 
-    Cost: a pass over x. With `q`, 1 + ceil(m / n) polynomials are converted to the ring.
+    Cost: a pass over x. If `q` is given, 1 + ceil(m / n) polynomials for each vector are converted.
     Source: Chen, Dai, Kim, Song 2020/015, section 3.2.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4, [17, 97])
     >>> pg.lattice.embed([9, 1, 2, 3, 4], R).to_bigints(centered=True).tolist()
     [[9, 0, 0, 0], [1, -4, -3, -2]]
-    >>> pg.lattice.embed([2**31, 2**30], R, q=2**32).to_bigints()[:, 0].tolist()  # multiplied by 1649 / 2**32
+    >>> pg.lattice.embed([2**31, 2**30], R, q=2**32).to_bigints()[:, 0].tolist()  # times 17 * 97 / 2**32
     [825, 412]
     """
     plan, given = plan_of(ring, "ring"), as_integers(x, "x")
@@ -70,16 +70,18 @@ def embed(x: Any, ring: Ring, *, q: int | None = None) -> Poly:
 
 
 def pack(c: Any, keys: Mapping[int, SwitchKey]) -> Poly:
-    """Pack `count` ciphertexts into one: its phase at X^(i n / count) is n times phase i at X^0.
+    """Pack `count` ciphertexts into one, which hides n times coefficient 0 of each of their messages.
 
-    Phase i is the phase of ciphertext i. All other coefficients of the result's phase are noise. To avoid the
-    factor n, multiply the ciphertexts by the inverse of n modulo Q before you pack them. Multiplying the
-    result instead would make the noise of the key switches large, because it is not a multiple of n.
+    Coefficient i * n / count of the result's phase is n times coefficient 0 of the phase of ciphertext i,
+    where n is the degree of the ring. All other coefficients of the result's phase are noise. To avoid the
+    factor n, multiply the ciphertexts by the inverse of n modulo Q, the modulus of the ring, before you pack
+    them. If you multiplied the result instead, the noise of the key switches would become large, because it
+    is not a multiple of n.
 
     Args:
         c: ciphertexts of batch shape (*batch, count, 2), where count is a power of two from 1 to n. Or LWE
-            vectors of shape (*batch, count, 1 + m), m at most n, see embed. Then all keys have the same
-            ring, the vectors are modulo its modulus Q, and they are in host memory or on the keys' device.
+            vectors of shape (*batch, count, 1 + m) with m <= n, see `embed`. LWE vectors are modulo Q, and
+            in host memory or on the keys' device; all keys must then have the same ring.
         keys: a dict from the Galois elements 2**j + 1, j = 1, ..., log2 n, to their keys, made by
             rotation_keys with turned=False. All keys have the same special primes and limbs_per_digit.
 
@@ -89,7 +91,7 @@ def pack(c: Any, keys: Mapping[int, SwitchKey]) -> Poly:
         ParameterError: the batch shape of c is not (*batch, count, 2); count is not a power of two from 1 to
             n; a key is missing, is turned, or differs from the others in special primes or limbs_per_digit;
             or the ring is not modulo X^n + 1 with n a power of two.
-        RingMismatch: c's ring does not have the first limbs of a key.
+        RingMismatch: c's ring does not have the first limbs of a key's ring.
         DeviceError: the operands are on two devices.
         NotNTTFriendly: the ring has no complete transform.
 
@@ -118,21 +120,22 @@ def pack(c: Any, keys: Mapping[int, SwitchKey]) -> Poly:
 
 
 def trace(c: Poly, keys: Mapping[int, SwitchKey], count: int) -> Poly:
-    """Keep every (n / count)-th coefficient of the phase, times n / count; the others become noise.
+    """Multiply every (n / count)-th coefficient of the phase by n / count. The others become noise.
 
-    The result is the sum of c(X^g) over all automorphisms X -> X^g that leave X^(n / count) unchanged. To
-    avoid the factor n / count, multiply c by the inverse of n / count modulo Q first, as in pack.
+    Each automorphism X -> X^g that leaves X^(n / count) unchanged is applied to c, and the result is switched
+    back to the secret of c. The trace is the sum of these ciphertexts. n is the degree of the ring, and Q its
+    modulus. To avoid the factor n / count, first multiply c by the inverse of n / count modulo Q.
 
     Args:
         c: ciphertexts of batch shape (*batch, 2).
-        keys: see pack. Only the keys for 2**j + 1, j = log2(count) + 1, ..., log2 n, are needed.
+        keys: see pack. Only the keys for 2**j + 1 with j = log2(count) + 1, ..., log2 n are needed.
         count: how many coefficients stay: a power of two from 1 to n.
 
     Returns a value of c's ring, batch shape and domain.
 
     Raises:
         ParameterError: the last batch axis of c does not have length 2, or count is not a power of two from 1
-            to n. For all else, see pack.
+            to n. For other errors, see pack.
 
     Cost: log2(n / count) key switches.
     Source: Chen, Dai, Kim, Song 2020/015, algorithm 1.
@@ -155,11 +158,12 @@ def trace(c: Poly, keys: Mapping[int, SwitchKey], count: int) -> Poly:
 
 
 def expand(c: Poly, keys: Mapping[int, SwitchKey], count: int) -> Poly:
-    """Return `count` ciphertexts: at X^0 the phase of ciphertext i is `count` times c's phase at X^i.
+    """Expand a ciphertext into `count` ciphertexts, which hide different coefficients of its message.
 
-    At X^(j count) the phase of ciphertext i is `count` times that of c at X^(j count + i). All other
-    coefficients are noise. To avoid the factor `count`, multiply c by the inverse of `count` modulo Q first,
-    as in pack.
+    Coefficient 0 of the phase of ciphertext i is `count` times coefficient i of c's phase. More generally,
+    coefficient j * count of the phase of ciphertext i is `count` times coefficient j * count + i of c's
+    phase. All other coefficients are noise. To avoid the factor `count`, first multiply c by the inverse of
+    `count` modulo Q, the modulus of the ring.
 
     Args:
         c: ciphertexts of batch shape (*batch, 2).
@@ -171,11 +175,10 @@ def expand(c: Poly, keys: Mapping[int, SwitchKey], count: int) -> Poly:
 
     Raises:
         ParameterError: the last batch axis of c does not have length 2, or count is not a power of two from 1
-            to n. For all else, see pack.
+            to n. For other errors, see pack.
 
     Cost: count - 1 key switches.
-    Source: Angel, Chen, Laine, Setty 2018 (IEEE S&P), figure 3, with one automorphism for each pair
-    of results.
+    Source: Angel, Chen, Laine, Setty 2018 (IEEE S&P), figure 3. Here one automorphism serves two results.
 
     >>> import polygpu as pg
     >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=2))
@@ -191,28 +194,28 @@ def expand(c: Poly, keys: Mapping[int, SwitchKey], count: int) -> Poly:
     n = _checked_ring(c, "c")
     levels = _checked_count(count, n, "count").bit_length() - 1
     gs = [(n >> j) + 1 for j in range(levels)]
-    # X to the power -2**j is -X^(n - 2**j).
+    # The steps multiply by X^(-2**j), which is X^(2 * n - 2**j), because X^(2 * n) is 1.
     return _stepped(ops.expand, c, keys, gs, tuple(2 * n - (1 << j) for j in range(levels)))
 
 
 def rgsw_from_rlwe(c: Poly, relin: SwitchKey) -> Poly:
-    """Return GGSW ciphertexts of m, made from ciphertexts that hide m * g_l.
+    """Make GGSW ciphertexts of m from ciphertexts that hide m * g_l, where g_l are the weights of gadget().
 
-    g_l are the weights of gadget(). Let (b, a) be ciphertext l. Row (0, l) is (b, a). Row (1, l) hides
-    m * g_l * s: it is (0, b) plus key_switch(a, relin). So rows (0, l) keep their noise, and rows (1, l) gain
-    that of one key switch.
+    Let (b, a) be the ciphertext that hides m * g_l, and s the secret. Row (0, l) of the result is (b, a). Row
+    (1, l) is (0, b) + key_switch(a, relin), which hides m * g_l * s. So rows (0, l) keep their noise, and
+    rows (1, l) gain the noise of one key switch.
 
     Args:
         c: ciphertexts of batch shape (*batch, levels, 2), of which ciphertext l hides m * g_l. expand makes
             such ciphertexts.
         relin: a key made by switch_key that switches from s^2 to s.
 
-    Returns a value of c's ring, of batch shape (*batch, 2, levels, 2), evaluated, for external_product with
-    `bits`.
+    Returns a value of c's ring, of batch shape (*batch, 2, levels, 2), evaluated. Pass it to external_product
+    with `bits`.
 
     Raises:
-        ParameterError: the batch shape of c is not (*batch, levels, 2), or relin is not a SwitchKey or is a
-            rotation key. For all else, see key_switch.
+        ParameterError: the batch shape of c is not (*batch, levels, 2), relin is not a SwitchKey, or relin is
+            a rotation key. For other errors, see key_switch.
 
     Cost: a key switch for each ciphertext.
     Source: Menon, Wu 2022/368 (Spiral), section 3.3.
@@ -222,7 +225,7 @@ def rgsw_from_rlwe(c: Poly, relin: SwitchKey) -> Poly:
     >>> Q, P, s = T[:2], T[2:], T.ternary(seed=1)
     >>> relin = pg.lattice.switch_key(s, s * s, ring=Q, special=P, limbs_per_digit=1)
     >>> weights, mask = pg.lattice.gadget(Q, bits=12, levels=4), Q.random(4, seed=2)
-    >>> c = pg.stack([Q([[w] for w in weights]) - mask * s.restrict(Q), mask], axis=-1)  # of m = 1
+    >>> c = pg.stack([Q([[w] for w in weights]) - mask * s.restrict(Q), mask], axis=-1)  # for m = 1
     >>> one = pg.lattice.rgsw_from_rlwe(c, relin)
     >>> d = pg.lattice.external_product(one, c, bits=12)
     >>> phases = [x[:, 0] + x[:, 1] * s.restrict(Q) for x in (c, d)]
@@ -231,7 +234,10 @@ def rgsw_from_rlwe(c: Poly, relin: SwitchKey) -> Poly:
     """
     c, relin = checked_poly(c, "c"), checked_key(relin, "relin")
     if relin.galois_element is not None:
-        raise ParameterError("relin is a rotation key. Use switch_key(s, s * s, ...) to make the key of s^2.")
+        raise ParameterError(
+            "relin is a rotation key, but it must be a key for s^2. Use switch_key(s, s * s, ...) to make "
+            "this key."
+        )
     if c.ndim < 2 or c.shape[-1] != 2:
         raise ParameterError(f"The batch shape of c is {c.shape}. It must be (*batch, levels, 2).")
     x = c.ntt()
@@ -245,13 +251,13 @@ def _embedded(x: Any, keys: Mapping[int, SwitchKey]) -> Poly:
     if not keys:
         raise ParameterError(
             "keys is empty, so the ring of the LWE vectors is not known. Use embed to make ciphertexts of "
-            "them."
+            "the vectors."
         )
     first, *others = keys.values()
     if any(key.ring != first.ring for key in others):
         raise ParameterError(
             "The entries of keys have different rings, so the ring of the LWE vectors is not known. Use "
-            "embed to make ciphertexts of them."
+            "embed to make ciphertexts of the vectors."
         )
     integers = as_integers(x, "c")
     with device(first.device):
@@ -267,9 +273,10 @@ def _embedded(x: Any, keys: Mapping[int, SwitchKey]) -> Poly:
 def _stepped(
     operation: Any, c: Poly, keys: Mapping[int, SwitchKey], gs: list[int], shifts: tuple[int, ...]
 ) -> Poly:
-    """Run pack, trace or expand of polygpu._ops on ciphertexts, after checks of the keys.
+    """Check the keys and run pack, trace or expand on ciphertexts.
 
-    gs: the Galois element of each step. shifts: exponents of the monomials X^shift of the first steps.
+    operation: one of these functions of polygpu/_ops/packing.py. gs: the Galois element of each step. shifts:
+    step j multiplies by X^shifts[j]; steps beyond the end of `shifts` do not multiply.
     """
     given = _checked_keys(keys)
     missing = [g for g in gs if g not in given]
@@ -279,7 +286,7 @@ def _stepped(
             "make all of them."
         )
     c, _, found = checked_rotations(
-        c, {g: given[g] for g in gs}, "Give keys with the same special primes and digits."
+        c, {g: given[g] for g in gs}, "Give only keys with equal special and limbs_per_digit in one call."
     )
     for g, key in found.items():
         if key.turned or key.galois_element != g:
@@ -302,7 +309,7 @@ def _checked_keys(keys: object) -> Mapping[int, SwitchKey]:
 
 
 def _checked_ring(c: Poly, name: str) -> int:
-    """Return n; raise ParameterError unless the quotient is X^n + 1 with n a power of two."""
+    """Return the degree n of c's ring. Raise ParameterError if it is not modulo X^n + 1 with n = 2^k."""
     n = c.ring.n
     if c.ring.kind != "negacyclic" or n & (n - 1):
         raise ParameterError(

@@ -19,27 +19,27 @@ from .switch import checked_addend, checked_key
 
 
 def add_constant(c: Poly, x: Any) -> Poly:
-    """Return ciphertexts plus integers: each integer is added to component 0 of its ciphertext, at X^0.
+    """Return ciphertexts plus integers: x is added to coefficient 0 of component 0 of each ciphertext.
 
-    The phase of the result is that of c plus the constant polynomial x. Evaluated ciphertexts stay evaluated:
-    x is added at every point. If the transform is incomplete, x is added to the constant coefficient of every
-    leaf polynomial.
+    The phase of the result is the phase of c plus the constant polynomial x. Evaluated ciphertexts stay
+    evaluated: x is added at every point. An incomplete transform ends with polynomials of leaf_size
+    coefficients instead of values at points, and x is added to the constant coefficient of each.
 
     Args:
         c: ciphertexts of batch shape (*batch, k), in either domain.
-        x: ints of any size and sign, taken modulo Q: one int, or a nested list or an array of integers or
-            Python ints whose shape broadcasts to (*batch,).
+        x: one int, a nested list of ints, or an array of integers or Python ints. Its shape broadcasts to
+            (*batch,). The ints have any size and sign, and are taken modulo the modulus of c's ring.
 
     Returns a new value of c's ring, batch shape and domain.
 
     Raises:
         RingMismatch: c is not a Poly.
-        ParameterError: c has no axis of components, or the shape of x does not broadcast to (*batch,).
+        ParameterError: c has no batch axis for components, or the shape of x does not broadcast to (*batch,).
         CoefficientError: x holds something other than integers. Nothing is rounded.
         DeviceError: x is an array on another device than c.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Cost: a copy of c, and one sum for each ciphertext and limb; n / leaf_size sums if c is evaluated.
+    Cost: a copy of c, and for each ciphertext and limb one sum, or n / leaf_size sums if c is evaluated.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4, [17, 97])
@@ -60,7 +60,10 @@ def add_constant(c: Poly, x: Any) -> Poly:
 
 
 def tensor(a: Poly, b: Poly, *, ring: Ring | None = None) -> Poly:
-    """Multiply ciphertexts of two components. Products have three: their phase is c_0 + c_1 s + c_2 s^2.
+    """Multiply ciphertexts of two components into ciphertexts of three components.
+
+    The phase of a product (c_0, c_1, c_2) is c_0 + c_1 * s + c_2 * s^2. It is the product of the phases of
+    the operands.
 
     Args:
         a: ciphertexts of batch shape (*batch, 2).
@@ -69,8 +72,8 @@ def tensor(a: Poly, b: Poly, *, ring: Ring | None = None) -> Poly:
             extra ones are ignored, see Poly.mul.
 
     Returns:
-        The three products a_0 * b_0, a_0 * b_1 + a_1 * b_0 and a_1 * b_1, as a value of batch shape
-        (*batch, 3). It is in coefficients if both operands are, else evaluated.
+        A value of batch shape (*batch, 3), with components a_0 * b_0, a_0 * b_1 + a_1 * b_0 and a_1 * b_1. It
+        is in coefficients if both operands are, else evaluated.
 
     Raises:
         ParameterError: the last batch axis of an operand does not have length 2, or the batch shapes do not
@@ -97,7 +100,7 @@ def tensor(a: Poly, b: Poly, *, ring: Ring | None = None) -> Poly:
 def multiply(
     a: Poly, b: Poly, relin: SwitchKey, *, add: Poly | None = None, rescale: int = 0, ring: Ring | None = None
 ) -> Poly:
-    """Multiply ciphertexts, relinearise and rescale, with one division.
+    """Multiply ciphertexts, relinearise the products and rescale them, with one division for both.
 
     The result is, bit for bit, key_switch(t[..., 2], relin, add=t[..., :2] + add, rescale=rescale) with
     t = tensor(a, b).
@@ -108,7 +111,8 @@ def multiply(
         relin: a key made by switch_key that switches from s^2 to s.
         add: ciphertexts of the result's batch shape and domain, which are added before the division. Their
             ring may have more limbs than the operands'; the extra ones are ignored.
-        rescale: how many of the ring's last limbs the result drops; it is divided by their product.
+        rescale: how many of the last limbs of `ring` the result drops. The result is divided by the product
+            of their moduli.
         ring: the ring of the product before limbs are dropped, see tensor.
 
     Returns:
@@ -118,9 +122,9 @@ def multiply(
     Raises:
         ParameterError: relin is not a SwitchKey, the batch shape of an operand or of `add` does not fit, or
             rescale is outside its range.
-        DomainError: `add` is not in the domain of the result. For all else, see tensor and key_switch.
+        DomainError: `add` is not in the domain of the result. For other errors, see tensor and key_switch.
 
-    Cost: that of tensor and of key_switch.
+    Cost: one tensor and one key_switch.
     Source: Han, Ki 2019/688, section 3.
 
     >>> import polygpu as pg
@@ -148,17 +152,18 @@ def inner_product(
 ) -> Poly:
     """Multiply pairs of ciphertexts and add the products, with one relinearisation and one division.
 
-    The result is, bit for bit, key_switch(t[..., 2], relin, add=t[..., :2] + add, rescale=rescale) where t is
-    the sum of tensor(a[i], b[i]). `multiply` is the case of one pair.
+    The result is, bit for bit, key_switch(t[..., 2], relin, add=t[..., :2] + add, rescale=rescale), where t
+    is the sum of tensor(a[i], b[i]) over i. `multiply` does the same for one pair.
 
     Args:
         a: a sequence of at least one Poly. Each holds ciphertexts of batch shape (*batch, 2).
-        b: a sequence as long as a. All operands have the same ring and device, and
-            their batch axes broadcast.
+        b: a sequence of Polys like a, and as long as a. The Polys in a and b have the same ring and device,
+            and their batch axes broadcast.
         relin: a key made by switch_key that switches from s^2 to s.
         add: ciphertexts of the result's batch shape and domain, which are added before the division. Their
             ring may have more limbs than the operands'; the extra ones are ignored.
-        rescale: how many of the ring's last limbs the result drops; it is divided by their product.
+        rescale: how many of the last limbs of `ring` the result drops. The result is divided by the product
+            of their moduli.
         ring: the ring of the products before limbs are dropped, see tensor.
 
     Returns:
@@ -168,9 +173,9 @@ def inner_product(
     Raises:
         ParameterError: relin is not a SwitchKey, a or b is empty, a and b differ in length, the batch shape
             of an operand or of `add` does not fit, or rescale is outside its range.
-        DomainError: `add` is not in the domain of the result. For all else, see tensor and key_switch.
+        DomainError: `add` is not in the domain of the result. For other errors, see tensor and key_switch.
 
-    Cost: that of tensor for each pair, and of one key_switch.
+    Cost: one tensor for each pair, and one key_switch.
     Source: Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux 2020/1203, section 5.
 
     >>> import polygpu as pg
@@ -200,7 +205,7 @@ def inner_product(
 def _checked_operands(
     a: Sequence[Poly], b: Sequence[Poly], ring: Ring | None
 ) -> tuple[Ring, tuple[Any, ...], tuple[Any, ...], bool]:
-    """Return the ring of the products, evaluated arrays of a and b, and whether an operand was evaluated."""
+    """Return the ring of the products, a and b as evaluated arrays, and whether any Poly was evaluated."""
     for name, operands in (("a", a), ("b", b)):
         if isinstance(operands, Poly) or not isinstance(operands, Sequence) or not operands:
             kind = "an empty sequence" if isinstance(operands, Sequence) else type(operands).__name__
@@ -230,15 +235,15 @@ def _checked_operands(
     except ValueError:
         shapes = " and ".join(str(x.shape) for x in given)
         raise ParameterError(
-            f"The batch shapes {shapes} do not broadcast. Axes that meet must be of the same length, or of "
-            "length 1."
+            f"The batch shapes {shapes} do not broadcast. Counted from the last axis, two lengths must be "
+            "equal, or one of them must be 1."
         ) from None
     is_evaluated = any(x.domain == "eval" for x in given)
-    made: dict[int, Any] = {}  # an object that occurs twice gives one array, so that its square is recognised
+    made: dict[int, Any] = {}  # by the id of the Poly: a Poly that occurs twice is transformed only once
     arrays = tuple(made[id(x)] if id(x) in made else made.setdefault(id(x), _evaluated(x)) for x in given)
     return ring, arrays[: len(a)], arrays[len(a) :], is_evaluated
 
 
 def _evaluated(a: Poly) -> Any:
-    """Return the evaluated residues; the array may have gaps between its items."""
+    """Return the residues of a, evaluated. The array need not be contiguous."""
     return a._data if a.domain == "eval" else ntt(a._with(contiguous(a._data)))._data

@@ -34,10 +34,10 @@ def lwe_switch_key(
     tuniform: int | None = None,
     seed: Seed = None,
 ) -> Array:
-    """Make a key for lwe_switch from the secret `other` to the secret `to`.
+    """Make the key with which lwe_switch switches from the secret `other` to the secret `to`.
 
-    Row i * levels + l of the key is an LWE vector under `to`, with phase other_i * g_l + e. g_l are the
-    weights of gadget() for the base B = 2**bits, and e is noise.
+    Row i * levels + l of the key is an LWE vector under `to`, with phase other[i] * g[l] + e. Here g lists
+    the weights that gadget() returns for the modulus q, bits and levels, and e is noise.
 
     Args:
         to: the secret of the results: n integers, usually bits.
@@ -45,12 +45,14 @@ def lwe_switch_key(
         q: a modulus from 2 to 2**64.
         bits: how many bits a digit has.
         levels: how many digits; B**levels is at most q.
-        sigma: standard deviation of the noise, if it is that of Ring.gaussian.
-        tuniform: the parameter b, if the noise is that of Ring.tuniform. Give either sigma or tuniform.
+        sigma: the standard deviation, if the noise is to be drawn by Ring.gaussian.
+        tuniform: the parameter b, if the noise is to be drawn by Ring.tuniform. Give either sigma or
+            tuniform.
         seed: a secret int, bytes or str; by default 32 bytes from the operating system. It is hashed with the
             parameters and the secrets by SHA-256 into two seeds, one for the masks and one for the noise.
 
-    Returns residues of shape (m * levels, n + 1) on the current device, uint32 for q <= 2**32, else uint64.
+    Returns residues of shape (m * levels, n + 1) on the current device, as uint32 if q <= 2**32, else as
+    uint64.
 
     Raises:
         ParameterError: `to` or `other` is not a vector, or has an entry whose absolute value is not below
@@ -94,35 +96,36 @@ def ggsw(
     tuniform: int | None = None,
     seed: Seed = None,
 ) -> Poly:
-    """Make GGSW ciphertexts of small integers, by which external_product, cmux and blind_rotate multiply.
+    """Make GGSW ciphertexts of small integers, for external_product, cmux and blind_rotate.
 
     Row (i, l) of the GGSW ciphertext of m is a ciphertext of 0 with m * g_l added to its component i. The
-    weights g_l are those of gadget(). With `special` the ciphertexts are values of
+    weights g_l are those of gadget(). If `special` is given, the ciphertexts are values of
     T = secret.ring.join(special), and the weights are P times the factors of rns.gadget(), where P is the
     product of the special primes.
 
     Args:
-        messages: integers of shape (*batch,), below 2**63 in absolute value. The bits of a secret make a
-            bootstrapping key. For a ternary secret s, give two bits for each s_i in shape (count, 2): whether
-            s_i = 1, and whether s_i = -1.
-        secret: s_1, ..., s_k, a Poly of batch shape (k,) in the ring of the ciphertexts. With `special` its
-            centred value is converted to T.
+        messages: integers of shape (*batch,), below 2**63 in absolute value. For the bootstrapping key of a
+            secret of bits, give its bits. For a ternary secret s, give an array of shape (count, 2) with two
+            bits for each s_i: whether s_i = 1, and whether s_i = -1.
+        secret: the secrets s_1, ..., s_k, a Poly of batch shape (k,) in the ring of the ciphertexts. If
+            `special` is given, its centred value is converted to T.
         bits: how many bits a digit has.
         levels: how many digits. B**levels must be at most q, and at most 2**64 if there are several moduli.
         limbs_per_digit: how many limbs form a digit; given instead of bits and levels.
         special: the ring of the special primes; given with limbs_per_digit.
-        sigma: standard deviation of the noise, if it is that of Ring.gaussian.
-        tuniform: the parameter b, if the noise is that of Ring.tuniform. Give either sigma or tuniform.
+        sigma: the standard deviation, if the noise is to be drawn by Ring.gaussian.
+        tuniform: the parameter b, if the noise is to be drawn by Ring.tuniform. Give either sigma or
+            tuniform.
         seed: see lwe_switch_key.
 
     Returns a Poly of batch shape (*batch, k + 1, levels, k + 1) on the current device, evaluated if the ring
-    has a complete transform, else in coefficients. With `special` it is a value of T, which needs no
+    has a complete transform, else in coefficients. If `special` is given, it is a value of T and needs no
     prepare(). Otherwise call prepare() before many products.
 
     Raises:
         ParameterError: a message is too large; the batch shape of secret is not (k,); bits, levels,
-            limbs_per_digit or the parameter of the noise is outside its range; or not exactly one kind of
-            digits and one kind of noise is given.
+            limbs_per_digit or the parameter of the noise is outside its range; or the arguments do not give
+            exactly one kind of digits and one kind of noise.
         CoefficientError: messages holds something other than integers.
         RingMismatch, NotNTTFriendly: `special` does not fit, see switch_key.
 
@@ -145,8 +148,8 @@ def ggsw(
     given = [x is not None for x in (bits, levels, limbs_per_digit, special)]
     if given not in ([True, True, False, False], [False, False, True, True]):
         raise ParameterError(
-            "Give either bits and levels, for digits to a base, or limbs_per_digit and special, for digits "
-            "that are groups of limbs."
+            "Give either bits and levels, for digits in base 2**bits, or limbs_per_digit and special, for "
+            "digits that are groups of limbs."
         )
     parameters: tuple[Any, ...]
     if limbs_per_digit is not None:
@@ -172,7 +175,8 @@ def ggsw(
     rows = stack([made, *(mask[..., i] for i in range(k))], axis=-1)
     products = (values.astype(object)[..., None] * np.array(weights, object)).tolist()
     for i in range(k + 1):
-        # Component i of the rows (i, l). add_constant adds to component 0, and here that is component i.
+        # rows[place] is component i of the rows (i, l), with a last batch axis of length 1. add_constant adds
+        # to entry 0 on this axis.
         place = (..., i, slice(None), slice(i, i + 1))
         rows[place] = add_constant(rows[place], products)
     return rows.ntt(out=rows) if R.leaf_size == 1 else rows
@@ -190,12 +194,12 @@ def multi_bit_key(
     tuniform: int | None = None,
     seed: Seed = None,
 ) -> Poly:
-    """Make a bootstrapping key with which one step of blind_rotate takes `group` bits of a secret.
+    """Make a bootstrapping key with which one step of blind_rotate handles `group` bits of a secret.
 
-    Entry [j, S], for group j and a number S from 0 to 2^group - 1, is a GGSW ciphertext. It hides 1 if S is
-    the number that the bits of the group form, the first bit lowest, and otherwise 0. So the sum over S of
-    X^(sum of e_i for bits i set in S) * entry [j, S] hides X^(sum of e_i s_i for i in the group). If the last
-    group has fewer bits, its missing bits count as 0.
+    Entry [j, S], for group j and a number S from 0 to 2^group - 1, is a GGSW ciphertext. It hides 1 if the
+    secret bits s_i of group j, read as a binary number with the first bit lowest, form S. Otherwise it hides
+    0. So, for exponents e_i, the sum over S of X^(sum of e_i for bits i set in S) * entry [j, S] hides
+    X^(sum of e_i * s_i for i in the group). If the last group has fewer bits, its missing bits count as 0.
 
     Args:
         small: the secret of the LWE vectors: n bits.
@@ -208,14 +212,14 @@ def multi_bit_key(
         seed: see ggsw.
 
     Returns a Poly of batch shape (ceil(n / group), 2^group, k + 1, levels, k + 1), in coefficients on the
-    current device, where secret has batch shape (k,). It is 2^group / group times as large as a key of single
-    bits, and a rotation takes 1 / group times as many steps.
+    current device, where (k,) is the batch shape of `secret`. It is 2^group / group times as large as a key
+    of single bits, and blind_rotate takes 1 / group times as many steps.
 
     Raises:
-        ParameterError: an entry of small is not 0 or 1, or group is outside its range. For all else, see
-            ggsw.
+        ParameterError: an entry of `small` is not 0 or 1, or group is outside its range. For other errors,
+            see ggsw.
 
-    Cost: for each group, that of ggsw for 2^group messages.
+    Cost: for each group, one ggsw of 2^group messages.
     Source: Zhou et al. 2017/735; Joye, Paillier 2022 (CSCML).
 
     >>> import polygpu as pg
@@ -236,14 +240,14 @@ def multi_bit_key(
     own = np.zeros(groups * size, np.int64)
     own[: len(s)] = s
     weights = 1 << np.arange(size)
-    chosen = own.reshape(groups, size) @ weights  # for each group, the S whose entry hides 1
+    chosen = own.reshape(groups, size) @ weights  # for each group, the index of the entry that hides 1
     messages = (chosen[:, None] == np.arange(1 << size)).astype(np.int64)
     made = ggsw(messages, secret, bits=bits, levels=levels, sigma=sigma, tuniform=tuniform, seed=seed)
     return made.intt()
 
 
 class _Noise:
-    """The noise of one key, and the seeds of its masks and noise, which no other key shares."""
+    """The source of noise for one key, and the seeds of its masks and noise. No other key has these seeds."""
 
     def __init__(
         self,
@@ -262,13 +266,13 @@ class _Noise:
             self.state.update(repr(secret.shape).encode() + np.ascontiguousarray(secret).tobytes())
 
     def seed(self, label: str) -> bytes:
-        """Return the seed for a part of the key: for the masks or for the noise."""
+        """Return the seed for the part of the key that `label` names: its masks or its noise."""
         state = self.state.copy()
         state.update(label.encode())
         return state.digest()
 
     def draw(self, ring: Ring, batch: tuple[int, ...]) -> Poly:
-        """Draw noise in a ring."""
+        """Draw noise: Gaussian if sigma was given, else TUniform."""
         if self.b is None:
             assert self.sigma is not None
             return ring.gaussian(self.sigma, batch=batch, seed=self.seed("noise"))
@@ -280,9 +284,7 @@ def _secret(x: Any, name: str) -> NDArray[np.int64]:
     given = as_integers(x, name)
     values = backend_of(given).to_host(given)
     if values.ndim != 1 or not values.size:
-        raise ParameterError(
-            f"The shape of {name} is {values.shape}. It must be a vector of at least one integer."
-        )
+        raise ParameterError(f"{name} has shape {values.shape}. It must be a vector of at least one integer.")
     return _as_int64(values, name, 31)
 
 

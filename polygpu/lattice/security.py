@@ -7,8 +7,8 @@ from typing import Literal
 from .._core.checks import integer, shown
 from ..errors import ParameterError
 
-# For each degree, the largest log2 of Q P with 128 bits of security against classical attacks, for uniform
-# ternary secrets. The error is Gaussian with standard deviation 3.19.
+# For each degree, the largest log2 of the modulus (special primes included) that gives 128 bits of security
+# against classical attacks. Secrets are uniform ternary, and errors Gaussian of standard deviation 3.19.
 _TERNARY = {
     1 << 10: 26,
     1 << 11: 53,
@@ -20,15 +20,15 @@ _TERNARY = {
     1 << 17: 3523,
 }
 
-# The same bounds for ternary secrets with few nonzero coefficients, listed by their number (the weight) and
-# by the degree. Half of the nonzero coefficients are 1 and half are -1.
-# Source: the lattice estimator at commit 27a581b of 2026-06-06, run on 2026-11-27 with its default costs
-# (MATZOV), n samples and q a power of two. The bounds hold against all of these attacks: usvp, bdd,
-# bdd_hybrid, bdd_mitm_hybrid, dual, and the dual hybrid attack of `lwe_dual` with and without meet in the
-# middle. The dual hybrid attack is nearly always the best one. As a control, the estimator was run for
-# uniform ternary secrets with the bounds 868 and 1747 above, and gave 128.0 bits for both. For
-# primal_hybrid(mitm=True, babai=False) it gives 1 to 6 bits of security less, but also calls this estimate
-# too optimistic.
+# _SPARSE[weight][degree] is the largest log2 of the modulus (special primes included) that gives 128 bits of
+# security for ternary secrets with `weight` nonzero coefficients, half of them 1 and half -1.
+# Source: the lattice estimator at commit 27a581b of 2026-06-06, run on 2026-11-27 with its default cost model
+# (MATZOV), n samples and a power of two as the modulus. The bounds hold against all of these attacks: usvp,
+# bdd, bdd_hybrid, bdd_mitm_hybrid, dual, and the dual hybrid attack of `lwe_dual` with and without meet in
+# the middle. The dual hybrid attack is nearly always the best one. As a control, the estimator was run for
+# uniform ternary secrets with the bounds 868 and 1747 of _TERNARY, and gave 128.0 bits for both. For the
+# attack primal_hybrid(mitm=True, babai=False) the estimator gives 1 to 6 bits of security less, but it also
+# calls this estimate too optimistic.
 _SPARSE = {
     32: {1 << 15: 172, 1 << 16: 364, 1 << 17: 777},
     64: {1 << 15: 511, 1 << 16: 1052},
@@ -39,22 +39,23 @@ _SPARSE = {
 
 
 def max_log_q(n: int, *, secret: Literal["ternary"] | int = "ternary", bits: int = 128) -> int:
-    """Return the largest log2 of the modulus Q P for which ciphertexts and keys are believed to be secure.
+    """Return the largest log2 of the modulus for which ciphertexts and keys are believed to be secure.
 
-    Keys for key switching are ciphertexts modulo Q P, so the special primes count: compare
-    `ring.join(special).modulus.bit_length()` with the bound. The bound assumes a negacyclic ring, and errors
-    of standard deviation at least 3.19. A smaller modulus is more secure.
+    Keys for key switching are ciphertexts modulo the product of all primes, the special ones included. So
+    compare `ring.join(special).modulus.bit_length()` with the bound. The bound assumes a negacyclic ring, and
+    errors of standard deviation at least 3.19. A smaller modulus is more secure.
 
     Args:
         n: the degree, a power of two from 2**10 to 2**17.
         secret: the distribution of the secret. "ternary" is uniform in {-1, 0, 1}, as in `Ring.ternary()`. An
             int is the number of nonzero coefficients, as in `Ring.ternary(weight=...)`. Bounds are recorded
-            for 32 (n from 2**15 to 2**17), 64 (2**15 and 2**16), 128 (2**16), 192 (2**13 to 2**17) and 256
-            (2**16).
-        bits: the security level. Only 128 is recorded: 2**128 operations for a classical computer.
+            for the numbers 32 (n from 2**15 to 2**17), 64 (n = 2**15 and 2**16), 128 (n = 2**16), 192 (n
+            from 2**13 to 2**17) and 256 (n = 2**16).
+        bits: the security level. Bounds are recorded only for 128: an attack with a classical computer takes
+            2**128 operations.
 
     Raises:
-        ParameterError: no bound is recorded for this n, secret and level.
+        ParameterError: no bound is recorded for this n, secret and security level.
 
     Cost: none.
     Source: Bossuat et al., "Security Guidelines for Implementing Homomorphic Encryption", IACR

@@ -19,11 +19,11 @@ from .keys import SwitchKey
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Hoisted:
-    """A value together with its digits, which several key switches share; `hoist` makes it.
+    """A value and its digits, which several key switches share. Made by `hoist`.
 
-    `value` is a value, or ciphertexts of batch shape (*batch, 2). `digits` are the digits of the value, or of
-    the ciphertexts' masks c_1, evaluated, with batch shape (*batch, digits). `special`, `limbs_per_digit` and
-    `conversion` are the arguments of `hoist`.
+    The field `value` holds a value, or ciphertexts of batch shape (*batch, 2). The field `digits` holds the
+    digits of the value, or of the masks c_1 of the ciphertexts. It is evaluated and has batch shape
+    (*batch, number of digits). `special`, `limbs_per_digit` and `conversion` are the arguments of `hoist`.
 
     >>> import polygpu as pg
     >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=3))
@@ -44,7 +44,7 @@ class Hoisted:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the value and of its digits."""
+        """Number of bytes of the value and of its digits."""
         return int(self.value.data.nbytes + self.digits.data.nbytes)
 
     def __repr__(self) -> str:
@@ -68,13 +68,14 @@ def hoist(x: Poly, *, special: Ring, limbs_per_digit: int, conversion: Precision
     """Compute the digits of a value once, for many key switches.
 
     If the last batch axis of x has length 2, x is taken as ciphertexts, and their masks c_1 are decomposed.
-    Pass the result in place of x to `rotate`, `rotate_many` or `transform`. Otherwise x itself is decomposed.
-    Pass the result in place of x to `key_switch`. To switch a batch of two values, hoist `x[..., None]`.
+    Then pass the result in place of x to `rotate`, `rotate_many` or `transform`. Otherwise x itself is
+    decomposed. Then pass the result in place of x to `key_switch`. If x is a batch of two values and not a
+    ciphertext, hoist `x[..., None]`, whose last batch axis has length 1.
 
     Args:
         x: a value, or ciphertexts of batch shape (*batch, 2), in either domain.
         special: the ring of the special primes of the keys.
-        limbs_per_digit: limbs_per_digit of the keys.
+        limbs_per_digit: how many limbs form a digit, the same as for the keys.
         conversion: "exact" or "fast", as in `Poly.convert`, for the digits.
 
     Returns a Hoisted on x's device.
@@ -87,7 +88,7 @@ def hoist(x: Poly, *, special: Ring, limbs_per_digit: int, conversion: Precision
             or conversion is neither "exact" nor "fast".
 
     Cost: with d digits, l limbs of x and p special primes, an evaluated value takes l inverse and
-    d (l + p) - l forward transforms. The digits take the memory of d (l + p) limbs.
+    d * (l + p) - l forward transforms. The digits take the memory of d * (l + p) limbs.
     Source: Halevi, Shoup 2018/244, section 4.2.
 
     >>> import polygpu as pg
@@ -120,25 +121,26 @@ def key_switch(
 ) -> Poly:
     """Switch a value to another secret (hybrid key switching).
 
-    The result is a ciphertext (d_0, d_1) under s that hides a * s': d_0 + d_1 * s is a * s' plus noise.
+    For a key that switches from s' to s, the result is a ciphertext (d_0, d_1) under s that hides a * s':
+    d_0 + d_1 * s is a * s' plus noise.
 
-    To relinearise ciphertexts c of batch shape (*batch, 3), whose phase is c_0 + c_1 s + c_2 s^2, call
+    To relinearise ciphertexts c of batch shape (*batch, 3), whose phase is c_0 + c_1 * s + c_2 * s^2, call
     key_switch(c[..., 2], key, add=c[..., :2]) with a key that switches from s' = s^2 to s.
 
-    The result is, bit for bit, what these steps give in the ring T = a.ring.join(key.special):
-    a.digits(T, limbs_per_digit=...) makes the digits. The products digit_j * key.value[j] are summed over j.
-    If `add` is given, P times `add` is added, where P is the product of the special primes. mod_down divides
-    by P, unless `divide` is False.
+    The result is, bit for bit, that of four steps in the ring T = a.ring.join(key.special). First,
+    a.digits(T, limbs_per_digit=...) makes the digits. Second, the products digit_j * key.value[j] are summed
+    over j. Third, if `add` is given, P * add is added, where P is the product of the special primes. Fourth,
+    unless `divide` is False, mod_down divides by P.
 
     Args:
         a: a value of any batch shape, whose ring has the first limbs of the key's Q (see SwitchKey) or all of
             them; or the result of `hoist` for such a value.
         key: a key that switches from s' to s, on a's device.
-        add: a value in a's domain that is added to the result: of batch shape (*batch, 2), or (*batch) to add
-            it to d_0 only. This costs less than a sum afterwards. Its ring may have more limbs than a's; the
-            extra ones are ignored.
-        rescale: how many of a's last limbs the result drops. The sum, `add` included, is divided once, by the
-            product of P and these limbs, and rounded once. Calling `.rescale()` on the result instead takes
+        add: a value in a's domain that is added to the result. Its batch shape is (*batch, 2), or (*batch) if
+            it is added to d_0 only. This costs less than a separate sum after the call. Its ring may have
+            more limbs than a's; the extra ones are ignored.
+        rescale: how many of a's last limbs the result drops. The sum, `add` included, is divided and rounded
+            only once, by P times the moduli of these limbs. Calling `.rescale()` on the result instead takes
             one more division and rounds twice.
         divide: whether to divide by P. If False, the result is in T and P times as large. Then the results of
             several key switches can be added and divided together, by `mod_down(ring)`.
@@ -148,8 +150,8 @@ def key_switch(
 
     Returns:
         A value of batch shape (*batch, 2) in a's domain, of a.ring or, with `rescale`, of a.ring[:-rescale].
-        Its noise is the sum over j of digit_j * e_j, divided by P, plus a rounding error. If `divide` is
-        False, it is an evaluated value of T.
+        Its noise is the sum over j of digit_j * e_j, divided by P, plus a rounding error, where e_j is the
+        noise of entry j of the key. If `divide` is False, the result is an evaluated value of T.
 
     Raises:
         RingMismatch: a's ring does not have the first limbs of the key's Q, or `add` lacks a limb of a.
@@ -162,7 +164,7 @@ def key_switch(
         DeviceError: the operands are on two devices. OutputError: `out` cannot take the result.
 
     Cost: with d digits, l limbs of a and p special primes, an evaluated value takes l + 2p inverse and
-    d (l + p) + l forward transforms. The key, 2 d (l + p) limbs, is read once.
+    d * (l + p) + l forward transforms. The key is read once; it has 2 * d * (l + p) limbs.
     Source: Han, Ki 2019/688, section 3; docs/math.md, "Noise of key switches".
 
     >>> import polygpu as pg
@@ -183,8 +185,9 @@ def key_switch(
         hoisted._check_key(key, "key")
         if a.shape != hoisted.digits.shape[:-1]:
             raise ParameterError(
-                f"a is a hoisted ciphertext of batch shape {a.shape}, which serves rotations only. To switch "
-                "two values, hoist a[..., None]."
+                f"a is a hoisted ciphertext of batch shape {a.shape}, which is for rotations only. If the "
+                "last axis holds two values to switch, hoist x[..., None], where x is the Poly from which "
+                "a was made."
             )
     check_one_device(a, key.value)
     if isinstance(add, Poly):
@@ -193,13 +196,15 @@ def key_switch(
     ring = without_last(a.ring, rescale, "rescale", least=0) if divide else a.ring.join(key.special)
     if not divide and rescale != 0:
         raise ParameterError(
-            f"rescale={shown(rescale)} must be 0 if divide=False. Divide later, with rescale or mod_down."
+            f"rescale={shown(rescale)} must be 0 if divide=False. Use rescale or mod_down on the result "
+            "instead."
         )
     memory, more = (
         memory_of(ring._plan, out),
         None if add is None else checked_addend(a.ring, a.domain, (*a.shape, 2), add),
     )
-    # Four operations: with or without digits that are already made, divided by P or not.
+    # Call one of four operations: the digits are made already or not, and the result is divided by the
+    # product of the special primes or not.
     if hoisted is None and divide:
         value = ops.key_switch(
             a, key.value, switch, None if more is None else more._data, ring._plan, out=memory
@@ -216,15 +221,15 @@ def key_switch(
 def rotate(
     c: Poly | Hoisted, key: SwitchKey, *, divide: bool = True, conversion: Precision = "exact"
 ) -> Poly:
-    """Apply the automorphism X -> X^g of a key to ciphertexts.
+    """Apply to ciphertexts the automorphism X -> X^g for which a key was made.
 
-    With a key that is not turned, the result is, bit for bit, (c_0(X^g), 0) + key_switch(c_1(X^g), key). With
-    a turned key it is (c_0, 0) + key_switch(c_1, key), to which the automorphism is then applied.
+    If key.turned is False, the result is, bit for bit, (c_0(X^g), 0) + key_switch(c_1(X^g), key). If
+    key.turned is True, the automorphism is applied to (c_0, 0) + key_switch(c_1, key).
 
     Args:
         c: ciphertexts of batch shape (*batch, 2), or the result of `hoist` for them.
         key: a key made by rotation_keys.
-        divide: whether to divide by P, as in `key_switch`.
+        divide: whether to divide by P, the product of the special primes; see `key_switch`.
         conversion: see `key_switch`.
 
     Returns a value of c's ring, batch shape and domain. If `divide` is False, the result is a value of
@@ -232,9 +237,9 @@ def rotate(
 
     Raises:
         ParameterError: the last batch axis of c does not have length 2, or the key has no galois_element. For
-            all else, see key_switch.
+            other errors, see key_switch.
 
-    Cost: that of key_switch, two permutations and a sum.
+    Cost: one key_switch, two permutations and a sum.
     Source: Halevi, Shoup 2018/244, section 4.
 
     >>> import polygpu as pg
@@ -252,25 +257,26 @@ def rotate(
 def rotate_many(
     c: Poly | Hoisted, keys: Iterable[SwitchKey], *, divide: bool = True, conversion: Precision = "exact"
 ) -> Poly:
-    """Apply the automorphisms X -> X^g of several keys to ciphertexts, with digits made once (hoisting).
+    """Apply the automorphisms of several keys to ciphertexts. The digits are made only once (hoisting).
 
-    For each key the result is, bit for bit, that of rotate().
+    Result i is, bit for bit, that of rotate() with key i.
 
     Args:
         c: ciphertexts of batch shape (*batch, 2), or the result of `hoist` for them.
         keys: keys made by rotation_keys. All have the same special primes, limbs_per_digit and `turned`.
             Their rings may differ.
-        divide: whether to divide by P, as in `key_switch`.
+        divide: whether to divide by P, the product of the special primes; see `key_switch`.
         conversion: see `key_switch`.
 
     Returns:
         A value of batch shape (len(keys), *batch, 2), in c's ring and domain. It is empty if `keys` is empty.
-        If `divide` is False, the result is a value of c.ring.join(special), evaluated, and P times as large.
+        If `divide` is False, the result is a value of c.ring.join(special), where `special` is the ring of
+        the keys' special primes. It is evaluated, and P times as large.
 
     Raises:
         ParameterError: the last batch axis of c does not have length 2, a key has no galois_element, keys
             differ in special primes, limbs_per_digit or `turned`, or `keys` is empty and `divide` is False.
-            For all else, see key_switch.
+            For other errors, see key_switch.
 
     Cost: with l limbs of c and p special primes, the digits are made and transformed once, as in key_switch.
     For each key, the key is read once, and the division takes 2p inverse and 2l forward transforms.
@@ -305,7 +311,7 @@ def rotate_many(
     for i, key in enumerate(all_keys):
         if key.turned != first.turned:
             raise ParameterError(
-                f"keys[{i}].turned differs from keys[0].turned. Rotate by keys[{i}] in a call of its own."
+                f"keys[{i}].turned differs from keys[0].turned. Rotate by keys[{i}] in a separate call."
             )
     switches = [key._switch(c.ring, conversion) for key in all_keys]
     elements = [key.galois_element or 0 for key in all_keys]
@@ -340,12 +346,14 @@ def checked_ciphertext(c: object) -> Poly:
 
 
 def checked_rotations(
-    c: Poly | Hoisted, keys: Mapping[Any, SwitchKey], advice: str = "Rotate by such a key in a separate call."
+    c: Poly | Hoisted,
+    keys: Mapping[Any, SwitchKey],
+    advice: str = "Give only keys with equal special and limbs_per_digit in one call.",
 ) -> tuple[Poly, Poly | None, dict[Any, SwitchKey]]:
     """Return the ciphertexts, the digits of their masks if they are hoisted (else None), and the keys.
 
     Raise unless all keys are rotation keys, on the ciphertexts' device, and have the same special primes and
-    limbs_per_digit. advice: the end of the message if a key differs from the first one in these two.
+    limbs_per_digit. advice: the last sentence of the error message if the keys differ in one of these two.
     """
     hoisted = c if isinstance(c, Hoisted) else None
     c = checked_ciphertext(c if hoisted is None else hoisted.value)
@@ -366,9 +374,9 @@ def checked_rotations(
 
 
 def checked_addend(ring: Ring, domain: str, shape: tuple[int, ...], add: object) -> Poly:
-    """Return `add` restricted to `ring`, after checks of its domain and of its batch shape, `shape`.
+    """Return `add` restricted to `ring`. Raise an error if `add` does not have this domain or batch shape.
 
-    If `add` has batch shape (*batch), without the last axis, it becomes component 0, and component 1 is 0.
+    But if its batch shape is shape[:-1], `add` becomes component 0 of the result, and component 1 is 0.
     """
     add = checked_poly(add, "add")
     if add.domain != domain:
@@ -381,7 +389,7 @@ def checked_addend(ring: Ring, domain: str, shape: tuple[int, ...], add: object)
         if missing or add.ring.n != ring.n or add.ring.kind != ring.kind:
             raise RingMismatch(
                 f"add is of {add.ring!r}, and the operands are of {ring!r}. The ring of add must have all "
-                "limbs of the operands. Use x.restrict(ring) to drop limbs of an operand."
+                "limbs of the operands. Use x.restrict(ring) to drop limbs of an operand x."
             )
         add = add.restrict(ring)
     if add.shape == shape[:-1]:

@@ -26,21 +26,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LinearTransform:
-    """A matrix that acts on the n/2 slots of CKKS: M v is the sum over k of d_k * roll(v, -k).
+    """A matrix that acts on the n/2 slots of CKKS ciphertexts, given by its diagonals.
 
-    The diagonals d_k are multiplied by `scale` and encoded once, modulo all limbs of `ring` and `special`.
-    `transform` multiplies ciphertexts by them in baby steps i and giant steps g. Diagonal k belongs to the
-    steps with g + i = k, where 0 <= i < baby and g is a multiple of baby. All baby steps share the digits of
-    the ciphertext. Each giant step other than 0 takes one more key switch.
+    The product of the matrix with a vector v is the sum over k of d_k * numpy.roll(v, -k), where d_k is
+    diagonal k. The diagonals are multiplied by `scale` and encoded once, modulo all limbs of `ring` and
+    `special`. `transform` multiplies ciphertexts by them in baby steps i and giant steps g. Diagonal k
+    belongs to the steps with g + i = k, where 0 <= i < baby and g is a multiple of baby. All baby steps share
+    the digits of the ciphertext. Each giant step other than 0 takes one more key switch.
 
     Args:
-        diagonals: a dict from k, taken modulo n/2, to d_k. Each d_k is a vector of n/2 complex numbers. If it
-            is shorter, its length is a power of two, and it is repeated. Diagonals that the dict lacks are 0.
+        diagonals: a dict from k, taken modulo n/2, to d_k. Each d_k is a vector of n/2 complex numbers, or a
+            shorter one whose length is a power of two and which is then repeated. Diagonals that the dict
+            lacks are 0.
         ring: the ring Q of the ciphertexts.
-        special: the ring of the keys' special primes, whose product is P.
+        special: the ring of the keys' special primes.
         scale: a number by which the diagonals are multiplied before they are rounded.
         baby: the largest number of baby steps for a giant step, a power of two up to n/2. By default it is
-            the power of two for which baby and giant steps are fewest in total; the smaller one of two.
+            the power of two for which the total number of steps is smallest. If there are several, it is the
+            smallest of these.
 
     Raises:
         NotNTTFriendly: Q.join(special) has no complete transform.
@@ -50,8 +53,8 @@ class LinearTransform:
         ParameterError: `diagonals` is empty or has two entries for one k modulo n/2; `baby` or the length of
             a diagonal is not a power of two up to n/2; or `ring` is not negacyclic with n at least 2.
 
-    Cost: for each diagonal an FFT and rounding on the host, and a forward transform of all limbs. The
-    encoded diagonals take the memory of that many values of Q.join(special).
+    Cost: for each diagonal an FFT and rounding on the host, and a forward transform of all limbs. Each
+    encoded diagonal takes the memory of one value of Q.join(special).
     Source: Halevi, Shoup 2018/244, section 5; Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux 2020/1203,
     section 4.
 
@@ -69,7 +72,7 @@ class LinearTransform:
     special: Ring
     scale: int | float | Fraction
     baby: int
-    _steps: tuple[int, ...] = field(init=False)  # k of each diagonal, in [0, n/2)
+    _steps: tuple[int, ...] = field(init=False)  # the index k of each diagonal, in [0, n/2)
 
     def __init__(
         self,
@@ -89,7 +92,8 @@ class LinearTransform:
             )
         rows, half = _checked_diagonals(diagonals, ring.n // 2), ring.n // 2
         size = _best_baby(rows, half) if baby is None else _checked_baby(baby, half)
-        # Diagonal g + i is stored rolled by g, since giant step g rolls the sum of its products by -g.
+        # Diagonal k belongs to giant step g = k - k % size, where `size` is the number of baby steps. The
+        # diagonal is stored rolled by g, because step g rolls the sum of its products by -g.
         slots = fft.from_slots(np.stack([np.roll(row, k - k % size) for k, row in rows.items()]))
         encoded = T.from_floats(slots, scale=scale)
         encoded.ntt(out=encoded)
@@ -112,7 +116,7 @@ class LinearTransform:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the encoded diagonals."""
+        """Number of bytes of the encoded diagonals."""
         return int(self.diagonals.data.nbytes)
 
     @property
@@ -139,7 +143,7 @@ class LinearTransform:
         return self._with(self.diagonals.to(device))
 
     def _with(self, diagonals: Poly) -> LinearTransform:
-        """Return a copy of the matrix whose encoded diagonals are those given."""
+        """Return a copy of the matrix with `diagonals` as its encoded diagonals."""
         new = copy(self)
         object.__setattr__(new, "diagonals", diagonals)
         return new
@@ -154,12 +158,12 @@ class LinearTransform:
 
     @cached_property
     def _places(self) -> tuple[tuple[int, ...], ...]:
-        """For each giant step g and baby step i, the index of d_(g+i) in `diagonals`, or -1 if it is 0."""
+        """Index of d_(g+i) in `diagonals` for giant step g and baby step i, or -1 if d_(g+i) is 0."""
         at = {k: i for i, k in enumerate(self._steps)}
         return tuple(tuple(at.get(g + i, -1) for i in self._babies) for g in self._giants)
 
     def explain(self) -> str:
-        """Return a text about products with the matrix: their steps, keys and memory, one fact a line.
+        """Return a text about products with the matrix: their steps, keys and memory, one fact per line.
 
         Cost: none.
 
@@ -197,21 +201,23 @@ class LinearTransform:
 def transform(
     c: Poly | Hoisted, M: LinearTransform, keys: Mapping[int, SwitchKey], *, rescale: int = 0
 ) -> Poly:
-    """Multiply the slots of ciphertexts by a matrix: slots v become M v.
+    """Multiply the slots of ciphertexts by a matrix: slots v become M @ v.
 
-    The phase of the result is multiplied by the matrix's scale, and divided by the product of the limbs that
-    `rescale` drops. Baby steps are summed before any division (double hoisting): for each giant step g, the
-    ciphertexts rotated by i are multiplied by diagonal g + i and summed over i modulo T = Q.join(special).
-    The mask of this sum is divided by P, rounded to the nearest, and switched by the key of g. The sum over
-    all giant steps is divided once, by P and the dropped limbs, and rounded to the nearest.
+    The phase of the result is multiplied by M.scale, and divided by the moduli of the limbs that `rescale`
+    drops. Baby steps are summed before any division (double hoisting). For each giant step g, the ciphertexts
+    rotated by i places are multiplied by diagonal g + i, and these products are summed over i, modulo
+    T = M.ring.join(M.special). The mask of this sum is divided by P, the product of the special primes,
+    rounded to the nearest, and switched with the key for g. The sum over all giant steps is divided once, by
+    P times the moduli of the dropped limbs, and rounded to the nearest.
 
     Args:
         c: ciphertexts of batch shape (*batch, 2). Their ring is M.ring, or has more limbs, which are ignored.
             Or the result of `hoist` for ciphertexts of M.ring.
         M: the matrix.
-        keys: a dict from Galois elements to keys, made by rotation_keys with turned=True. It must have at
-            least M.galois_elements.
-        rescale: how many of M.ring's last limbs the result drops; it is divided by their product.
+        keys: a dict from Galois elements to keys, made by rotation_keys with turned=True. It must have a key
+            for each of M.galois_elements.
+        rescale: how many of M.ring's last limbs the result drops. The result is divided by the product of
+            their moduli.
 
     Returns a value of batch shape (*batch, 2) in c's domain, of M.ring or, with `rescale`, of
     M.ring[:-rescale].
@@ -224,8 +230,8 @@ def transform(
         DeviceError: the operands are on two devices.
 
     Cost: with d digits, l limbs of M.ring, p special primes, and h giant steps other than 0, an evaluated
-    value takes l + h (l + p) + 2 (p + rescale) inverse and (1 + h) d (l + p) + l - 2 rescale forward
-    transforms. Each diagonal and each key are read once.
+    value takes l + h * (l + p) + 2 * (p + rescale) inverse transforms and
+    (1 + h) * d * (l + p) + l - 2 * rescale forward transforms. Each diagonal and each key is read once.
     Source: Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux 2020/1203, section 4.
 
     >>> import numpy as np
@@ -258,7 +264,8 @@ def transform(
     if c.ring != M.ring:
         if made is not None:
             raise RingMismatch(
-                f"c was hoisted in {c.ring!r}, and M is of {M.ring!r}. Hoist c.restrict(M.ring) instead."
+                f"c was hoisted in {c.ring!r}, and M is of {M.ring!r}. Use restrict(M.ring) on the "
+                "ciphertext before you hoist it."
             )
         c = c.restrict(M.ring)
     for g, key in found.items():
@@ -283,7 +290,10 @@ def transform(
 
 
 def _plan(M: LinearTransform, chosen: list[list[SwitchKey | None]]) -> ops.SlotProduct:
-    """Return the plan of a product. chosen: the keys of the baby and of the giant steps, None for step 0."""
+    """Return the plan of a product.
+
+    chosen: the keys of the baby steps, and the keys of the giant steps. Step 0 has None in place of a key.
+    """
     # Without keys nothing is split into digits, so any number of limbs per digit will do.
     size = next((key.limbs_per_digit for some in chosen for key in some if key is not None), M.ring.rows)
     T = M.diagonals._plan
@@ -296,7 +306,7 @@ def _plan(M: LinearTransform, chosen: list[list[SwitchKey | None]]) -> ops.SlotP
 
 
 def _checked_diagonals(diagonals: object, half: int) -> dict[int, Array]:
-    """Return a dict from k in [0, n/2), ascending, to diagonal k as n/2 complex numbers."""
+    """Return a dict from k in [0, half), in ascending order, to diagonal k as `half` complex numbers."""
     if not isinstance(diagonals, Mapping):
         raise ParameterError(
             f"diagonals must be a dict from the index of a diagonal to its entries, such as "
@@ -338,7 +348,10 @@ def _checked_baby(baby: object, half: int) -> int:
 
 
 def _best_baby(steps: Any, half: int) -> int:
-    """Return the power of two with the fewest baby and giant steps in total; of two such, the smaller."""
+    """Return the power of two for which baby and giant steps are fewest in total; of several, the smallest.
+
+    steps: the indices of the diagonals that are given.
+    """
 
     def work(size: int) -> int:
         return len({k % size for k in steps}) + len({k // size for k in steps})

@@ -24,8 +24,8 @@ from .launch import (
 )
 
 _FILE = "copy.cu"
-_MAX_BLOCKS = 65535  # along the second axis of a grid
-# The C++ types in whose units bytes are moved without conversion, by their size.
+_MAX_BLOCKS = 65535  # the most blocks along the second axis of a grid
+# The C++ type of each size in bytes, for copies that move bytes without conversion.
 UNITS = {1: "unsigned char", 2: "unsigned short", 4: "u32", 8: "u64", 16: "ulonglong2"}
 
 COPY = Struct(
@@ -43,7 +43,7 @@ Axis = tuple[int, int, int]  # the length of an axis, and its strides in x and i
 
 
 def shared_axes(axes: list[Axis]) -> list[Axis]:
-    """Return the axes of a copy, merged to as few as possible, the one with the longest stride in out first.
+    """Merge the axes of a copy to as few as possible. The one with the longest stride in out comes first.
 
     Two axes are merged if one continues the other in both arrays. Because the axis of the longest stride is
     first, neighbouring threads write neighbouring entries.
@@ -60,8 +60,8 @@ def shared_axes(axes: list[Axis]) -> list[Axis]:
 def axes_of(x: Array, out: Array, places: int) -> tuple[list[Axis], str, str]:
     """Return the axes of a copy, the innermost last, and the C++ types of the entries of x and of out.
 
-    Strides of the axes count such entries. places: the bitwise or of both arrays' addresses, which shows
-    how they are aligned.
+    The strides in these axes count entries. places: the bitwise or of the addresses of x and out, which shows
+    how both are aligned.
     """
     lead = out.ndim - x.ndim
     axes = [
@@ -73,11 +73,11 @@ def axes_of(x: Array, out: Array, places: int) -> tuple[list[Axis], str, str]:
         types = INTEGER_TYPES[source.str[1:]], INTEGER_TYPES[target.str[1:]]
         sizes = source.itemsize, size
     else:
-        # No conversion: copy bytes. Each entry is an axis of `size` bytes, which merges with dense axes
-        # beside it. The run of bytes is then moved in the largest units that length, strides and alignment
-        # allow; these may be larger or smaller than an entry.
+        # No conversion: copy bytes. The bytes of an entry become one more axis, which merges with dense axes
+        # beside it to a run of bytes. The run is moved in the largest units that its length, the strides and
+        # the alignment allow. A unit may be larger or smaller than an entry.
         axes = shared_axes([*axes, (size, 1, 1)])
-        if not axes or axes[-1][1:] != (1, 1):  # single bytes that do not lie side by side
+        if not axes or axes[-1][1:] != (1, 1):  # single bytes, not side by side: a run has length 1
             axes.append((1, 1, 1))
         *outer, (run, _, _) = axes
         unit = gcd(ALIGNMENT, places, run, *(step for axis in outer for step in axis[1:]))
@@ -150,10 +150,10 @@ def _move_items(gpu: Context, x: Array, index: Array, out: Array, scatters: bool
 
 
 def _copy_in_parts(gpu: Context, x: Array, out: Array) -> None:
-    """Copy arrays of too many axes for the kernel, with one copy for each index of the shortest axis."""
+    """Copy arrays that have too many axes for the kernel: one copy for each index of the shortest axis."""
     length, axis = min((n, i) for i, n in enumerate(out.shape) if n > 1)
     before: tuple[Any, ...] = (slice(None),) * axis
-    own = axis - out.ndim + x.ndim  # the same axis in x; negative if x lacks it
+    own = axis - out.ndim + x.ndim  # the index of this axis in x; negative if x does not have the axis
     for i in range(length):
         part = x if own < 0 else x[(*before[:own], i if x.shape[own] > 1 else 0)]
         copy(gpu, part, out[(*before, i)])

@@ -47,10 +47,10 @@ _GRAPHS = (
     "cuGraphDestroy",
 )
 _PER_THREAD = 2  # the handle that names a different stream in each thread (cudaStreamPerThread)
-_NO_MEMORY, _CAPTURE = 2, range(900, 909)  # cudaError codes: out of memory; forbidden while recording
-_LONGEST_STEP = 1 << 31  # bytes; a copy of rows needs a smaller distance from row to row
+_NO_MEMORY, _CAPTURE = 2, range(900, 909)  # cudaError codes: out of memory; not allowed while recording
+_LONGEST_STEP = 1 << 31  # bytes; in a 2D copy, the distance from row to row must be smaller
 _PEER_ALREADY = 704  # cudaError code: access to the other card's memory was enabled before
-_RESERVE = 1 << 22  # bytes added to a graph's memory pool, beyond an eighth of what the first run took
+_RESERVE = 1 << 22  # bytes; a graph's pool has this many more than 9/8 of what the first run took
 _LARGE_BYTES = 1 << 28  # the most bytes of large constants kept on the device
 _SMALL_BYTES = 1 << 16  # constants up to this size are looked up by their bytes, larger ones by identity
 
@@ -62,7 +62,7 @@ INSTALL = (
 
 
 def _cupy() -> Any:
-    """Import CuPy. If its folder for compiled kernels is not writable, let it keep them in memory."""
+    """Import CuPy. If its folder for compiled kernels is not writable, let CuPy keep kernels in memory."""
     if "cupy" not in sys.modules and find_spec("cupy") is not None:
         folder = os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")
         try:
@@ -125,7 +125,7 @@ def describe() -> str:
 
 
 class Kept(list[Any]):
-    """Notes of the calls that run while a graph is recorded: their launches, and arrays that they read.
+    """Notes of calls that run while a graph is recorded: their launches, and the arrays that they read.
 
     The graph keeps these arrays alive. All work is on one device.
     """
@@ -135,22 +135,23 @@ class Kept(list[Any]):
         self.device = device
 
     def check(self, device: str) -> None:
-        """Raise DeviceError if `device` is not the recording's: its work would not be in the graph."""
+        """Raise DeviceError if the recording is of another device: the work would not be in the graph."""
         if device != self.device:
             raise DeviceError(
-                f"{device} works while {self.device} records a graph. A graph holds the work of one device, "
-                "so capture what each device does by itself."
+                f"{device} was used while {self.device} records a graph, and a graph holds the work of one "
+                "device only. Call capture once for each device, with a function that uses only this "
+                "device."
             )
 
     def take(self, memory: Any, size: int) -> None:
-        """Do nothing when a call allocates memory: it comes from the graph's pool, which the graph keeps."""
+        """Do nothing when a call allocates: the memory comes from the graph's pool, which the graph keeps."""
 
     def refuse(self) -> None:
         """Do nothing for work other than launches of this library: CUDA records that work in the graph."""
 
 
 class Tape(Kept):
-    """Notes for the record of one call (records.py), in order: launches, allocations, arrays that it reads.
+    """Notes for the record of one call (records.py), in order: launches, allocations, and arrays it used.
 
     repeatable: whether the notes are complete, so that the call can be repeated from them.
     """
@@ -158,7 +159,7 @@ class Tape(Kept):
     repeatable = True
 
     def check(self, device: str) -> None:
-        """Make the call unrepeatable if `device` is not the recording's: the record would lack its work."""
+        """Make the call unrepeatable if the tape is of another device: the record would lack the work."""
         self.repeatable &= device == self.device
 
     def take(self, memory: Any, size: int) -> None:
@@ -180,7 +181,7 @@ class Taken(NamedTuple):
 class Launched(NamedTuple):
     """A note that a prepared call was launched, with the addresses of its operands."""
 
-    steps: Sequence[Any]  # in the native core's form (cpu/bindings/launches.hpp)
+    steps: Sequence[Any]  # the launches, in the form that the native core takes (cpu/bindings/launches.hpp)
     addresses: Sequence[int]
 
 
@@ -196,7 +197,7 @@ class Replay:
     launches: int  # how many kernels of this library the graph launches
 
     def __call__(self) -> Any:
-        """Launch the graph on the current stream. Return the recorded result, whose values it overwrites."""
+        """Launch the graph on the current stream. Return the recorded result, which the graph overwrites."""
         self.device.note(self)
         with self.device.device_scope():
             self.graph.launch()
@@ -209,7 +210,7 @@ recording: ContextVar[Kept | None] = ContextVar("polygpu_recording", default=Non
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Do not note the work inside a `with`, which is done once, for this and all later calls."""
+    """Leave work inside a `with` out of the recording. It is done once, and serves all later calls."""
     token = recording.set(None)
     try:
         yield
@@ -221,13 +222,14 @@ def _check_not_captured(stream: Any, name: str) -> None:
     """Raise DeviceError if a graph is being recorded: work queued now would run only in its replays."""
     if stream.is_capturing():
         raise DeviceError(
-            f"f made a table or copied from the host while {name} recorded it, as poly(x) and poly.to() do. "
-            "Make every call of f do the same work, and make its inputs before capture."
+            f"f made a table or copied from the host while {name} recorded f. Calls such as poly(x) and "
+            "poly.to() do this. Make every call of f do the same work, and make the arguments of f before "
+            "you call capture."
         )
 
 
 class _Recordings:
-    """A context entered by each recording of a graph, in any thread.
+    """A context manager for all threads, which each recording of a graph enters.
 
     While a graph is being recorded, CUDA does not allow waiting for a device. So values that could be freed
     only after such a wait are kept until the last recording ends. Python's automatic cycle collection is
@@ -283,13 +285,14 @@ _recordings = _Recordings()
 class Shared:
     """Arrays that are made once, on one stream (home), and read on any stream.
 
-    Before a stream reads them for the first time, it waits until they and their parts are made. Parts are
-    arrays that they point to, and work that fills them (Context.filling). When the arrays are freed, their
-    memory goes back to the pool of the home stream, which first waits for all streams that read them.
+    Before a stream reads the arrays for the first time, it waits until the arrays and their parts are made.
+    Parts are other arrays whose addresses are in these arrays, and launches that fill arrays
+    (Context.filling). When the arrays are freed, their memory goes back to the pool of the home stream, which
+    first waits for all streams that read them.
 
-    A part that fills arrays has `fill`, which makes `launches` once, at the first use on any stream. Before
-    that, `pending` lists the launches, so that their kernels can be compiled. Afterwards the launches and the
-    value are dropped.
+    A part that fills arrays has a function `fill`, which executes the launches in `launches` once, at the
+    first use on any stream. Until then, `pending` returns them, so that their kernels can be compiled. After
+    the first use, the part drops its launches and its value.
     """
 
     def __init__(
@@ -305,8 +308,8 @@ class Shared:
         self._fill, self._launches = fill, launches
         self._made, self._maker = stream.record(), stream.ptr
         self.ready = False  # whether the arrays and all parts are made, so that no stream has to wait
-        # Streams other than home that read the value, by handle. A stream that was deleted cannot be waited
-        # for. Then _all_known is False, and __del__ waits for the whole device.
+        # Streams other than home that read the value, by handle. If one of them was deleted, nothing can wait
+        # for it: _all_known becomes False, and __del__ waits for the whole device.
         self._readers: dict[int, ReferenceType[Any]] = {}
         self._all_known = True
         self._one_at_a_time = new_lock()
@@ -322,7 +325,7 @@ class Shared:
         return [*self._launches, *(launch for part in self._parts for launch in part.pending())]
 
     def on(self, stream: Any) -> Any:
-        """Return the value for work on `stream`, the current one, after making it wait for the value."""
+        """Make `stream`, the current stream, wait for the value. Return the value for work on this stream."""
         with self._one_at_a_time:
             for part in self._parts:
                 part.on(stream)
@@ -334,8 +337,8 @@ class Shared:
                     with self._device, aside():
                         self._fill()
                         self._made, self._maker = stream.record(), stream.ptr
-                        # The arrays that the filling reads are later freed to the pool of home, so home waits
-                        # for the filling.
+                        # The arrays that `fill` reads are later freed to the pool of home, so home waits for
+                        # the launches of `fill`.
                         if stream.ptr != self._home.ptr:
                             self._home.wait_event(self._made)
                     self.value, self._fill, self._launches = None, None, ()
@@ -348,7 +351,7 @@ class Shared:
         return self.value
 
     def follows(self, stream: Any) -> bool:
-        """Return whether a stream can use the value without waiting, because it is or was made there."""
+        """Return whether a stream can use the value without waiting: it is ready, or made on this stream."""
         own = stream.ptr == self._maker == self._home.ptr != _PER_THREAD and self._fill is None
         return self.ready or (own and all(part.follows(stream) for part in self._parts))
 
@@ -357,7 +360,7 @@ class Shared:
         self.ready = self._fill is None and self._made.done and all(part.ready for part in self._parts)
 
     def _note(self, stream: Any) -> None:
-        if stream.ptr == _PER_THREAD:  # a different stream in each thread
+        if stream.ptr == _PER_THREAD:  # this handle names another stream in each thread
             self._all_known = False
         elif (reader := self._readers.get(stream.ptr)) is None or reader() is not stream:
             living = {at: reader for at, reader in self._readers.items() if reader() is not None}
@@ -366,13 +369,13 @@ class Shared:
 
     def __del__(self) -> None:
         if self.value is not None and (self._readers or not self._all_known):
-            try:  # when the process ends, CUDA and the names of this module may be gone already
+            try:  # when the process ends, CUDA and this module may already be unloaded
                 with self._device:
                     readers = [stream for reader in self._readers.values() if (stream := reader())]
                     if self._all_known and len(readers) == len(self._readers):
                         for stream in readers:
                             self._home.wait_event(stream.record())
-                    else:  # deleted streams, and graphs on any stream, may still read it
+                    else:  # deleted streams, and graphs on any stream, may still read the value
                         _recordings.let_go(self.value, self._device)
             except Exception:
                 pass
@@ -394,7 +397,7 @@ class _Identity:
 class _Scope:
     """A `with` block that makes a device current and turns CUDA's errors into errors of polygpu.
 
-    foreign: whether CuPy's own functions do work in the block. A record cannot repeat a call with such work.
+    foreign: whether functions of CuPy compute in the block. If so, the call cannot be repeated by a record.
     """
 
     def __init__(self, name: str, cupy: Any, device: Any, foreign: bool) -> None:
@@ -419,7 +422,7 @@ class _Scope:
             raise self.out_of_memory(error) from error
 
     def out_of_memory(self, error: BaseException) -> OutOfDeviceMemory:
-        """Return polygpu's error for an error of CuPy that memory ran out."""
+        """Return the error of polygpu that replaces an out-of-memory error of CuPy or CUDA."""
         return OutOfDeviceMemory(
             f"{self._name} is out of memory ({error}). Delete values that are no longer needed, use smaller "
             "batches, or free what CuPy keeps with cupy.get_default_memory_pool().free_all_blocks()."
@@ -429,9 +432,9 @@ class _Scope:
 def _as_rows(x: Array, target: Array) -> tuple[int, int, int, int, int]:
     """Return how to copy x to target, of the same shape: (axes, rows, width, target's step, x's step).
 
-    There is one copy for each index of the first `axes` axes. It copies `rows` rows of `width` bytes, which
-    are dense in both arrays. The steps are the bytes from one row to the next. If a step is too long for a
-    copy engine, each copy has a single row.
+    There is one copy for each index of the first `axes` axes. Each copies `rows` rows of `width` bytes; a row
+    is dense in both arrays. A step is the number of bytes from one row to the next. If a step is too long
+    for a copy engine, each copy has a single row.
     """
     ends, axes, width = (target, x), x.ndim, x.dtype.itemsize
     while axes and (x.shape[axes - 1] == 1 or all(a.strides[axes - 1] == width for a in ends)):
@@ -468,9 +471,9 @@ class Device:
 
     @property
     def card(self) -> Card:
-        """The card, on which the choice of launches depends.
+        """The properties of the GPU that decide which kernels are launched.
 
-        Setting it makes all prepared calls invalid.
+        Setting this property makes all prepared calls invalid.
         """
         return self._card
 
@@ -483,7 +486,7 @@ class Device:
     def driver(self) -> dict[str, int]:
         """Return the addresses of the driver's functions for launches and graphs, by name.
 
-        It raises DeviceError as `libcuda` does.
+        Raise DeviceError if `libcuda` does.
         """
         graphs = _GRAPHS if all(hasattr(self.libcuda, name) for name in _GRAPHS) else ()
         return {
@@ -523,7 +526,7 @@ class Device:
             return self.stream().record()
 
     def await_marks(self, marks: Iterable[Mark]) -> None:
-        with self.scope:  # all cards' default streams have the same handle, so make this card current
+        with self.scope:  # the default streams of all cards have one handle, so make this card current
             stream = self.stream()
             for mark in marks:
                 stream.wait_event(mark)
@@ -531,7 +534,7 @@ class Device:
     def send(self, x: Array, target: Array, after: Iterable[Mark]) -> Mark:
         """Copy from card to card by the copy engines, directly if the cards can access each other's memory.
 
-        Within one card a kernel copies: it reaches the speed of memory even if rows are short.
+        Within one card, a kernel copies, because it reaches the memory bandwidth even if rows are short.
         """
         runtime = self.xp.cuda.runtime
         to: int = target.data.device_id  # type: ignore[attr-defined]
@@ -628,16 +631,16 @@ class Device:
             return self.xp.asarray(x)  # type: ignore[no-any-return]
 
     def _refuse(self) -> None:
-        """Note work that a record of a call cannot repeat."""
+        """Note that work was done which a record of a call cannot repeat."""
         noting = recording.get()
         if noting is not None:
             noting.refuse()
 
     def constant(self, x: Array) -> Array:
-        """Return the array on the card, copied once for equal small arrays or the same large one.
+        """Return the array on the card. A copy is kept for later calls.
 
-        Small arrays are found again by their values. Large ones are found by identity, and only if they are
-        read-only; a large writeable array is copied each time.
+        Small arrays with equal values share a copy. A large read-only array is copied once, and found again
+        by its identity. A large writeable array is copied in each call.
         """
         if x.nbytes <= _SMALL_BYTES:
             known: Calls = self._constants
@@ -655,7 +658,7 @@ class Device:
         return copy
 
     def note(self, x: Any) -> None:
-        """Add x to the notes of the graph or call that is being recorded, if any, which keeps x alive."""
+        """Keep x alive with the graph or the call that is being recorded. Do nothing if there is none."""
         noting = recording.get()
         if noting is not None:
             noting.append(x)
@@ -672,7 +675,7 @@ class Device:
     def kept(self, handles: Handles, key: str, make: Callable[[], tuple[Any, Sequence[Shared]]]) -> Shared:
         """Return the value stored for this device in `handles` under the key.
 
-        If there is none, `make` is called; it returns the value and its parts (see Shared).
+        If no value is stored, call `make`, which returns the value and its parts (see Shared).
         """
         key = f"{self.name} {key}"
         shared = handles.get(key)
@@ -691,23 +694,23 @@ class Device:
         return (noting is not None and type(noting) is not Tape) or self.stream().is_capturing()
 
     def _reserve(self, pool: Any) -> None:
-        """Replace a pool's free blocks by one that is an eighth larger than all memory of the pool.
+        """Replace the free blocks of a pool by a single block, an eighth larger than the whole pool was.
 
         The driver allocates no memory while work is recorded. The recorded run of a function may ask for
         other sizes than its first run, and one large block can be cut into pieces of any size.
         """
         taken = pool.total_bytes()
         pool.free_all_blocks()
-        with suppress(self.memory_error):  # if it does not fit, what the pool has may still be enough
+        with suppress(self.memory_error):  # if that is too much memory, the pool may still get what it needs
             pool.malloc(taken + (taken >> 3) + _RESERVE)
 
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
-        """Record a CUDA graph. Its memory comes from a pool of its own, which other calls cannot use."""
+        """Record a CUDA graph. Its memory comes from a pool that only this graph uses."""
         cuda = self.xp.cuda
         if self.is_recording():
             raise DeviceError(
-                f"{self.name} is already recording a graph, so capture cannot begin. In the function that is "
-                "being recorded, call f itself, or capture f before that recording begins."
+                f"{self.name} is already recording a graph, so capture cannot begin. Call f itself in the "
+                "function that is being recorded, or call capture(f, ...) before that recording begins."
             )
         with self.scope:
             pool, stream, recorded = cuda.MemoryPool(), cuda.Stream(non_blocking=True), Kept(self.name)
@@ -738,9 +741,9 @@ class Device:
                         )
                         if by_cupy or by_cuda:
                             raise DeviceError(
-                                f"{self.name} cannot record f ({cause}). While it is recorded, f must not "
+                                f"{self.name} cannot record f ({cause}). While f is recorded, f must not "
                                 "wait or read values back, as norm, ==, verify() and moduli above 2^64 do. "
-                                "Do that with its result."
+                                "Do such steps after the recorded call, with the result of f."
                             ) from cause
                         raise
                     graph = stream.end_capture()

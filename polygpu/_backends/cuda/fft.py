@@ -18,19 +18,19 @@ CONVOLVE = Struct("fft.cu", "ConvolveParameters<double>", ("a b y twiddles", POI
 
 
 def fft_launch(n: int, dtype: np.dtype[Any], rows: int, inverse: bool, **values: int) -> Launch:
-    """Return the launch that transforms rows."""
+    """Return the launch that transforms rows of n complex numbers by FFT."""
     return _launch(f"fft<{{}}, {cbool(inverse)}>", n, dtype, rows, FFT(rows=rows, **values))
 
 
 def convolve_launch(n: int, dtype: np.dtype[Any], rows: int, **values: int) -> Launch:
-    """Return the launch that convolves rows."""
+    """Return the launch that computes cyclic convolutions of rows of n complex numbers."""
     return _launch("fft_convolve<{}>", n, dtype, rows, CONVOLVE(rows=rows, **values))
 
 
 def _launch(kernel: str, n: int, dtype: np.dtype[Any], rows: int, parameters: bytes) -> Launch:
     """Return the launch of a kernel on rows.
 
-    kernel: its name, with {} for two template arguments: the type, and log2 of the length n.
+    kernel: its name. It contains {} twice, for the template arguments: the type, and log2 of the length n.
     """
     lanes = max(1, n // 8)
     threads = max(128, lanes)
@@ -79,8 +79,8 @@ def _twiddles(gpu: Context, n: int, dtype: np.dtype[Any]) -> Shared:
 def _fft_twiddles(n: int, dtype: np.dtype[Any]) -> Array:
     """Return the table of twiddles of cuda/fft.cu.
 
-    P is the product of the radices of the rounds before a round, and R the radix of the round. Entry r * P +
-    j of the table, with j < P and 0 < r < R, is w^(r * j) for w = exp(-2 pi i / (P * R)).
+    Consider a round of radix R, and let P be the product of the radices of the rounds before it. Entry
+    r * P + j of the table, with j < P and 0 < r < R, is w^(r * j) for w = exp(-2 pi i / (P * R)).
     """
     table = np.ones(n, dtype)
     log_p, log_r = 0, (n.bit_length() - 2) % 3 + 1

@@ -16,7 +16,7 @@ from .launch import INTEGER_TYPES, POINTER, U32, U64, Context, Launch, Recipe, S
 from .sources import enumeration
 
 _FILE = "integers.cu"
-# The numbers of words that the integers of a kernel may have; above 64, all powers of two are allowed, too.
+# How many words an integer of a kernel may have. Above 64, every power of two is allowed.
 _WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _NORM_THREADS, _NORM_SHARED, _NORM_PARTS = 128, 48 << 10, 64
 _OUT = enumeration(_FILE, "Out")
@@ -51,7 +51,7 @@ JOIN = Struct(_FILE, "JoinParameters", ("x y", POINTER), ("parts words", U32))
 
 
 def kernel_words(modulus: int) -> int:
-    """Return how many words a kernel's integers have, for 3 bits more than Q, rounded up by _WORDS."""
+    """Return the least entry of _WORDS that is enough words for integers 3 bits longer than the modulus."""
     needed = -(-(modulus.bit_length() + 3) // 64)
     return next((w for w in _WORDS if w >= needed), 1 << (needed - 1).bit_length())
 
@@ -66,7 +66,7 @@ def integers_launch(basis: Basis, source: np.dtype[Any], entries: int, **values:
 def out_launch(basis: Basis, size: int, to: str, entries: int, **values: Any) -> Launch:
     """Return the launch that composes integers from residues.
 
-    size: words of the integers on which the kernel works. to: "words", "int64" or "float64", the output.
+    size: the number of words of the integers in the kernel. to: the output, "words", "int64" or "float64".
     """
     kernel = f"compose_integers<{ctype(basis)}, {size}, {_OUT[f'to_{to}']}>"
     return entrywise(_FILE, kernel, entries, OUT(entries=entries, **values))
@@ -78,7 +78,7 @@ def norm_launches(
     """Return two launches that compute norms of integers composed from residues, and the workspace in bytes.
 
     The first launch writes norms of parts of rows to the workspace. The second combines them to norms of
-    rows. shape: (items, n). of_norm: words of a norm in the result.
+    rows. shape: (items, n). of_norm: the number of words of each norm in the result.
     """
     items, n = shape
     code = _NORM_CODES[_NORMS[p]]
@@ -173,8 +173,7 @@ def _tables(
     at = gpu.address(table.value)
     terms = at + 8 * limbs
     bounds = terms + 8 * words * (limbs + 1 + 3 * centered)
-    # A bound on the error of a sum in doubles, whose terms and partial sums are rounded (docs/math.md,
-    # "Integers").
+    # A bound on the rounding error of a sum of doubles (docs/math.md, "Integers").
     unsure = np.float64((limbs + 2) ** 2 * 2.0**-52).tobytes()
     where = {"moduli": gpu.address(moduli.value), "inverse": at, "terms": terms, "bounds": bounds}
     return (moduli, table), TABLES(**where, n=n, limbs=limbs, centered=centered, unsure=unsure)

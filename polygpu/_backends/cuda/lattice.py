@@ -50,7 +50,7 @@ from .words import (
 _FILE = "gadget.cu"
 _WORD = (1 << 64) - 1
 _MOST_RESULTS = 8  # the most weighted sums that a thread computes
-_MOST_COMPONENTS = 3  # the most components of a ciphertext in a block; a thread has a sum for each
+_MOST_COMPONENTS = 3  # the most components of a ciphertext in a block; a thread has one sum for each
 
 DIGIT_ROWS = Struct(
     "keyswitch.cu",
@@ -99,11 +99,11 @@ GADGET = Struct(
 def digit_rows_launch(
     made: Listed, items: int, limbs: int, n: int, adds: bool, card: Card, /, **values: int
 ) -> Launch:
-    """Return the launch that finishes the transforms of digits and sums the products with the key.
+    """Return the launch that does the second pass of the digits' transforms and multiplies by the key.
 
-    The kernel start_rows does the first pass of the transforms (start_listed in rns.py). limbs: the number of
-    limbs for this launch; values["limbs"] is the number of all limbs. adds: whether a multiple of `more` is
-    added.
+    The kernel start_rows does the first pass (start_listed in rns.py). limbs: the number of limbs of this
+    launch, while values["limbs"] is the number of all limbs. adds: whether a multiple of the operand `more`
+    is added to the sums.
     """
     grid = items * n >> made.rows.log_block_values, limbs
     inverse = table_offsets(made.tables, made.word)[3]
@@ -123,7 +123,7 @@ def digit_rows_launch(
 
 
 def limb_rows(plan: DigitProduct, limbs: Sequence[int]) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return the structs LimbRow of these limbs, as words."""
+    """Return the struct LimbRow (cuda/keyswitch.cu) of each of these limbs, as words."""
 
     def row(limb: int) -> tuple[int, ...]:
         own = plan.own.get(limb, (plan.digits, 0))
@@ -133,7 +133,7 @@ def limb_rows(plan: DigitProduct, limbs: Sequence[int]) -> np.ndarray[Any, np.dt
 
 
 def packed_digits(gadget: Gadget) -> bytes:
-    """Return the packed struct Digits of a gadget."""
+    """Return the struct Digits of a gadget, packed into bytes."""
     q, power = gadget.basis.moduli[0], 1 << gadget.bits * gadget.levels
     scale = (power << 8 * gadget.basis.dtype.itemsize) // q
     if power == q:
@@ -166,10 +166,10 @@ def signed_digits_launch(
 def gadget_tile(points: int, components: int, items: int, word: Word, card: Card) -> Pass | None:
     """Return the tile of an external product in one kernel, or None if the kernel cannot compute it.
 
-    The kernel takes at least 2^8 points, up to _MOST_COMPONENTS components, and tiles that fit a block. A
-    thread works on eight coefficients, and holds their values, their digits and a sum for each component. It
-    works on four coefficients if there are so few ciphertexts that multiprocessors would be idle, or if
-    `word` has 64-bit integers, which need more registers.
+    The kernel needs at least 2^8 points, at most _MOST_COMPONENTS components, and a tile that fits a block.
+    A thread works on eight coefficients, and holds their values, their digits and a sum for each component.
+    It works on only four if eight would leave multiprocessors idle, or if `word` has 64-bit integers, which
+    need more registers.
     """
     log_points = points.bit_length() - 1
     if log_points < 8 or components > _MOST_COMPONENTS:
@@ -184,9 +184,9 @@ def gadget_tile(points: int, components: int, items: int, word: Word, card: Card
 def gadget_launch(
     gadget: Gadget, word: Word, tile: Pass, components: int, rotates: bool, items: int, **values: int
 ) -> Launch:
-    """Return the launch that multiplies `items` ciphertexts by a GGSW matrix, or rotates them blindly.
+    """Return the launch that multiplies `items` ciphertexts by a GGSW matrix, or does a blind rotation.
 
-    rotates: whether it rotates by several matrices in turn (Backend.gadget_rotation).
+    rotates: True for the blind rotation, with one matrix after another (Backend.gadget_rotation).
     """
     size, n = word.bytes, 1 << tile.log_length
     forward, inverse, _ = table_offsets((tile,), word)
@@ -238,9 +238,9 @@ def _in_two_passes(
     out: Array,
     more: Array | None,
 ) -> bool:
-    """Multiply digits by the key in the last pass of the digits' transform.
+    """Transform digits in two passes, of which the second multiplies them by the key.
 
-    Return False, with nothing done, if the kernels cannot do this for the plan or the arrays.
+    If the kernels cannot do this for the plan or the arrays, do nothing and return False.
     """
     (x, own), (*batch, _, limbs, n) = value, out.shape
     items, rows = prod(batch), plan.digits * limbs
@@ -271,12 +271,15 @@ def _multiply_listed(
     shape: tuple[int, ...],
     adds: bool,
 ) -> None:
-    """Add both passes of the digits' transforms modulo the chosen limbs, whose word is made.word."""
+    """Add the launches of both passes to the recipe, for the chosen limbs.
+
+    All these limbs compute with the same class Word (words.py), made.word.
+    """
     (*batch, _, limbs, n), tables = shape, plan.transform.tables
     items, moduli = prod(batch), gpu.moduli_of(plan.transform.basis)
 
     def make() -> tuple[tuple[Array, Array], list[Shared]]:
-        both = [i for i in chosen if i in plan.inverse]  # limbs with an inverse transform; they are last
+        both = [i for i in chosen if i in plan.inverse]  # limbs with an inverse transform come last
         forward = [tables[i] for i in chosen[: len(chosen) - len(both)]]
         pointers, shared = table_pointers(gpu, forward, made, [tables[i] for i in both])
         return (gpu.from_host(limb_rows(plan, chosen)), pointers), shared
@@ -287,7 +290,7 @@ def _multiply_listed(
     where |= {"moduli": gpu.address(moduli.value), "key_total": plan.key_total, "limbs": limbs}
     where |= {"count": plan.digits, "own_rows": plan.own_total}
     where |= dict.fromkeys(("digits", "own", "key", "more", "y"), 0)
-    # Sorted by limb, in the order in which the second pass reads rows.
+    # Sort the rows by limb: the second pass reads them in this order.
     places = sorted((at for at in plan.made_rows if at % limbs in chosen), key=lambda at: at % limbs)
     primes, rows = [tables[at % limbs] for at in places], plan.digits * limbs
     if places:
@@ -299,7 +302,7 @@ def _multiply_listed(
 def _end_inverse(
     gpu: Context, recipe: Recipe, plan: DigitProduct, made: Listed, items: int, number: int
 ) -> None:
-    """Add the last pass, over columns, of the inverse transforms of sums; digit_rows did the first pass.
+    """Add the last pass of the inverse transforms of the sums. The kernel digit_rows did the first pass.
 
     number: the index of the operand that holds the sums.
     """
@@ -313,7 +316,7 @@ def _end_inverse(
 
 
 def _make_digits(gpu: Context, plan: DigitProduct, value: tuple[Array, Array], digits: Array) -> None:
-    """Write all digits, evaluated; rows modulo limbs of a digit's own group are copied from the value."""
+    """Write all digits, evaluated. Modulo some limbs a digit equals the value; these rows are copied."""
     x, own = value
     *batch, count, limbs, n = digits.shape
     rows = digits.reshape(*batch, count * limbs, n)
@@ -329,11 +332,12 @@ def _make_digits(gpu: Context, plan: DigitProduct, value: tuple[Array, Array], d
 def rotated_launch(
     word: Word, size: int, sets: int, rows: int, together: int, wide: bool, /, **values: Any
 ) -> Launch:
-    """Return the launch that sums rotated products modulo limbs with the same Word (words.py).
+    """Return the launch of sums over rotations (Backend.rotated_sums), for limbs with one Word (words.py).
 
-    size: bytes of a residue. sets: into how many sets the terms are divided, each summed separately; 1 with
-    weights. rows: the number of limbs. together: how many weighted results a block computes, each from all
-    terms; 0 without weights. wide: whether a thread works on several neighbouring points.
+    size: bytes of a residue. sets: the number of sets into which the terms are divided; each set has its own
+    sum. With weights there is one set. rows: the number of limbs. together: how many weighted results a block
+    computes, each from all terms, or 0 without weights. wide: whether a thread works on several
+    neighbouring points.
     """
     argument = word.argument if word.bytes == size else word.grouped(size).argument
     points = max(1, (16 if together <= 4 else 8) // size) if wide else 1
@@ -378,14 +382,14 @@ def _rotated_terms(
     wide: bool,
     out: Array,
 ) -> None:
-    """Add the launches for terms start, start + 1, ..., at most ROTATED_TERMS of them.
+    """Add the launches for terms start, start + 1, ..., at most ROTATED_TERMS terms.
 
-    If start > 0, they add to the sums over the earlier terms, unless each term is a result of its own.
+    If start > 0, the launches add to the sums over the earlier terms, unless each term is a separate result.
     """
     basis, quotient = plan.transform.basis, plan.transform.quotient
     results, *batch, _, limbs, n = out.shape
     some = range(start, min(start + ROTATED_TERMS, len(totals)))
-    is_apart = not is_weighted and results > 1  # each term is a result of its own
+    is_apart = not is_weighted and results > 1  # each term is a separate result
     items, moduli = prod(batch), gpu.moduli_of(basis)
 
     def make() -> tuple[tuple[Array, ...], tuple[()]]:
@@ -438,7 +442,7 @@ def _rotated_terms(
 
 
 def _limbs(gpu: Context, plan: RotatedSums, chosen: Sequence[int]) -> tuple[Array, tuple[()]]:
-    """Return the structs RotatedLimb of these limbs on the card, and () for no parts (Context.kept)."""
+    """Return the array of structs RotatedLimb of these limbs, and () for its parts (see Device.kept)."""
     rows = [(limb, plan.more_rows[limb], plan.factors[limb]) for limb in chosen]
     return gpu.from_host(np.array(rows, ROTATED_LIMB.dtype).view(np.uint64)), ()
 
@@ -510,7 +514,7 @@ def gadget_rotation(
     if isinstance(gadget.product, TorusPlan) and torus.rotate(gpu, gadget, ggsws, c, powers, out):
         return
     moved = gpu.empty(out.shape, out.dtype)
-    # A ciphertext of k components is an item of k rows.
+    # For mul_monomial, a ciphertext of k components is an item of k rows.
     rows = [x.reshape(-1, *x.shape[-3::2]) for x in (c, out, moved)]
     mul_monomial(gpu, gadget.basis, gadget.quotient, rows[0], powers[:, 0], rows[1])
     for i, ggsw in enumerate(ggsws, 1):
@@ -529,16 +533,16 @@ def rotate_by_groups(
 
 
 def _here(gpu: Context, x: Array) -> Array:
-    """Return the array itself if it is on this device, or a copy of an array in host memory."""
+    """Return an array on this device: x itself, or a copy of x if it is in host memory."""
     return gpu.from_host(x) if isinstance(x, np.ndarray) else x
 
 
 def _by_one_kernel(
     gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Array | None, out: Array
 ) -> bool:
-    """Compute a product, or with exponents a blind rotation, in one kernel.
+    """Multiply by a GGSW matrix in one kernel, or, if there are exponents, do a blind rotation.
 
-    Return False, with nothing done, if the kernel cannot take these sizes or arrays.
+    If the kernel cannot take these sizes or arrays, do nothing and return False.
     """
     plan, (k, n) = gadget.transform, (c.shape[-3], c.shape[-1])
     assert plan is not None

@@ -1,4 +1,4 @@
-"""Kernel launches as data, prepared once for each kind of call. Only this module launches kernels."""
+"""Kernel launches. They are prepared once for each kind of call. Only this module launches kernels."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .. import Array, cuda_sources
 from .device import INSTALL, Device, Launched, Shared, recording
 from .sources import constant, digest, text_of, waits
 
-THREADS = 256  # threads of a block, for kernels that work entry by entry and for products of integers
+THREADS = 256  # threads of a block, in kernels that work entry by entry and in products of integer matrices
 ALIGNMENT = 16  # the most bytes that a thread moves with one instruction
 MAX_AXES = constant("rows.cuh", "MAX_AXES")
 MODULUS_BYTES = 128  # the size of struct Modulus
 
 _STREAMS = 64  # the most streams that a prepared call remembers
 _STEP_BYTES = 512  # an estimate of the memory that one prepared launch takes, beside its parameters
-_CAN_START_EARLY = (9, 0)  # the least compute capability on which a kernel may start early
+_CAN_START_EARLY = (9, 0)  # the least compute capability on which a kernel may start while another ends
 _EARLY_BLOCKS = constant("ptx.cuh", "EARLY_BLOCKS")  # the most blocks of a launch that may start early
 
 _log = logging.getLogger("polygpu")
@@ -39,7 +39,7 @@ _log = logging.getLogger("polygpu")
 
 
 _CODES = {"<u4": "I", "<u8": "Q", "<i8": "q"}  # format characters of Python's module struct, by dtype
-# C++ types of integers in kernels, by the dtype's kind and size in bytes.
+# C++ types of integers in kernels. A key is the dtype's kind, "i" or "u", and its size in bytes.
 INTEGER_TYPES = {
     "i1": "signed char",
     "u1": "unsigned char",
@@ -82,7 +82,7 @@ class Struct:
         self.made.append(self)
 
     def __call__(self, **values: Any) -> bytes:
-        """Return the struct with these values as bytes. A field that is a Struct or an array takes bytes."""
+        """Pack these values into bytes. The value of a field that is a Struct or an array must be bytes."""
         if len(values) != len(self._fields):
             raise TypeError(
                 f"{self.name} has the fields {self._fields}, but values were given for {tuple(values)}."
@@ -96,7 +96,7 @@ LAYOUT = Struct("rows.cuh", "Layout", ("shape", (U64, MAX_AXES)), ("step", (U64,
 
 
 def layout_struct(operands: int) -> Struct:
-    """Return the struct for the layout of this many operands."""
+    """Return the struct that describes the layout of `operands` operands."""
     name = f"LayoutOf<{operands}>"
     return Struct("rows.cuh", name, ("shape", (U64, MAX_AXES)), ("step", (U64, (operands, MAX_AXES))))
 
@@ -108,26 +108,26 @@ class Launch(NamedTuple):
     """A kernel with its grid and parameters: all that a launch needs except the addresses of operands."""
 
     file: str  # the file of cuda/ that defines the kernel
-    kernel: str  # its name with template arguments
+    kernel: str  # name of the kernel, with template arguments
     grid: tuple[int, int]
-    threads: int  # of a block
+    threads: int  # threads of a block
     parameters: bytes  # a packed Struct
     shared: int = 0  # bytes of dynamic shared memory
-    counters: int = 0  # if not 0: 32-bit words of an extra last operand, set to 0 before the kernel begins
+    counters: int = 0  # if > 0: 32-bit words of an extra last operand, set to 0 before the kernel begins
 
 
 class Step(NamedTuple):
     """A launch in a call. Its parameters begin with the addresses of some of the call's operands."""
 
     launch: Launch
-    operands: tuple[int, ...]  # indices among the call's operands
+    operands: tuple[int, ...]  # indices of the operands of the launch among those of the call
     offsets: tuple[int, ...]  # bytes, added to the address of each operand
 
 
 class Recipe:
     """The launches of a call, in order.
 
-    Operands are named by indices: first the operands that the call is given, from 0, then temporaries.
+    Operands have indices, from 0: first the operands that the call is given, then the temporaries.
 
     Args:
         operands: the number of operands that the call is given.
@@ -137,14 +137,14 @@ class Recipe:
     def __init__(self, operands: int, *used: Shared) -> None:
         self.given = operands
         self.steps: list[Step] = []
-        self.used = list(used)  # arrays that are read beside the operands
+        self.used = list(used)  # arrays that the launches read, and that are not operands
         self.temporaries: list[int] = []  # bytes of each temporary operand
-        # Indices of temporaries that each launch or added recipe uses only while it runs. Launches run one
-        # after another, so all of them share these.
+        # Indices of temporaries that a launch or an added recipe uses only while it runs. All launches and
+        # added recipes share them, because they run one after another.
         self._lent: list[int] = []
 
     def temporary(self, size: int) -> int:
-        """Return the index of a new temporary of `size` bytes, which is allocated anew in each call."""
+        """Return the index of a new temporary of `size` bytes. Each call allocates its temporaries anew."""
         self.temporaries.append(size)
         return self.given + len(self.temporaries) - 1
 
@@ -160,7 +160,7 @@ class Recipe:
         return self._lent[number]
 
     def launch(self, launch: Launch, *operands: int, offsets: int | tuple[int, ...] = 0) -> None:
-        """Append a launch on operands; offsets: bytes to skip in each operand, or one integer for all."""
+        """Append a launch. offsets: bytes to skip at the start of each operand, or one integer for all."""
         if isinstance(offsets, int):
             offsets = (offsets,) * len(operands)
         if launch.counters:
@@ -168,7 +168,7 @@ class Recipe:
         self.steps.append(Step(launch, operands, offsets))
 
     def add(self, recipe: Recipe, *operands: int) -> None:
-        """Append the launches of another recipe; operands: the indices of its operands in this one."""
+        """Append the launches of another recipe, whose operands have the indices `operands` in this one."""
         numbers = (*operands, *(self._lend(i, size) for i, size in enumerate(recipe.temporaries)))
         self.steps += [s._replace(operands=tuple(numbers[i] for i in s.operands)) for s in recipe.steps]
         self.used += recipe.used
@@ -184,9 +184,9 @@ class Prepared:
     ) -> None:
         self.launch, self.temporaries = launch, temporaries
         self.used = [x for x in used if isinstance(x, Shared)]
-        self.held = used  # arrays that launches read, held so that they stay allocated
+        self.held = used  # arrays that the launches read; this reference keeps them allocated
         self.steps = steps  # the tuples from which `launch` was made
-        self.streams: set[int] = set()  # streams on which the arrays in `used` are known to be ready
+        self.streams: set[int] = set()  # handles of streams that need not wait for the arrays in `used`
 
 
 def bytes_of(steps: Sequence[Any]) -> int:
@@ -204,8 +204,8 @@ def layout_of(
 ) -> dict[str, Any]:
     """Return the fields `layout` and `dense` for operands that broadcast to a result (*batch, rows, n).
 
-    shape: the result's. operands: the shape of each operand. steps: for each operand the strides of its batch
-    axes, counted in rows, or None if it is dense.
+    shape: the shape of the result. operands: the shape of each operand. steps: for each operand
+    the strides of its batch axes, counted in rows, or None if it is dense.
     """
     if not any(steps) and all(len(x) == len(shape) and x[:-1] == shape[:-1] for x in operands):
         return {"layout": DENSE, "dense": True}
@@ -218,7 +218,7 @@ def layout_table(
     steps: Sequence[tuple[int, ...] | None],
     count: int,
 ) -> bytes:
-    """Return a packed layout with space for `count` operands; see layout_of."""
+    """Return a packed layout with space for `count` operands; layout_of explains the arguments."""
     limbs, batch = shape[-2], shape[:-2]
     table = np.zeros((1 + count, MAX_AXES), np.uint64)
     table[0] = 1
@@ -266,7 +266,7 @@ def cbool(value: bool) -> str:
 
 
 class Context(Device):
-    """One GPU as the modules of operations use it: memory, streams and launches."""
+    """One GPU, with all that operations need: memory, streams and launches."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -278,9 +278,11 @@ class Context(Device):
     def run(
         self, handles: Handles, key: tuple[Any, ...], recipe: Callable[[], Recipe], *operands: Array
     ) -> None:
-        """Launch the recipe stored under a key on the current stream; the first call makes it by `recipe()`.
+        """Launch, on the current stream, the recipe stored under a key.
 
-        The key must contain everything that the recipe depends on, except the card and the owner of
+        The first call gets the recipe from `recipe()`.
+
+        The key must contain everything that the recipe depends on, except the card and the object that owns
         `handles`, such as a plan.
         """
         records = handles.get(self._records_key)
@@ -306,7 +308,7 @@ class Context(Device):
         self.run_once(recipe, *operands)
 
     def filling(self, launches: Sequence[Launch], *kept: Array) -> Shared:
-        """Return a part for Shared that fills arrays at their first use.
+        """Return a part (see class Shared) that fills arrays at their first use.
 
         launches: the launches that fill the arrays. kept: all arrays that these launches read or write.
         """
@@ -331,8 +333,8 @@ class Context(Device):
                 if len(prepared.streams) == _STREAMS:
                     prepared.streams.clear()
                 prepared.streams.add(at)
-        # Temporaries may be freed once all is launched: the pool gives their memory only to later work of
-        # this stream.
+        # Temporaries may be freed when all kernels are launched, though not finished: the pool gives their
+        # memory only to later work of this stream.
         if prepared.temporaries:
             temporaries = [self._allocate(size) for size in prepared.temporaries]
             addresses += [x.ptr for x in temporaries]
@@ -349,7 +351,10 @@ class Context(Device):
             raise DeviceError(f"{self.name} failed with {error}.") from error
 
     def _keep(self, handles: Handles, key: tuple[Any, ...], recipe: Recipe) -> Prepared:
-        """Prepare a recipe and store it under its key. If all stored take too many bytes, drop the oldest."""
+        """Prepare a recipe and store the result under the key.
+
+        If the stored results take too many bytes together, drop the oldest.
+        """
         records: Calls = handles.setdefault(self._records_key, Calls())
         with self.scope:
             prepared = self._prepare(recipe)
@@ -402,8 +407,8 @@ class Context(Device):
                     options=("-std=c++17", f"-I{cuda_sources()}"),
                     name_expressions=(launch.kernel,),
                 )
-                # If threads compile the kernel at the same time, all use the first one, which stays loaded:
-                # records hold only its handle.
+                # If several threads compile the kernel at once, all use the first result. It stays loaded,
+                # because prepared calls hold only its handle.
                 kernel = self._kernels.setdefault(launch.kernel, module.get_function(launch.kernel))
             except Exception as error:  # from the compiler, the loader or the driver
                 raise DeviceError(

@@ -1,4 +1,4 @@
-"""Products of matrices: of integers modulo q by one of several methods, and of polynomials point by point."""
+"""Products of matrices. Entries are integers modulo q, or evaluated polynomials."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from .matmul_tiles import (
 from .pointwise import combine
 from .words import Card, sum_of_products
 
-_SUM_BYTES = 1 << 30  # the most bytes of 32-bit sums in memory at a time (by_residues)
+_SUM_BYTES = 1 << 30  # the most bytes of 32-bit sums that by_residues holds at a time
 _CUDA_R_8I, _CUDA_R_32I = 3, 10  # values of the enum cudaDataType: int8 and int32
 
 _STEPS = "a_batch a_row a_column b_batch b_row b_column out_batch out_row out_column"
@@ -138,9 +138,9 @@ COMPOSE = Struct(
 def narrow_launch(
     basis: Basis, batch: int, rows: int, columns: int, part: int, width: int, card: Card, **values: int
 ) -> Launch:
-    """Return the launch that multiplies matrices; the second one has few columns and is transposed.
+    """Return the launch that multiplies by matrices with few columns, which are stored transposed.
 
-    part: the number of terms that are summed. width: words that a thread reads at once.
+    part: how many terms of each sum the launch adds up. width: words that a thread reads at once.
     """
     log_lanes, grid = narrow_lanes(batch, rows, columns, -(-part // width), card)
     parameters = NARROW(rows=rows, columns=columns, length=part, log_lanes=log_lanes, **values)
@@ -157,10 +157,10 @@ def integer_launch(basis: Basis, batch: int, rows: int, columns: int, card: Card
 
 
 def points_launch(basis: Basis, tile: PointsTile, integers: bool, **values: int) -> Launch:
-    """Return the launch that multiplies matrices at each point.
+    """Return the launch that multiplies matrices of evaluated polynomials at each point.
 
-    integers: whether it multiplies matrices of integers instead. Then the first has few rows, and the columns
-    of the second take the place of points.
+    integers: whether the entries are integers instead. Then the first matrix has few rows, and the columns of
+    the second matrix take the place of points.
     """
     sizes = {"log_lanes": tile.log_lanes, "log_columns": tile.log_columns, "log_rows": tile.log_rows}
     parameters = POINTS(entries=basis.rows * values["points"], **sizes, **values)
@@ -170,7 +170,7 @@ def points_launch(basis: Basis, tile: PointsTile, integers: bool, **values: int)
 
 
 def staged_launch(basis: Basis, tile: StagedTile, **values: int) -> Launch:
-    """Return the launch that multiplies matrices at each point, with operands staged in shared memory."""
+    """Return the launch that multiplies matrices at each point, and stages operands in shared memory."""
     parameters = STAGED(entries=basis.rows * values["points"], **values)
     kernel = f"matmul_points_staged<{sum_of_products(basis).name}, {tile.side}, {tile.width}>"
     return Launch("matmul_scalar.cu", kernel, (tile.grid, 1), 1 << LOG_POINTS_THREADS, parameters)
@@ -213,15 +213,15 @@ def sum_rows_launch(basis: Basis, rows: int, n: int, part: int, **values: int) -
     return Launch("matmul_bytes.cu", f"sum_rows<{ctype(basis)}>", grid, THREADS, parameters)
 
 
-# It has eight parameters: the sizes of a product, and how its left operand lies in memory.
+# Eight parameters are needed: the sizes of a product, and how its left operand lies in memory.
 def bytes_launch(
     basis: Basis, tile: BytesTile, m: int, n: int, k: int, part: int, aligned: int, turned: int, **values: int
 ) -> Launch:
     """Return the launch that multiplies a matrix of bytes by words cut into bytes.
 
-    k: bytes of a row of the left matrix. part: bytes of a row that one block sums. aligned: bytes that a copy
-    may move at once. turned: 0 if the rows of the left matrix are dense; if its columns are dense, the bytes
-    of an entry.
+    k: bytes of a row of the left matrix. part: how many of them one block sums. aligned: bytes that a copy
+    may move at once. turned: 0 if the rows of the left matrix are dense. If its columns are dense instead,
+    turned is the size of an entry in bytes.
     """
     grid = -(-m // tile.rows) * -(-n * basis.dtype.itemsize // tile.columns), -(-k // part)
     shape = f"{tile.rows}, {tile.columns}, {tile.warp_rows}, {tile.warp_columns}, {tile.stages}"
@@ -233,7 +233,7 @@ def bytes_launch(
 def split_launch(
     basis: Basis, matrices: int, rows: int, depth: int, transposed: bool, **values: int
 ) -> Launch:
-    """Return the launch that reduces matrices modulo small moduli."""
+    """Return the launch that reduces matrices modulo each of several small moduli (COPRIMES)."""
     groups = -(-rows // 8) * 8 if transposed else rows
     parameters = SPLIT(matrices=matrices, rows=rows, depth=depth, **values)
     kernel = f"gemm_split<{ctype(basis)}, {cbool(transposed)}>"
@@ -241,7 +241,7 @@ def split_launch(
 
 
 def gemm_compose_launch(basis: Basis, rows: int, pitch: int, **values: int) -> Launch:
-    """Return the launch that composes results modulo q from sums modulo small moduli."""
+    """Return the launch that computes results modulo q from sums modulo the small moduli (COPRIMES)."""
     parameters = COMPOSE(rows=rows, pitch=pitch, **values)
     return entrywise("matmul_tensor.cu", f"gemm_compose<{ctype(basis)}>", rows * pitch // 4, parameters)
 
@@ -269,7 +269,7 @@ def matmul(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
         try:
             by_residues(gpu, basis, a, b, out)
             return
-        except OutOfDeviceMemory:  # the other methods do not need temporary memory
+        except OutOfDeviceMemory:  # the other methods need no temporary memory
             pass
     if method == "integer" or not has_digits(q, size):
         by_integer(gpu, basis, a, b, out)
@@ -281,7 +281,7 @@ def matmul(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
 
 
 def by_words(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
-    """Multiply modulo any q: reduce the words, then multiply as matrices of polynomials with one point."""
+    """Multiply modulo any q: reduce the words, then use the kernels for polynomials, with one point."""
     batch, copies = len(out), []
     for x in (a, b):
         words = gpu.empty((*x.shape[:2], 1, x.shape[2]), x.dtype)
@@ -293,7 +293,7 @@ def by_words(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None
 
 
 def by_integer(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
-    """Multiply by integer arithmetic on CUDA cores. Few long sums are cut into parts, to fill the card."""
+    """Multiply by integer arithmetic on CUDA cores. If there are few long sums, cut them into parts."""
     (batch, rows, columns), length = out.shape, a.shape[2]
     part = part_of_sums(sum_of_products(basis), batch, rows, columns, length, gpu.card)
     if part == length:
@@ -307,7 +307,7 @@ def by_integer(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> No
 
 
 def _matmul_parts(gpu: Context, basis: Basis, a: Array, b: Array, out: Array, part: int) -> None:
-    """Compute the products, or partial sums of one product if `part` is less than the length of a sum."""
+    """Compute the products, or partial sums of one product if sums have more than `part` terms."""
     if out.size == 0:
         return
     turned = 1 < out.shape[2] <= MOST_NARROW
@@ -356,7 +356,7 @@ def _parts_recipe(
 
 
 def _of_three(gpu: Context, basis: Basis) -> tuple[Recipe, dict[str, int]]:
-    """Return a recipe with the operands a, b and out, and the fields that all these kernels share."""
+    """Return a recipe with the operands a, b and out, and the parameters that its kernels have in common."""
     moduli = gpu.moduli_of(basis)
     return Recipe(3, moduli), dict.fromkeys(("a", "b", "out"), 0) | {"moduli": gpu.address(moduli.value)}
 
@@ -397,7 +397,7 @@ def _points_recipe(gpu: Context, basis: Basis, a: Array, b: Array, out: Array, a
 
 
 def by_digits(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
-    """Multiply words cut into bytes, on tensor cores; has_digits() must be True."""
+    """Multiply words cut into bytes, on tensor cores. Requires has_digits(), of matmul_tiles.py."""
     (batch, m, n), k, size = out.shape, a.shape[2], basis.dtype.itemsize
     aligned = next(x for x in (16, 8, 4) if k * size % x == 0 and gpu.address(a) % x == 0)
 
@@ -406,7 +406,7 @@ def by_digits(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> Non
         moduli = gpu.moduli_of(basis)
         values = {"left_stride": k, "left_step": left_step, "right_step": right_step}
         values |= dict.fromkeys(("left", "right", "out"), 0) | {"moduli": gpu.address(moduli.value)}
-        # A launch sums at most 2^15 products of bytes, which stay below 2^31 together.
+        # A launch sums at most 2^15 products of bytes, so that the sum stays below 2^31.
         made, longest = Recipe(3, moduli), (1 << 15) // size
         for first in range(0, k, longest):
             values |= {"k": min(longest, k - first), "add": first > 0}
@@ -463,10 +463,10 @@ def by_bytes(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None
 
 
 def _sums_of_parts(gpu: Context, basis: Basis, b: Array, part: int) -> Array:
-    """Return the sums of b, (1, k, n), over each part of `part` neighbouring rows: (parts, 1, n)."""
+    """Add up each group of `part` neighbouring rows of b, (1, k, n). Return the sums, (parts, 1, n)."""
     _, k, n = b.shape
     parts = -(-k // part)
-    # Sum fewer rows first, so that there are enough blocks of threads; `few` divides a part.
+    # First add up groups of `few` rows, so that there are enough blocks of threads. `few` divides `part`.
     few = BYTES_DEPTH // 2
     chunks = -(-k // few)
     between, sums = gpu.empty((chunks, n), b.dtype), gpu.empty((parts, 1, n), b.dtype)
@@ -483,7 +483,7 @@ def _sums_of_parts(gpu: Context, basis: Basis, b: Array, part: int) -> Array:
 
 
 def by_residues(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
-    """Multiply by residues modulo small moduli, whose products cuBLAS computes; q is at most 2^62."""
+    """Multiply modulo q <= 2^62: reduce modulo small moduli, and multiply those residues by cuBLAS."""
     longest = RESIDUE_DEPTH
     for first in range(0, a.shape[2], longest):
         parts = a[:, :, first : first + longest], b[:, first : first + longest]
@@ -497,7 +497,7 @@ def _add_residues(gpu: Context, basis: Basis, a: Array, b: Array, out: Array, ad
     count, depth, pitch = len(primes), -(-k // 64) * 64, -(-n // 4) * 4
     moduli, weights = gpu.moduli(basis), gpu.constant(weight_table(q, primes))
     tables = [gpu.constant(residue_table(primes, basis.dtype.itemsize, left)) for left in (True, False)]
-    # `most` rows of sums are in memory at a time: of several whole matrices, or a part of one matrix.
+    # At most `most` rows of sums are in memory at a time: several whole matrices, or a part of one matrix.
     most = max(128, _SUM_BYTES // (4 * count * pitch))
     parts = -(-m // most)
     tall, matrices = (m, most // m) if parts == 1 else (-(-m // (128 * parts)) * 128, 1)
@@ -523,7 +523,7 @@ def _residues(
 ) -> Array:
     """Return x modulo each small modulus of the table: int8, (count, size, rows, depth).
 
-    x is (size, rows, k), or (size, k, rows) if transposed; rows are padded to the given size.
+    x: (size, rows, k), or (size, k, rows) if transposed, with at most `rows` rows. The result is padded.
     """
     count, size, k = len(table), len(x), x.shape[1 if transposed else 2]
     residues = gpu.empty((count, size, rows, depth), np.dtype(np.int8))
@@ -537,7 +537,7 @@ def _residues(
 def multiply_bytes(gpu: Context, left: Array, right: Array, sums: Array) -> None:
     """Set sums[..., i, j] to the inner product of left[..., i, :] and right[..., j, :], by cuBLAS.
 
-    If the second axis of left or right has length 1, its matrix serves all matrices of the other.
+    If the second axis of left or of right has length 1, its one matrix is used for all matrices of the other.
     """
     cublas = gpu.xp.cuda.cublas
     (_, size, m, n), k = sums.shape, left.shape[3]

@@ -1,4 +1,4 @@
-"""How products of matrices are computed on a card: tiles, small moduli, and the choice of the method.
+"""Tiles, small moduli and the choice of the method for products of matrices on a card.
 
 All functions are pure.
 """
@@ -19,8 +19,8 @@ from .words import Card, Sum, sum_of_products
 
 # ---- on CUDA cores: cuda/matmul_scalar.cu ----
 
-MAX_INTEGER = 1 << 62  # the largest modulus for kernels of integers; larger ones use products at points
-LOG_POINTS_THREADS = constant("matmul_scalar.cu", "POINTS_THREADS").bit_length() - 1  # of a block
+MAX_INTEGER = 1 << 62  # the largest modulus for kernels of integers; above it, by_words multiplies
+LOG_POINTS_THREADS = constant("matmul_scalar.cu", "POINTS_THREADS").bit_length() - 1  # for one block
 MOST_NARROW = 8  # the most columns or rows of a narrow matrix
 _LEAST_PART = 128  # the fewest terms of a part, if a sum is cut into parts
 
@@ -29,19 +29,19 @@ _LEAST_PART = 128  # the fewest terms of a part, if a sum is cut into parts
 class PointsTile:
     """How products of matrices of polynomials are divided among threads (cuda/matmul_scalar.cu)."""
 
-    rows: int  # of a thread's tile of sums
+    rows: int  # rows of the tile of sums that a thread computes
     columns: int
-    width: int  # neighbouring points of a thread
+    width: int  # how many neighbouring points a thread takes
     log_lanes: int  # log2 of a block's threads along the points
-    log_columns: int  # log2 of a block's tiles along the columns
-    log_rows: int  # log2 of a block's tiles along the rows
-    grid: int  # blocks
+    log_columns: int  # log2 of the number of tiles of a block along the columns
+    log_rows: int  # log2 of the number of tiles of a block along the rows
+    grid: int  # number of blocks
 
 
 def points_tile(
     basis: Basis, batch: int, rows: int, columns: int, points: int, chunks: bool, card: Card
 ) -> PointsTile:
-    """Choose the tile for products (batch, rows, columns) at `points` points of each limb.
+    """Choose the tile for `batch` products, (rows, columns), at `points` points of each limb.
 
     Large tiles read operands less often. If they would leave multiprocessors idle, smaller ones are chosen.
     chunks: whether a thread may move 16 bytes at once.
@@ -60,8 +60,8 @@ def points_tile(
         if most == 1 or batch * row_tiles * column_tiles * lanes >= card.multiprocessors << 8:
             break
         most //= 2
-    # The threads of a block: first a warp along the points, then threads along the matrix, because these
-    # share operands, and if threads are left, more along the points.
+    # Divide the threads of a block: first up to a warp along the points, then as many as possible along the
+    # columns and rows, because these share operands. Threads that are left go along the points.
     logs = [(size - 1).bit_length() for size in (lanes, column_tiles, row_tiles)]
     log_lanes = min(5, logs[0])
     spare = LOG_POINTS_THREADS - log_lanes
@@ -82,19 +82,19 @@ def points_tile(
 
 @dataclass(frozen=True)
 class StagedTile:
-    """How products of large matrices are divided, whose operands a block copies to shared memory ahead."""
+    """How products of large matrices are divided if blocks first copy operands to shared memory."""
 
-    side: int  # of a thread's tile of sums, along either axis; a block has two tiles along each
-    width: int  # neighbouring points of a thread
-    grid: int  # blocks
+    side: int  # rows and columns of a thread's tile of sums; a block has two tiles along each axis
+    width: int  # how many neighbouring points a thread takes
+    grid: int  # number of blocks
 
 
 def staged_tile(
     basis: Basis, batch: int, rows: int, columns: int, length: int, points: int, card: Card
 ) -> StagedTile | None:
-    """Return the tile for products (batch, rows, columns), or None if points_tile is faster.
+    """Return the tile for `batch` products, (rows, columns), or None if a PointsTile is faster.
 
-    All arrays must allow chunks of 16 bytes.
+    Threads move 16 bytes at once, so all arrays must be aligned to 16 bytes.
     """
     tiles, entries = [], basis.rows * points
     for side, width in sum_of_products(basis).tiles:
@@ -120,14 +120,14 @@ def _side(size: int, most: int) -> int:
 class IntegerTile:
     """How a product of matrices of integers is divided among blocks (cuda/matmul_scalar.cu)."""
 
-    side: int  # sums of a thread along each axis
-    grid: int  # blocks
-    cost: int  # relative time: a multiprocessor's products and, with less weight, its reads of shared memory
+    side: int  # a thread computes side * side sums
+    grid: int  # number of blocks
+    cost: int  # relative time of a multiprocessor, for products and (with less weight) shared-memory reads
 
 
 @lru_cache(maxsize=256)
 def integer_tile(sums: Sum, batch: int, rows: int, columns: int, card: Card) -> IntegerTile:
-    """Choose the tile for products (batch, rows, columns) with the least estimated time."""
+    """Choose the tile with the least estimated time for `batch` products, (rows, columns)."""
     tiles = []
     for side in (side for side in (8, 4, 2, 1) if side <= sums.most_side):
         grid = batch * -(-rows // (16 * side)) * -(-columns // (16 * side))
@@ -138,7 +138,7 @@ def integer_tile(sums: Sum, batch: int, rows: int, columns: int, card: Card) -> 
 
 @lru_cache(maxsize=256)
 def part_of_sums(sums: Sum, batch: int, rows: int, columns: int, length: int, card: Card) -> int:
-    """Choose how many terms of a sum one block adds up: all, or fewer so that blocks fill the card."""
+    """Choose how many terms of a sum one block adds up: all, or fewer if more blocks can fill the card."""
     most = length // _LEAST_PART
     if batch != 1 or most < 2:
         return length
@@ -149,7 +149,7 @@ def part_of_sums(sums: Sum, batch: int, rows: int, columns: int, length: int, ca
     else:
 
         def cost(parts: int) -> float:
-            """Return the relative time of the products and of the sum of the parts."""
+            """Return the relative time of the products and of adding up `parts` parts."""
             products = integer_tile(sums, parts, rows, columns, card).cost / parts
             return products * (1 if parts == 1 else 1 + 16 * parts / length)
 
@@ -159,9 +159,9 @@ def part_of_sums(sums: Sum, batch: int, rows: int, columns: int, length: int, ca
 
 
 def narrow_lanes(batch: int, rows: int, columns: int, steps: int, card: Card) -> tuple[int, int]:
-    """For matrices of few columns, return log2 of the threads that share a sum, and the number of blocks.
+    """Return log2 of the threads that share a sum, and the number of blocks, for matrices of few columns.
 
-    steps: reads that a sum takes, which these threads divide among them.
+    steps: the number of reads for a sum; the threads that share the sum divide these reads among them.
     """
     rows_of_thread = 2 if columns > 4 else 4
     groups = batch * -(-rows // rows_of_thread)
@@ -184,12 +184,12 @@ COPRIMES = (
 # most 2^31 - 2^20.
 RESIDUE_DEPTH = (1 << 17) - 64
 
-# If a product of matrices takes at least this many multiplications, one call of cuBLAS for each small modulus
-# is faster than one batched call for all.
+# If a product of matrices takes at least this many multiplications, it is faster to call cuBLAS once for each
+# small modulus than to call it once for all (a batched product).
 LONE_PRODUCT = 1 << 34
 
-# For gemm_digits: the columns of a block in bytes, which is also the largest number of its rows. Then two
-# dicts whose keys are the bytes of a word: the depth of a stage in bytes, and the number of stages.
+# For gemm_digits: a block has DIGITS_EDGE bytes of columns, and at most as many rows. For words of 4 or 8
+# bytes, DIGITS_DEPTH gives the depth of a stage in bytes, and DIGITS_STAGES the number of stages.
 DIGITS_EDGE = 128
 DIGITS_DEPTH = {4: 64, 8: 128}
 DIGITS_STAGES = {4: 4, 8: 3}
@@ -198,8 +198,8 @@ DIGITS_STAGES = {4: 4, 8: 3}
 def coprimes(q: int, k: int) -> tuple[int, ...]:
     """Return the fewest of COPRIMES that determine sums of k products of centred residues modulo q.
 
-    Let P be the product of these moduli. Such a sum X has |X| <= k * (q // 2)^2, and gemm_compose needs |X| <
-    P/2 * (1 - 2^-11).
+    Let P be the product of these moduli. A sum X has |X| <= k * (q // 2)^2, and the kernel gemm_compose needs
+    |X| < P/2 * (1 - 2^-11).
     """
     needed, count = 2 * max(k, 1) * (q // 2) ** 2, 1
     while prod(COPRIMES[:count]) * ((1 << 11) - 1) >> 11 <= needed:
@@ -211,8 +211,8 @@ def coprimes(q: int, k: int) -> tuple[int, ...]:
 def residue_table(primes: tuple[int, ...], word_bytes: int, left: bool) -> Array:
     """Return the struct Residue of cuda/matmul_tensor.cu for each small modulus p, one in each row.
 
-    left: for the left operand, whose residues are also multiplied by (P/p)^-1 mod p, where P is the product
-    of all p.
+    left: whether the table is for the left operand. Residues of the left operand are also multiplied by
+    (P/p)^-1 mod p, where P is the product of all p.
     """
     table = np.zeros((len(primes), 8), np.uint32)
     product, width = prod(primes), 16 if word_bytes == 4 else 21
@@ -228,7 +228,7 @@ def residue_table(primes: tuple[int, ...], word_bytes: int, left: bool) -> Array
 
 @lru_cache(maxsize=64)
 def weight_table(q: int, primes: tuple[int, ...]) -> Array:
-    """Return the struct Weight of cuda/matmul_tensor.cu for each small modulus p, and last the one of -P.
+    """Return the struct Weight of cuda/matmul_tensor.cu for each small modulus p, and as last row for -P.
 
     P is the product of all small moduli.
     """
@@ -241,9 +241,9 @@ def weight_table(q: int, primes: tuple[int, ...]) -> Array:
 
 
 def digits_stages(word_bytes: int, card: Card) -> int:
-    """Return how many stages of the left operand gemm_digits keeps in shared memory.
+    """Return how many stages of the left operand the kernel gemm_digits keeps in shared memory.
 
-    Two stages of the right operand are kept beside them.
+    It also keeps two stages of the right operand there.
     """
     stage_bytes = DIGITS_EDGE * DIGITS_DEPTH[word_bytes]
     return min(DIGITS_STAGES[word_bytes], card.shared_bytes // stage_bytes - 2)
@@ -262,25 +262,25 @@ def digits_rows(m: int) -> int:
 def has_digits(q: int, word_bytes: int) -> bool:
     """Return whether gemm_digits can compute modulo q.
 
-    Its partial sums are multiplied by 2^8 and reduced to below 2q, which must fit a word. 32-bit words also
-    serve q = 2^32, because they wrap modulo q.
+    The kernel multiplies partial sums by 2^8 and reduces them to [0, 2q), so 2q must fit a word. With 32-bit
+    words, q = 2^32 works too, because their arithmetic wraps modulo q.
     """
     return q <= 1 << (31 if word_bytes == 4 else 62) or (word_bytes == 4 and q == 1 << 32)
 
 
 # ---- matrices of bytes, on tensor cores: cuda/matmul_bytes.cu ----
 
-BYTES_DEPTH = 128  # bytes of a row in a stage
-BYTES_PART = 1 << 15  # the most bytes of a row for which a sum of products with bytes stays below 2^31
-_LEAST_BYTES_PART = 1 << 10  # the fewest bytes of a part, if rows are divided only to fill the card
+BYTES_DEPTH = 128  # how many bytes of a row a stage holds
+BYTES_PART = 1 << 15  # up to this many bytes of a row, a sum of products of bytes stays below 2^31
+_LEAST_BYTES_PART = 1 << 10  # if rows are divided only to fill the card, a part has at least this many bytes
 
 
 @dataclass(frozen=True)
 class BytesTile:
     """How a product of a matrix of bytes is divided among blocks and their warps."""
 
-    rows: int  # of a block
-    columns: int  # of a block, in the matrix of words cut into bytes
+    rows: int  # rows of a block
+    columns: int  # columns of a block; they are columns of bytes, into which words are cut
     warp_rows: int
     warp_columns: int
     stages: int
@@ -299,13 +299,13 @@ class BytesTile:
 def bytes_tile(word_bytes: int, m: int, n: int, turned: bool, card: Card) -> BytesTile:
     """Choose the tile for m rows and n columns of words.
 
-    turned: whether the columns of the matrix of bytes are dense, not its rows.
+    turned: True if the columns of the matrix of bytes are dense, False if its rows are dense.
     """
     rows, columns, most = 128, 4 * word_bytes, 128 if turned else 256
     while columns < min(most, n * word_bytes) and 2 * (rows + 2 * columns) * BYTES_DEPTH <= card.shared_bytes:
         columns *= 2
     warp_rows = 64 if columns >= 128 and not turned else 32
-    stages = 8 if columns <= 32 else 4 if columns == 64 else 3  # fewer columns: more copies in flight
+    stages = 8 if columns <= 32 else 4 if columns == 64 else 3  # with fewer columns, copy more ahead
     has_room = 4 * (256 + columns) * BYTES_DEPTH <= card.shared_bytes
     if columns == 128 and not turned and has_room and m >= 256 * card.multiprocessors:
         rows, stages = 256, 4  # with more rows in a block, the right matrix is read less often
@@ -314,7 +314,10 @@ def bytes_tile(word_bytes: int, m: int, n: int, turned: bool, card: Card) -> Byt
 
 
 def bytes_part(m: int, k: int, n: int, word_bytes: int, tile: BytesTile, card: Card) -> int:
-    """Choose how many of a row's k bytes one block sums: whole stages, few enough to fill the card."""
+    """Choose how many of a row's k bytes one block sums.
+
+    The choice is a whole number of stages, and gives enough blocks to fill the card if possible.
+    """
     blocks = -(-m // tile.rows) * -(-n * word_bytes // tile.columns)
     held = card.multiprocessors * min(2, card.shared_bytes // tile.shared)  # blocks that work at once
     parts = max(-(-k // BYTES_PART), min(k // _LEAST_BYTES_PART, held // blocks))
@@ -347,9 +350,9 @@ def _digits_work(word_bytes: int, batch: int, m: int, k: int, n: int, card: Card
     return rounds * (4 + -(-k * word_bytes // depth) * (alone if tiles <= card.multiprocessors else together))
 
 
-# For gemm_digits, by the bytes of a word and the rows of a block: how many blocks a multiprocessor can hold,
-# limited by registers or an H100's shared memory; then the microseconds of a stage if a block runs alone on
-# a multiprocessor, and if all these blocks run there.
+# For gemm_digits. A key is (bytes of a word, rows of a block). A value is (the number of blocks that a
+# multiprocessor can hold, limited by registers or an H100's shared memory; the microseconds of a stage if one
+# block runs on a multiprocessor; the same if all these blocks run on it).
 _STAGES_OF_BLOCKS = {
     (4, 64): (4, 0.77, 1.1),
     (4, 128): (2, 0.68, 0.9),
@@ -367,9 +370,9 @@ def _residue_work(q: int, word_bytes: int, batch: int, m: int, k: int, n: int) -
 
 def _integer_work(word_bytes: int, batch: int, m: int, k: int, n: int) -> float:
     words = batch * (m * k + k * n) * word_bytes / 2e6
-    if min(m, n) <= MOST_NARROW:  # the large matrix is read once
+    if min(m, n) <= MOST_NARROW:  # the kernels for narrow matrices read the large matrix once
         return words + batch * m * n * k / (1.6e6 if word_bytes == 4 else 5e5)
-    step = 32 if batch > 1 else 64  # the side to which rows and columns are padded, by the usual tiles
+    step = 32 if batch > 1 else 64  # rows and columns are padded to a multiple of this, with the usual tiles
     rows, columns = (16 if side <= 16 else -(-side // step) * step for side in (m, n))
-    parts = 40 if batch == 1 and k >= 256 and m * n <= 1 << 16 else 0  # a second launch adds up parts
+    parts = 40 if batch == 1 and k >= 256 and m * n <= 1 << 16 else 0  # microseconds to add partial sums
     return words + parts + batch * rows * columns * k / (4.6e6 if word_bytes == 4 else 1.45e6)

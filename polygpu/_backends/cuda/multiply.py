@@ -51,7 +51,8 @@ from .transform import (
 )
 from .words import COMPLEX, Card, transform_groups, word_of
 
-# The most bytes at a time: of transformed digits and their sums, or of an operand modulo auxiliary primes.
+# Products are computed in chunks. This is the most bytes of a chunk, which holds transformed digits and their
+# sums, or an operand modulo the auxiliary primes.
 _CHUNK_BYTES = 1 << 28
 _MAX_PRIMES = constant("auxiliary.cu", "MAX_PRIMES")
 
@@ -151,10 +152,10 @@ def leaves_launch(plan: NttPlan, entries: int, **values: Any) -> Launch:
 def product_passes(
     points: int, leaf_size: int, word_bytes: int, card: Card, rows: int | None = None
 ) -> tuple[Pass, ...]:
-    """Return a tuple with the one pass of a product in one kernel, or () if there is no such kernel.
+    """Return a tuple of one pass if one kernel can compute the product, otherwise an empty tuple.
 
-    There is no such kernel if both operands do not fit one block of threads, if the transform is incomplete,
-    or if it has one point.
+    One kernel cannot compute it if the two operands do not fit one block of threads, or if the
+    transform is incomplete or has one point.
     """
     passes = passes_over(None, points, leaf_size, word_bytes, card) if points > 1 else ()
     if leaf_size > 1 or len(passes) != 1:
@@ -163,13 +164,14 @@ def product_passes(
     if not fits or word_bytes << passes[0].log_values > 128:
         return ()
     of_few = passes_over(rows, points, leaf_size, word_bytes, card)
-    return of_few if len(of_few) == 1 else passes  # one kernel is faster than three transforms in two passes
+    return of_few if len(of_few) == 1 else passes  # one kernel beats three transforms of two passes each
 
 
 def product_launch(rows: Rows, passed: Pass, offsets: tuple[int, ...], card: Card, **values: int) -> Launch:
     """Return the launch of a product in one kernel.
 
-    offsets: where the twiddles of the forward and of the inverse pass begin in the primes' tables, in bytes.
+    offsets: two offsets in bytes, at which the twiddles of the forward and of the inverse pass begin in the
+    table of each prime.
     """
     tiles, grid = tiles_and_grid(rows, passed, card)
     room = leaves_room(grid, passed.threads, card)
@@ -241,7 +243,7 @@ def _sizes(plan: AuxiliaryPlan, units: int) -> dict[str, int]:
 
 
 def spread_launch(plan: AuxiliaryPlan, units: int, **values: Any) -> Launch:
-    """Return the launch that computes residues modulo the auxiliary primes."""
+    """Return the launch that converts an operand to residues modulo the auxiliary primes."""
     parameters = SPREAD(**_sizes(plan, units), **values)
     return entrywise(
         "auxiliary.cu", f"auxiliary_spread<{ctype(plan.basis)}>", units * plan.transform.degree, parameters
@@ -249,7 +251,7 @@ def spread_launch(plan: AuxiliaryPlan, units: int, **values: Any) -> Launch:
 
 
 def compose_launch(plan: AuxiliaryPlan, units: int, **values: int) -> Launch:
-    """Return the launch that computes the result's residues from residues modulo the auxiliary primes."""
+    """Return the launch that converts a product from residues modulo the auxiliary primes to the basis."""
     parameters = COMPOSE(**_sizes(plan, units), quotient=plan.quotient.number, **values)
     return entrywise(
         "auxiliary.cu", f"auxiliary_compose<{ctype(plan.basis)}>", units * plan.degree, parameters
@@ -309,7 +311,7 @@ def multiply_eval(gpu: Context, plan: NttPlan, a: Array, b: Array, out: Array) -
     if plan.leaf_size == 1:
         pointwise(gpu, plan.basis, "mul", a, b, None, out)
         return
-    # A coefficient of a leaf depends on that whole leaf of both operands, so out must not overlap them.
+    # Each coefficient of a leaf in out depends on the whole leaf of a and of b, so out must not overlap them.
     with gpu.scope:
         a, b = (copied(gpu, x) if gpu.xp.may_share_memory(x, out) else x for x in (a, b))
     shape = out.shape
@@ -321,7 +323,7 @@ def multiply_eval(gpu: Context, plan: NttPlan, a: Array, b: Array, out: Array) -
 def _eval_recipe(gpu: Context, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
     """Return the recipe for products of evaluated polynomials.
 
-    The shapes must not have more batch axes than kernels can broadcast over (see fitted).
+    The shapes must not have more batch axes than kernels can broadcast over (see `fitted` in copies.py).
     """
     if plan.leaf_size == 1:
         recipe = Recipe(3)
@@ -355,7 +357,7 @@ def _in_one_kernel(gpu: Context, plan: Plan) -> bool:
 def _product_recipe(gpu: Context, plan: Plan, a: Shape, b: Shape, out: Shape, same: bool = False) -> Recipe:
     """Return the recipe for a product of operands 0 and 1 into operand 2.
 
-    a, b, out: their shapes. same: whether operands 0 and 1 are the same array.
+    a, b, out: the shapes of operands 0, 1 and 2. same: whether operands 0 and 1 are the same array.
     """
     if isinstance(plan, AuxiliaryPlan):
         return _auxiliary_recipe(gpu, plan, a, b, out)
@@ -373,7 +375,7 @@ def _product_recipe(gpu: Context, plan: Plan, a: Shape, b: Shape, out: Shape, sa
 
 
 def _fused_recipe(gpu: Context, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
-    """Return the recipe with one kernel for each group of limbs."""
+    """Return the recipe that launches one kernel for each group of limbs. The kernel does all steps."""
     count, size = prod(out[:-2]), plan.basis.dtype.itemsize
     rows_of_all = count * len(plan.basis.moduli)
     passes = product_passes(plan.points, plan.leaf_size, size, gpu.card, rows_of_all)
@@ -414,7 +416,8 @@ def _fft_recipe(gpu: Context, plan: FftProductPlan, tile: Pass, a: Shape, b: Sha
 def _digits_recipe(gpu: Context, plan: FftProductPlan, a: Shape, b: Shape, out: Shape, same: bool) -> Recipe:
     """Return the recipe for a product by FFT in several launches, a chunk of rows at a time.
 
-    They split rows into digits, transform them, sum products of digits, transform back, and compose residues.
+    The launches split rows into digits, transform the digits, sum their products, transform the sums back,
+    and compose residues from them.
     """
     recipe, units, points = Recipe(3), prod(out[:-1]), plan.points
     step = min(units, max(1, _CHUNK_BYTES // (16 * points * (2 * plan.digits + plan.sums))))
@@ -432,9 +435,9 @@ def _digits_recipe(gpu: Context, plan: FftProductPlan, a: Shape, b: Shape, out: 
 
 
 def prepare_by_fft(gpu: Context, plan: FftSumPlan, matrices: Array, out: Array) -> None:
-    """Write the transforms of the digits of polynomials, (units, digits, points).
+    """Split polynomials into digits, and write the Fourier transforms of the digits.
 
-    matrices: `units` polynomials, (*batch, 1, n). out: (*batch, digits, points).
+    matrices: polynomials, (*batch, 1, n). out: (*batch, digits, points).
     """
     units = prod(matrices.shape[:-2])
 
@@ -450,8 +453,8 @@ def prepare_by_fft(gpu: Context, plan: FftSumPlan, matrices: Array, out: Array) 
 def sum_by_fft(gpu: Context, plan: FftSumPlan | TorusPlan, x: Array, matrix: Array, out: Array) -> None:
     """Multiply vectors of small polynomials by a prepared matrix.
 
-    x: (items, terms, 1, n). matrix: made by prepare(). out: (items, k, 1, n). The items are taken in chunks
-    whose transforms fit _CHUNK_BYTES.
+    x: (items, terms, 1, n). matrix: made by Backend.prepare(). out: (items, k, 1, n). The items are taken in
+    chunks, so that the transforms of a chunk take at most _CHUNK_BYTES.
     """
     points, k = plan.points, out.shape[1]
     step = max(1, _CHUNK_BYTES // (16 * points * (plan.terms + k * plan.sums)))
@@ -472,13 +475,13 @@ def sum_by_fft(gpu: Context, plan: FftSumPlan | TorusPlan, x: Array, matrix: Arr
         gpu.run(plan.handles, ("sum", len(y), k), partial(recipe, len(y)), some, matrix, y)
 
 
-# The next functions add launches to a recipe. x and y are indices of its operands.
+# The next functions add launches to a recipe. Their arguments x and y are indices of the recipe's operands.
 
 
 def _split_digits(
     gpu: Context, recipe: Recipe, plan: FftPlan, digits: int, units: int, x: int, y: int, **where: Any
 ) -> None:
-    """Write to y the transforms of the digits of `units` rows of x, `digits` digits each."""
+    """Split `units` rows of x into `digits` digits each, and write the transforms of the digits to y."""
     where |= {"x": 0, "y": 0, "moduli": _moduli_for(gpu, recipe, plan)}
     recipe.launch(fft_split_launch(plan, units, digits, **where), x, y)
     _add_fft(gpu, recipe, plan, units * digits, y, "forward")
@@ -493,7 +496,7 @@ def _compose_sums(
     y: int,
     **where: Any,
 ) -> None:
-    """Transform the sums in x back, which overwrites them, and write the residues of `units` rows to y."""
+    """Transform the sums in x back, in place, and write the residues of `units` rows to y."""
     _add_fft(gpu, recipe, plan, units * plan.sums, x, "inverse")
     if isinstance(plan, TorusPlan):
         recipe.launch(fft_round_launch(plan, units, x=0, y=0), x, y)
@@ -520,7 +523,7 @@ def _moduli_for(gpu: Context, recipe: Recipe, plan: FftPlan) -> int:
 
 
 def _fft_tables(gpu: Context, plan: FftPlan, passes: tuple[Pass, ...]) -> Shared:
-    """Return a table with the twiddles of each pass in the order in which it reads them.
+    """Return a table of twiddles. Those of each pass are in the order in which the pass reads them.
 
     table_offsets says where the twiddles of each pass begin.
     """
@@ -542,14 +545,15 @@ def _fft_tables(gpu: Context, plan: FftPlan, passes: tuple[Pass, ...]) -> Shared
 def _auxiliary_recipe(gpu: Context, plan: AuxiliaryPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
     """Return the recipe for a product by auxiliary primes, a chunk of rows at a time.
 
-    It computes residues modulo the primes, multiplies modulo each prime, and computes the result's residues.
+    It reduces the operands modulo the primes, multiplies modulo each prime, and computes the residues of the
+    product modulo the basis.
     """
     basis, transform, n = plan.basis, plan.transform, plan.degree
     count, length = len(transform.basis.moduli), transform.degree
     if count > _MAX_PRIMES:
         raise ParameterError(
-            f"A product for n={n} needs {count} auxiliary primes, and at most {_MAX_PRIMES} fit a kernel. "
-            "Use poly.cpu() to multiply on the host."
+            f"A product for n={n} needs {count} auxiliary primes, and at most {_MAX_PRIMES} fit a GPU "
+            "kernel. Use a.cpu() * b.cpu() to multiply on the host."
         )
     radix = gpu.kept(
         plan.handles, "digits", lambda: (gpu.from_host(_mixed_radix(transform.basis.moduli)), ())

@@ -38,7 +38,7 @@ from .sources import constant as constant_of
 from .sources import enumeration
 
 _FILE = "pointwise.cu"
-_CHUNKS = 4  # how many chunks of 16 bytes of a long row one thread takes
+_CHUNKS = 4  # one thread takes this many chunks of 16 bytes of a long row
 _LOG_NEAR_POWERS = 8  # log2 of the most powers of `step` in the first part of a row's table
 _OPS = enumeration(_FILE, "Op")
 COMBINE_TERMS = constant_of(_FILE, "COMBINE_TERMS")  # the most operands of a launch of `combine`
@@ -95,13 +95,13 @@ TAKE = Struct(_FILE, "TakeParameters<u64>", ("x index y", POINTER), ("n entries"
 
 
 def pointwise_launch(basis: Basis, op: Op, width: int, entries: int, **values: Any) -> Launch:
-    """Return the launch of an operation on entries; width: how many neighbouring entries a thread takes."""
+    """Return the launch of `op` on all entries. width: how many neighbouring entries a thread takes."""
     parameters = POINTWISE(entries=entries, limbs=basis.rows, **values)
     return entrywise(_FILE, f"pointwise<{ctype(basis)}, {_OPS[op]}, {width}>", entries // width, parameters)
 
 
 def _moduli(basis: Basis) -> str:
-    """Return the name in pointwise.cu of a property that all moduli have: SHORT, ONLY_GOLDILOCKS or ANY."""
+    """Return a property that all moduli have, as pointwise.cu calls it: SHORT, ONLY_GOLDILOCKS or ANY."""
     if max(basis.moduli).bit_length() <= 62:
         return "SHORT"
     return "ONLY_GOLDILOCKS" if set(basis.moduli) == {GOLDILOCKS} else "ANY"
@@ -115,7 +115,8 @@ def _chunks(n: int, width: int, most: int) -> int:
 def combine_launch(basis: Basis, terms: int, width: int, entries: int, *, n: int, **values: Any) -> Launch:
     """Return the launch that computes linear combinations of `terms` operands.
 
-    entries: the entries of one combination. width: the neighbouring entries of a chunk. n: entries of a row.
+    entries: the entries of one combination. width: the number of neighbouring entries in a chunk.
+    n: entries of a row.
     """
     parameters = COMBINE(entries=entries, limbs=basis.rows, terms=terms, n=n, **values)
     held = next(size for size in (2, 4, COMBINE_TERMS) if terms <= size)
@@ -141,10 +142,10 @@ def fill_powers_launch(basis: Basis, entries: int, **values: int) -> Launch:
 
 
 def scale_launch(basis: Basis, width: int, entries: int, *, n: int, **values: int) -> Launch:
-    """Return the launch that multiplies each entry by a product of two powers from these tables.
+    """Return the launch that multiplies each entry by two powers, from the tables of fill_powers_launch.
 
-    width: the neighbouring entries of a chunk; in long rows a thread takes several chunks. n: entries of a
-    row.
+    width: the number of neighbouring entries in a chunk. In long rows a thread takes several chunks.
+    n: entries of a row.
     """
     chunks = _chunks(n, width, _CHUNKS)
     parameters = SCALE(entries=entries, limbs=basis.rows, n=n, **values)
@@ -155,8 +156,8 @@ def scale_launch(basis: Basis, width: int, entries: int, *, n: int, **values: in
 def reorder_launch(basis: Basis, kernel: str, flag: bool, width: int, entries: int, **values: int) -> Launch:
     """Return the launch that permutes the entries of each row.
 
-    kernel: "permute" for automorphisms, or "mul_monomial". flag: for "permute" whether rows are evaluated,
-    for "mul_monomial" whether x itself is subtracted from the product. width: how many neighbouring entries
+    kernel: "permute" for automorphisms, or "mul_monomial". flag: for "permute", whether rows are evaluated;
+    for "mul_monomial", whether x itself is subtracted from the product. width: how many neighbouring entries
     of the result a thread writes.
     """
     parameters = REORDER(entries=entries, limbs=basis.rows, **values)
@@ -165,7 +166,10 @@ def reorder_launch(basis: Basis, kernel: str, flag: bool, width: int, entries: i
 
 
 def take_launch(itemsize: int, entries: int, **values: int) -> Launch:
-    """Return the launch that takes entries of rows by an index; itemsize: bytes of an entry."""
+    """Return the launch that permutes the entries of rows by an index array (Memory.take).
+
+    itemsize: bytes of an entry.
+    """
     return entrywise(_FILE, f"take<u{8 * itemsize}>", entries, TAKE(entries=entries, **values))
 
 
@@ -195,7 +199,7 @@ def pointwise(
     shapes, bits = tuple(x.shape for x in spread), gpu.address(out)
     steps = tuple(map(_steps, spread))
     for x, own in zip(spread, shapes, strict=True):
-        if own[-1] > 1:  # an operand with one entry per row is read word by word, at any alignment
+        if own[-1] > 1:  # an operand with one entry per row may have any alignment: it is read word by word
             bits |= gpu.address(x)
     aligned = bits % ALIGNMENT == 0
     gpu.run(
@@ -270,7 +274,7 @@ def combine(
         for first in range(0, terms, COMBINE_TERMS):
             chosen = list(range(first, min(first + COMBINE_TERMS, terms)))
             adds_constant = constant is not None and not first
-            # A launch with fewer operands than fields gets the address of its first operand in the others.
+            # The kernel always takes COMBINE_TERMS operands. Unused ones get the address of the first.
             places = [chosen[i] if i < len(chosen) else chosen[0] for i in range(COMBINE_TERMS)]
             places.append(terms if adds_constant else chosen[0])
             table = [shapes[i] for i in places], [steps[i] for i in places]
@@ -347,13 +351,14 @@ def scale_by_powers(gpu: Context, basis: Basis, x: Array, first: Array, step: Ar
     if not out.size:
         return
     n, size = x.shape[-1], x.dtype.itemsize
-    # If an array is not dense, its items have one row (see Backend.scale_by_powers).
+    # An array that is not dense has items of one row each (see Backend.scale_by_powers).
     pitches = x_pitch, y_pitch = [n * size if a.flags.c_contiguous else a.strides[0] for a in (x, out)]
     runs = out.ndim > x.ndim
     run, run_step = (out.shape[-1], out.strides[-2]) if runs else (n, n * size)
     places = gpu.address(x) | gpu.address(out) | x_pitch | y_pitch | run_step
     width = _width(basis, run, places % ALIGNMENT == 0)
-    # If n is small, the table has about as many powers of step as of step^(2^log_near).
+    # The table holds 2^log_near powers of `step`, then powers of step^(2^log_near). If n is small, both parts
+    # have about the same length.
     log_near = min(_LOG_NEAR_POWERS, ((n - 1).bit_length() + 1) >> 1)
     row = (1 << log_near) + -(-n >> log_near)
 
@@ -384,9 +389,10 @@ def automorphism(
 def mul_monomial(
     gpu: Context, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array, less: bool = False
 ) -> None:
-    """Compute X^e x, or X^e x - x if `less` is True; the exponents may have any stride.
+    """Compute X^e * x, or X^e * x - x if `less` is True. The array of exponents may have any stride.
 
-    Modulo a single limb, an item may have any number of rows, such as the components of a ciphertext.
+    All rows of an item x[i] are multiplied by the same power of X. An item has one row for each limb. If
+    there is a single limb, it may have any number of rows, such as the components of a ciphertext.
     """
     _reorder(gpu, "mul_monomial", less, basis, quotient, x, exponents, out)
 
@@ -404,7 +410,7 @@ def _reorder(
     if not out.size:
         return
     width = _width(basis, x.shape[-1], gpu.address(out) % ALIGNMENT == 0)
-    numbers = numbers.reshape(-1)  # an axis of one entry may have any stride
+    numbers = numbers.reshape(-1)  # a single entry may have any stride; the next line takes 1
     count, step = numbers.size, numbers.strides[0] // numbers.itemsize if numbers.size > 1 else 1
 
     def recipe() -> Recipe:

@@ -1,4 +1,4 @@
-"""Records of calls on a card: their launches, with arrays named by index (polygpu/_backends/records.py)."""
+"""Records of calls on a card. A record holds the launches of a call (see polygpu/_backends/records.py)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GRAPH_BYTES = 1 << 17  # an estimate of the device memory that a graph of a rec
 def observe(
     gpu: Context, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
 ) -> tuple[Array, Record | None]:
-    """Do the work of a call, and record its launches if operands and `out` are dense and aligned."""
+    """Do the work of a call. Record its launches if the operands and `out` are dense and aligned."""
     given = operands if out is None else (*operands, out)
     if recording.get() is not None or any(not x.size or not _is_here(gpu, x) for x in given):
         return work(), None
@@ -70,7 +70,7 @@ def _record(
 def _steps(
     gpu: Context, tape: Tape, operands: Sequence[Array], result: Array, given: bool
 ) -> tuple[list[tuple[Any, ...]], int] | None:
-    """Return the launches as the core takes them, and the bytes of workspace that temporaries share.
+    """Return the launches in the form of the native core, and the bytes that the temporaries share.
 
     An operand of a launch is an operand of the call, the result, the workspace (`room`), or a constant. A
     constant is represented by address 0 with the constant's address as the offset. Return None if a launch
@@ -112,7 +112,7 @@ def _steps(
     if not found or len(found) > MOST_STEPS or len(sizes) > MOST_STEPS >> 2:
         return None
     begins, total = placed(sizes, [(min(u), max(u)) if u else (0, -1) for u in uses])
-    total = max(total, int(any(uses)))  # not 0 if a temporary is used, even if it is empty
+    total = max(total, int(any(uses)))  # at least 1 if a temporary is used, even an empty one
     ready = []
     for step, places in found:
         numbers = tuple(min(number, room) for number, _ in places)
@@ -124,13 +124,13 @@ def _steps(
 
 
 def _taken_for(gpu: Context, result: Array, tape: Tape) -> Taken | None:
-    """Return the note of the allocation that is exactly the result's memory, or None if there is none."""
+    """Return the note of the allocation that is exactly the memory of `result`, or None without one."""
     whole = Taken(gpu.address(result), result.nbytes)
     return next((x for x in reversed(tape) if isinstance(x, Taken) and x == whole), None)
 
 
 def _replay(gpu: Context, call: Prepared, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Replay:
-    """Return a function that repeats the launches of a record; for unusual arrays it returns None."""
+    """Return a function that repeats a record's launches on other operands, or returns None if it cannot."""
     launch, streams, index, noting = call.launch.on, call.streams, gpu.index, recording.get
     stream_of, device, new = gpu.xp.cuda.get_current_stream, gpu.current_device, gpu.xp.ndarray
     card, alloc = gpu.card, gpu.xp.cuda.alloc
@@ -139,7 +139,8 @@ def _replay(gpu: Context, call: Prepared, shape: tuple[int, ...], dtype: np.dtyp
     def takes(out: Any, operands: Sequence[Any]) -> bool:
         """Return whether the result can be written to `out`.
 
-        It must have the right form, and each operand must be `out` itself or not overlap it.
+        It must have the shape and the dtype of the result, lie dense on this card, and overlap no operand,
+        unless the operand is `out` itself.
         """
         if type(out) is not new or out.shape != shape or out.dtype != dtype:
             return False
@@ -166,7 +167,7 @@ def _replay(gpu: Context, call: Prepared, shape: tuple[int, ...], dtype: np.dtyp
             else:
                 done = launch(stream, operands, out, 0)
         except (gpu.memory_error, OutOfDeviceMemory, _cpu.NoContext):
-            return None  # the call without a record can work in smaller pieces, or raise the right error
+            return None  # without a record, the call may work in smaller pieces, or raise the right error
         except _cpu.DriverError as error:
             raise DeviceError(f"{gpu.name} failed with {error}.") from error
         return out if done else None
@@ -175,9 +176,9 @@ def _replay(gpu: Context, call: Prepared, shape: tuple[int, ...], dtype: np.dtyp
 
 
 def _noted(gpu: Context, call: Prepared, operands: Sequence[Array], out: Array, fresh: bool) -> Array | None:
-    """Repeat the launches of a record on a stream that is new to it, or while work is noted.
+    """Repeat the launches of a record on a stream where it has not run yet, or while calls are recorded.
 
-    Return None, with nothing done, if an array is not aligned. fresh: whether `out` was allocated for this
+    If an array is not aligned, do nothing and return None. fresh: whether `out` was allocated for this
     call.
     """
     addresses = [gpu.address(x) for x in (*operands, out)]

@@ -40,13 +40,13 @@ from .words import BY_SHIFTS, Card, Sum, Word, limbs_by_word, sum_of_conversion,
 _FILE, _ROWS_FILE = "rns.cu", "ntt_rows.cu"
 _WAYS = enumeration("rns.cu", "Way")
 _WORD = (1 << 64) - 1
-_OWN_ROWS = 4  # the most rows of the target that a thread computes if the source has no rows
-_MOST_ROWS = 12  # the most rows of the source with which a thread takes two coefficients
+_OWN_ROWS = 4  # if the source has no rows, a thread computes at most this many rows of the target
+_MOST_ROWS = 12  # with up to this many rows of the source, a thread takes two coefficients
 _FEW_ROWS, _FEW_BYTES = (constant("rns.cu", name) for name in ("FEW_ROWS", "FEW_BYTES"))
-_ROWS_BYTES = 12 << 10  # the most bytes of shared memory for a block of convert
-_SHARE_BEGINS = 4  # start-up time of a thread, in units of the time for one row of the target
+_ROWS_BYTES = 12 << 10  # the most bytes of shared memory for a block of the kernel `convert`
+_SHARE_BEGINS = 4  # start-up time of a thread, divided by its time for one row of the target
 _LOG_FEW = 11  # log2 of values per multiprocessor; with fewer, a thread takes four values, not eight
-_LOG_POINTS = range(10, 18)  # log2 of the points for which listed rows (see Listed) have kernels
+_LOG_POINTS = range(10, 18)  # log2 of the numbers of points for which class Listed has kernels
 
 Types = tuple[str, str, str]
 
@@ -74,7 +74,7 @@ FINISH = Struct(
 
 
 def rows_held(rows: int) -> int:
-    """Return for how many source rows a kernel is compiled: `rows`, rounded up to one of a few numbers."""
+    """Round `rows` up to one of the few numbers of source rows for which kernels are compiled."""
     step = next((s for s in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if rows <= s), 0)
     return step or 1 << (rows - 1).bit_length()
 
@@ -86,14 +86,14 @@ def sum_of(conversion: Conversion, types: Types, card: Card) -> Sum:
 
 
 def row_words(conversion: Conversion, sums: Sum) -> int:
-    """Return how many words of the table belong to one row of the target."""
+    """Return how many words of the table of constants belong to one row of the target."""
     terms = rows_held(len(conversion.source.moduli)) + (conversion.estimate != "none")
     terms += 2 * conversion.scales + conversion.accumulate + (conversion.own is not None)
     return 2 + sums.doubles + terms
 
 
 def convert_blocks(conversion: Conversion, width: int, sums: Sum) -> int:
-    """Return how many blocks a multiprocessor holds: CONVERT_BLOCKS of the kernel, otherwise about two."""
+    """Estimate how many blocks of `convert` a multiprocessor holds: 4 if few registers are used, else 2."""
     rows = rows_held(len(conversion.source.moduli))
     held = width * rows * sums.bytes
     return 4 if not conversion.scales and rows <= _FEW_ROWS and held <= _FEW_BYTES else 2
@@ -102,8 +102,8 @@ def convert_blocks(conversion: Conversion, width: int, sums: Sum) -> int:
 def share_of(conversion: Conversion, blocks: int, held: int, most: int, card: Card) -> int:
     """Choose how many rows of the target a thread computes, at most `most`.
 
-    Every thread first computes what all rows need from the source. So fewer rows for each thread mean more
-    work, but also more blocks, which fill the card. The choice has the least estimated time.
+    Every thread first computes values from the source that all its rows need. So fewer rows for each thread
+    mean more work, but also more blocks, which fill the card. The choice has the least estimated time.
 
     blocks: the number of blocks if a thread computes all rows. held: blocks that a multiprocessor holds.
     """
@@ -139,7 +139,7 @@ def convert_launch(
 ) -> Launch:
     """Return the launch that converts `items` polynomials.
 
-    types: the C++ types of x, own and out. parts: how many conversions that are alike() share the launch.
+    types: the C++ types of x, own and out. parts: how many conversions share the launch (see alike).
     """
     rows, targets = len(conversion.source.moduli), len(conversion.target.moduli)
     width, sums = width_of(conversion, n, aligned), sum_of(conversion, types, card)
@@ -170,7 +170,10 @@ def convert_launch(
 
 
 class Listed(NamedTuple):
-    """The two passes that transform rows given by a list, for limbs with the same Word (cuda/ntt_rows.cu)."""
+    """Two passes that transform the rows that a list names (cuda/ntt_rows.cu).
+
+    The limbs of these rows have the same Word (words.py).
+    """
 
     word: Word
     columns: Pass
@@ -178,7 +181,7 @@ class Listed(NamedTuple):
 
     @property
     def tables(self) -> tuple[Pass, Pass]:
-        """The passes with only the fields on which the tables of twiddles depend; the others are 0."""
+        """Both passes, with 0 in the fields on which the tables of twiddles do not depend."""
         columns, rows = (
             replace(p, log_columns=0, log_rows=0, log_width=0) for p in (self.columns, self.rows)
         )
@@ -195,7 +198,7 @@ class Listed(NamedTuple):
         *flags: str,
         **values: Any,
     ) -> Launch:
-        """Return the launch of one pass by a kernel; grid: (blocks per row, listed rows)."""
+        """Return the launch in which a kernel does one pass. grid: (blocks per row, number of rows)."""
         offset = table_offsets(self.tables, self.word)[1 if passed.log_blocks else 0]
         starts = leaves_room(grid, passed.threads, card)
         parameters = struct(offset=offset, starts_next=starts, **values)
@@ -208,10 +211,10 @@ ListedGroups = tuple[tuple[Listed, tuple[int, ...]], ...]
 
 
 def listed(plans: Sequence[NttPlan], n: int, count: int, card: Card) -> ListedGroups:
-    """Return, for each Word, the passes for `count` rows modulo limbs of the plans, and the limbs' indices.
+    """Return a pair for each Word (words.py) of the plans' limbs: the passes, and the indices of its limbs.
 
-    An index counts the limbs of all plans one after another. The result is empty if listed rows have no
-    kernel for these limbs or this n.
+    The limbs of all plans are numbered one after another. count: the number of rows to transform. The result
+    is empty if there is no kernel of ntt_rows.cu for these limbs or this n.
     """
     sizes = {plan.basis.dtype.itemsize for plan in plans}
     if len(sizes) > 1 or any(plan.points < n for plan in plans):
@@ -231,12 +234,12 @@ def _listed(moduli: tuple[int, ...], size: int, points: int, count: int, card: C
     if log_points not in _LOG_POINTS:
         return ()
     length = min(8, log_points // 2)
-    # For columns of 2^7 or 2^8 values a thread takes 16 values, so that two rounds are enough. Tiles are 64
-    # bytes wide.
+    # If a column has 2^7 or 2^8 values, a thread takes 16 of them, so that two rounds are enough. Tiles are
+    # 64 bytes wide.
     log_values, log_width = 4 if length in (7, 8) else 3, int(size == 4)
     columns = Pass(0, length, 3 + log_width, 0, log_values, log_width)
     below = log_points - length
-    # If there are fewer warps than the card runs at once, more threads share a row.
+    # If there are too few warps to fill the card, a thread takes fewer values, so more threads share a row.
     small = count << log_points < card.multiprocessors << _LOG_FEW
     log_values = 2 if small else 3
     blocks, log_lanes = count << log_points >> below, below - log_values
@@ -246,7 +249,7 @@ def _listed(moduli: tuple[int, ...], size: int, points: int, count: int, card: C
 
 
 def alike(conversion: Conversion, types: Types, card: Card) -> tuple[object, ...]:
-    """Return a key; conversions without `own` can share a launch if their keys are equal."""
+    """Return a key. Conversions without `own` can share one launch if their keys are equal."""
     sums = sum_of(conversion, types, card)
     sizes = len(conversion.source.moduli), len(conversion.target.moduli), conversion.numbers.shape
     plain = not conversion.scales and not conversion.accumulate
@@ -254,7 +257,7 @@ def alike(conversion: Conversion, types: Types, card: Card) -> tuple[object, ...
 
 
 def packed_factor(factor: int, q: int, sums: Sum) -> int:
-    """Return a factor modulo q as the bits that a sum of cuda/sum.cuh reads."""
+    """Return a factor modulo q as a word, in the form that the class `sums` of cuda/sum.cuh reads."""
     if sums.doubles:
         return _bits(factor - q if 2 * factor > q else factor)
     if sums.half:
@@ -263,7 +266,7 @@ def packed_factor(factor: int, q: int, sums: Sum) -> int:
 
 
 def _bits(number: float) -> int:
-    """Return the bits of a double, as a word."""
+    """Return the 64 bits of a double as an integer."""
     return int(np.float64(number).view(np.uint64))
 
 
@@ -287,14 +290,15 @@ def packed_table(conversion: Conversion, sums: Sum) -> np.ndarray[Any, np.dtype[
         target.moduli, target.at, own, conversion.table.tolist(), strict=True
     ):
         words += [place, own_place]
-        # The kernel multiplies y - 2^49 in place of each word y. The sum starts from what this leaves out.
+        # For each value y from the source, the kernel multiplies the factor by y - 2^49 instead of y. So the
+        # sum starts at 2^49 * (sum of the factors).
         if sums.doubles:
             words.append(packed_factor((sum(factors) << 49) % q, q, sums))
         packed = [packed_factor(factor, q, sums) for factor in factors]
         words += [*packed[:rows], *spare, *packed[rows:]]
     words += conversion.numbers.ravel().tolist()
     if conversion.scales:
-        # For a row that is not scaled, remainder and fraction are 0, so that it adds nothing.
+        # A row that is not among the divisors gets remainder 0 and fraction 0, so that it adds nothing.
         remainders = dict(zip(conversion.divisors, conversion.remainders, strict=True))
         spread = np.zeros((1 + rows, conversion.fraction_numbers.shape[1]), np.uint64)
         spread[[0, *(1 + i for i in conversion.divisors)]] = conversion.fraction_numbers
@@ -316,7 +320,7 @@ def convert(gpu: Context, conversion: Conversion, x: Array | None, own: Array | 
     given = [a for a in operands if a is not None]
     types = tuple("u32" if (out if a is None else a).dtype == np.uint32 else "u64" for a in (*operands, out))
     aligned = all(gpu.address(a) % ALIGNMENT == 0 for a in (*given, out))
-    # If x or own is None, the kernel gets the result's address in its place and does not read it.
+    # If x or own is None, the kernel gets the address of the result instead, and does not read from it.
     x_number = 0 if operands[0] is not None else len(given)
     own_number = len(given) - 1 if operands[1] is not None else len(given)
     numbers = x_number, own_number, len(given)
@@ -354,10 +358,10 @@ def _convert_recipe(
     numbers: tuple[int, int, int],
     aligned: bool,
 ) -> Recipe:
-    """Return the recipe for conversions, transforms of their results, and sums with rows of `own`.
+    """Return the recipe that converts, transforms the results, and adds multiples of rows of `own`.
 
-    parts: one conversion, or several that are alike() and have no `own`. numbers: the indices of the
-    operands x, own and out.
+    parts: one conversion, or several without `own` for which alike() returns the same key.
+    numbers: the indices of the operands x, own and out.
     """
     recipe, out = Recipe(numbers[-1] + 1), numbers[-1]
     befores, after = tuple(c.steps()[0] for c in parts), parts[0].steps()[1]
@@ -386,7 +390,7 @@ def _add_launch(
     numbers: tuple[int, int, int],
     aligned: bool,
 ) -> None:
-    """Add one launch for conversions that are alike(); the first one's handles keep the tables of all."""
+    """Add one launch for conversions with equal keys (see alike). The first one stores the tables of all."""
     conversion, sums = parts[0], sum_of(parts[0], types, gpu.card)
 
     def make() -> tuple[Array, ...]:
@@ -412,9 +416,10 @@ def _add_launch(
 def table_pointers(
     gpu: Context, primes: Sequence[PrimeTables], made: Listed, both: Sequence[PrimeTables] = ()
 ) -> tuple[Array, list[Shared]]:
-    """Return an array on the device with the addresses of the primes' tables of twiddles, and the tables.
+    """Return a device array of the addresses of the primes' twiddle tables, and a list of these tables.
 
-    both: further primes, whose tables are for the forward and the inverse transform.
+    both: more primes. Their tables are for the forward and the inverse transform, those of `primes` only for
+    the forward transform.
     """
     tables = prime_tables(gpu, primes, made.word, made.tables, 1)
     tables += prime_tables(gpu, both, made.word, made.tables)
@@ -431,11 +436,11 @@ def start_listed(
     shape: tuple[int, ...],
     number: int,
 ) -> dict[str, int]:
-    """Add the first pass over listed rows. Return the addresses of the list's arrays, by field name.
+    """Add the first pass over the rows of a list. Return a dict from field names to addresses of arrays.
 
-    places: the indices of the listed rows in each polynomial. primes: the prime of each listed row. number:
-    the index of the operand. handles: where the list is stored. Its key contains only places[0] and
-    len(places), so two lists with the same handles must differ in one of these.
+    places: the list, as indices of rows in each polynomial. primes: the prime of each of these rows. number:
+    the index of the operand. handles: the dict that stores the arrays. Their key in it contains only
+    places[0] and len(places), so two lists with the same `handles` must differ in one of these.
     """
     *batch, total, n = shape
 
@@ -474,9 +479,9 @@ def _add_listed(
     numbers: tuple[int, int],
     aligned: bool,
 ) -> bool:
-    """Add transforms of listed rows (see Listed), and the sum with the rows of `own`.
+    """Add the transforms of the rows by two passes (see Listed); the second adds multiples of `own`.
 
-    Return False, with nothing added, if there are no kernels for this or if other transforms are faster.
+    If there are no kernels for this or other transforms are faster, add nothing and return False.
     """
     first, (*batch, total, n) = parts[0], shape
     plans = [c.transform for c in parts if c.transform is not None]
@@ -486,7 +491,7 @@ def _add_listed(
     count = prod(batch) * len(places)
     groups = listed(plans, n, count, gpu.card)
     if not groups or count * n * plans[0].basis.dtype.itemsize > gpu.card.l2_bytes:
-        return False  # listed rows are faster only if the first pass's result stays in the L2 cache
+        return False  # these passes are faster only if the result of the first stays in the L2 cache
     primes = [prime for plan in plans for prime in plan.tables]
     for made, chosen in groups:
         where = start_listed(
@@ -513,7 +518,7 @@ def _add_listed(
 def _own_rows(
     gpu: Context, recipe: Recipe, conversion: Conversion, word: Word, chosen: Sequence[int]
 ) -> dict[str, int]:
-    """Return the fields of FINISH for the rows of `own` that are added to the chosen rows of the target."""
+    """Return fields of FINISH: which row of `own`, times which factor, is added to each chosen row."""
     assert conversion.own is not None
     lists = conversion.own.at, conversion.own_factors
 

@@ -26,8 +26,8 @@ from .launch import (
 )
 
 _FILE = "sampling.cu"
-_BLOCK = 64  # bytes of a ChaCha20 block
-_MAX_LIMBS = 65535  # blocks along the second axis of a grid
+_BLOCK = 64  # bytes of a block of the ChaCha20 stream
+_MAX_LIMBS = 65535  # the most blocks along the second axis of a grid
 _SPARSE_THREADS = 1024
 _SHAPES: dict[Shape, str] = {
     "ternary": "TERNARY",
@@ -61,7 +61,7 @@ SPARSE = Struct(
 
 
 def stream_of(key: bytes, first: int, count: int, size: int) -> dict[str, Any]:
-    """Return the launch fields for coefficients first to first + count - 1 of a key's stream.
+    """Return the launch fields for `count` coefficients, from coefficient `first`, of a key's stream.
 
     size: bytes of a coefficient.
     """

@@ -18,7 +18,7 @@ def text_of(file: str) -> str:
 
 
 def constant(file: str, name: str) -> int:
-    """Return the value of `constexpr ... name = value;`: a number, or two numbers as in 1 << 5."""
+    """Return the value in `constexpr ... name = value;`, which is a number or a shift such as 1 << 5."""
     found = re.findall(rf"^constexpr \w+ {name} = (\d+)(?: << (\d+))?;", text_of(file), re.MULTILINE)
     if len(found) != 1:
         raise LookupError(f"cuda/{file} must have one constant {name}, but it has {len(found)}.")
@@ -42,7 +42,7 @@ def waits(file: str) -> bool:
 def digest() -> str:
     """Return a digest of all sources.
 
-    It is added to each source, because CuPy's cache of compiled kernels does not notice edited headers.
+    The digest is added to each source. Otherwise CuPy's cache of kernels would not notice edited headers.
     """
     made = hashlib.sha256()
     for name in sorted(os.listdir(cuda_sources())):

@@ -10,22 +10,22 @@ from ..._core.locks import cached_property
 from ..._core.plans.product import FftProductPlan
 from .words import COMPLEX, Card, Word
 
-_MAX_DIGITS = 4  # the most digits of an operand of a product in one kernel; a thread has a value of each
+_MAX_DIGITS = 4  # the most digits of an operand, if one kernel multiplies; a thread has a value of each digit
 
 
 @dataclass(frozen=True)
 class Pass:
     """A pass: one launch that does some stages of the transforms of all rows (cuda/tile.cuh).
 
-    It does log_length stages, beginning with stage log_blocks. The values of one of its transforms are a
-    column, or if log_columns is 0 a run of neighbours.
+    It does log_length stages, beginning with stage log_blocks. So it consists of short transforms, of
+    2^log_length values each. These values are a column, or, if log_columns is 0, neighbours in memory.
     """
 
-    log_blocks: int  # the stages done before: log2 of the blocks into which they divide a row
-    log_length: int  # log2 of the values of one of the pass's transforms
+    log_blocks: int  # number of earlier stages, which divide a row into 2^log_blocks blocks
+    log_length: int  # log2 of the values of a short transform, and the number of stages
     log_columns: int  # log2 of the neighbouring columns of a tile
     log_rows: int  # log2 of the tiles of a block of threads
-    log_values: int  # log2 of the values of a transform in one thread: the most stages of a round
+    log_values: int  # log2 of a thread's values of one transform, and the most stages of a round
     log_width: int = 0  # log2 of the neighbouring columns of one thread
 
     @cached_property  # cached, because every call reads it
@@ -57,16 +57,16 @@ class Pass:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows on which the passes of a transform work: those of a group's limbs in all polynomials."""
+    """The rows that the passes of a transform work on: the rows of a group of limbs in all polynomials."""
 
-    count: int  # rows in all polynomials together
+    count: int  # number of rows of the group in all polynomials together
     at: tuple[int, ...]  # for each limb of the group: the index of its row in a polynomial
     total: int  # rows of a polynomial, including those of other limbs
     log_degree: int  # log2 of the values of a row
     word: Word
     moduli: int  # address of the group's moduli
     tables: bytes  # the packed struct Tables
-    first: int = 0  # bytes before the first polynomial
+    first: int = 0  # bytes from the start of the array to row 0, from which `at` counts
 
     @property
     def limbs(self) -> int:
@@ -75,12 +75,12 @@ class Rows:
 
     @property
     def spanned(self) -> int:
-        """Number of rows of the whole batch up to the group's last row, including rows of other limbs."""
+        """Number of rows of the batch up to the last row of the group; rows of other limbs count too."""
         return (self.count // self.limbs - 1) * self.total + self.at[-1] + 1
 
 
 def table_offsets(passes: tuple[Pass, ...], word: Word) -> tuple[int, ...]:
-    """Return where the twiddles of each pass begin in a prime's table, in bytes, and last the table's size.
+    """Return the offsets in bytes of each pass's twiddles in a prime's table, and last the table's size.
 
     The passes of the forward transform come first, then the same passes of the inverse transform.
     """
@@ -95,9 +95,10 @@ def split_passes(
     """Return the passes of a forward transform, in order; the inverse runs them in reverse order.
 
     few: whether there are too few rows to fill the card. Then long rows take two passes of small tiles, and
-    short rows small blocks of threads, so that every multiprocessor has work.
+    short rows take small blocks of threads, so that every multiprocessor has work.
 
-    How many values a thread holds, and how many threads a block has, was measured (docs/experiments.md).
+    The number of values of a thread and the number of threads of a block were chosen by measurements
+    (docs/experiments.md).
     """
     log_points, log_base = points.bit_length() - 1, leaf_size.bit_length() - 1
     log_line, log_least = (128 // word_bytes).bit_length() - 1, (32 // word_bytes).bit_length() - 1
@@ -105,13 +106,13 @@ def split_passes(
     def tile(log_blocks: int, log_length: int, log_columns: int, small: bool = False) -> Pass | None:
         """Return the pass with tiles of 2^log_columns columns, or None if such a tile is too large.
 
-        A tile has enough transforms for 256 threads, or fewer if these do not fit. small: it has enough for
-        64 threads, each with up to 4 or 8 values of a transform.
+        A block has enough transforms for 256 threads, or fewer if these do not fit. small: whether it has
+        only enough for 64 threads, each with up to 4 or 8 values of a transform.
         """
         large = word_bytes < 16 and log_length > 10 and log_length + log_columns >= 13
         shortest = log_length <= 4 and log_columns == 0
         log_values = min(log_length, (2 if shortest else 3) if small else 5 if large else 4)
-        # A thread takes two columns of 32-bit values, so that one instruction moves 8 bytes.
+        # If values have 32 bits, a thread takes two columns, so that one instruction moves 8 bytes.
         log_width = int(word_bytes == 4 and log_columns > 0 and log_values < 5)
         log_threads = log_length - log_values + log_columns - log_width
         for log_rows in range(max(0, (6 if small else 8) - log_threads), -1, -1):
@@ -124,12 +125,12 @@ def split_passes(
         rows = log_points // 2
         above = log_points - rows
         return Pass(0, above, log_least, 0, 3), Pass(above, rows, 0, max(0, 8 - rows), 3)
-    log_values = {4: 13, 8: 12, 16: 11}[word_bytes]  # log2 of the values of a whole tile of columns
+    log_values = {4: 13, 8: 12, 16: 11}[word_bytes]  # log2 of the most values of a tile of columns
 
     def columns(lengths: list[int]) -> list[Pass]:
-        """Return one pass over columns for each entry of `lengths`, which is its number of stages.
+        """Return passes over columns. Each entry of `lengths` is the number of stages of one pass.
 
-        Tiles are 128 bytes wide. If columns are long they are narrower: at least 32 bytes if that fits.
+        Tiles are 128 bytes wide. If columns are long, tiles are narrower, but at least 32 bytes if that fits.
         """
         made: list[Pass] = []
         for length in lengths:
@@ -139,17 +140,17 @@ def split_passes(
         return made
 
     def even(stages: int) -> list[int]:
-        """Divide stages evenly among passes of at most 10 stages each."""
+        """Divide stages evenly among the least number of passes with at most 10 stages each."""
         count = -(-stages // 10)
         return [(stages + i) // count for i in range(count)]
 
-    if log_base >= log_line:  # leaves are at least as wide as tiles: all stages work on columns
+    if log_base >= log_line:  # a leaf is at least as wide as a tile, so all stages work on columns
         return tuple(columns(even(log_points)))
     whole = tile(0, log_points, log_base, small=log_points <= 6 or (few and log_points + log_base <= 11))
     if whole:
         return (whole,)
-    # The last pass takes rows of 2^12 values, or shorter ones so that columns have at least 16 points.
-    # Columns of more than 2^10 points are divided into two passes.
+    # The last pass works on runs of at most 2^12 neighbours, so short that columns have at least 16 points.
+    # The stages on columns of more than 2^10 points take several passes.
     rows = min(12 - log_base, log_points - 4)
     while not tile(0, rows, log_base):
         rows -= 1
@@ -170,13 +171,13 @@ def split_passes(
 
 
 def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: Word, card: Card) -> int:
-    """Return how many units the second of two passes stays behind the first in one launch (cuda/flow.cuh).
+    """Return the lag of two passes in one launch (cuda/flow.cuh), or 0 if they should take two launches.
 
-    A unit is the values below one node of the transform's tree. The lag is about an eighth of the L2 cache,
-    and at least one unit: with a smaller lag the second pass waits, and with a larger one its values are no
-    longer in the cache. Return 0 if the passes should take two launches: if units have more than a fifth of
-    the cache, or for 64-bit integers with long columns, because the code of both passes outgrows the
-    instruction cache.
+    The second pass works `lag` units behind the first. A unit is a block of values that both passes transform
+    independently of the rest. The lag is about an eighth of the L2 cache, and at least one unit. With a
+    smaller lag the second pass waits; with a larger lag the values are no longer in the cache. Two launches
+    are better if a unit takes more than a fifth of the cache. They are also better for 64-bit integers with
+    long columns, because the code of both passes together does not fit the instruction cache.
     """
     log_unit = log_degree - columns.log_blocks
     unit_bytes = word.bytes << log_unit
@@ -193,9 +194,9 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: Word,
 
 
 def kernel_digits(plan: FftProductPlan) -> int:
-    """Return how many digits the kernel of a whole product uses: plan.digits, rounded up to a power of two.
+    """Return how many digits the kernel fft_product uses: plan.digits, rounded up to a power of two.
 
-    More digits are shorter, so the errors stay within the plan's bound.
+    With more digits, each digit has fewer bits, so the errors stay within the bound of the plan.
     """
     return 1 << (plan.digits - 1).bit_length()
 
@@ -214,10 +215,10 @@ def fft_tile(plan: FftProductPlan, card: Card) -> Pass | None:
 
 
 def prefetch_distance(one: Pass, word_bytes: int, card: Card) -> int:
-    """Return how many blocks ahead a block prefetches into L2: 16 KB are in flight per multiprocessor.
+    """Return how many blocks ahead a block prefetches into L2, so that 16 KB per multiprocessor are loading.
 
-    The size was measured (docs/experiments.md). Return 0 for a compute capability below 9.0, which lacks the
-    instruction.
+    The 16 KB were chosen by measurements (docs/experiments.md). Return 0 if the compute capability is below
+    9.0, because the instruction is missing.
     """
     block_bytes = word_bytes << one.log_block_values
     return (card.multiprocessors << 14) // block_bytes if card.capability >= (9, 0) else 0

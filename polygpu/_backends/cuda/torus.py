@@ -1,4 +1,4 @@
-"""Blind rotation modulo 2^32 or 2^64 in one kernel, in double precision, and its keys."""
+"""Blind rotation modulo 2^32 or 2^64 in one kernel, by FFT in double precision, and the FFT of its keys."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _FILE = "torus.cu"
 KEY_ROWS, KEY_PARTS, _COMBINED_STAGES, MOST_GROUP = (
     constant(_FILE, name) for name in ("KEY_ROWS", "KEY_PARTS", "COMBINED_STAGES", "MOST_GROUP")
 )
-_COMBINED_BYTES = 1 << 29  # the most bytes of combined keys in memory at once
+_COMBINED_BYTES = 1 << 29  # the most bytes of combined keys (see Combination) in memory at once
 _COMBINED_THREADS = 256  # the most threads of a block that combines keys
 _REGISTERS = 1 << 16  # registers of a multiprocessor; each thread of a rotation takes up to 256
 _MOST_COMPONENTS, _MOST_LEVELS = 5, 3
 _LOG_POINTS = range(8, 12)
 _HAS_BULK_COPIES = (9, 0)  # the least compute capability with bulk copies to shared memory
-_BARRIERS = 15  # named barriers of a block; a ciphertext takes 1, or k + 1 if a component takes several warps
+_BARRIERS = 15  # named barriers of a block
 TORUS = Struct(
     _FILE,
     "TorusParameters<u64>",
@@ -54,9 +54,9 @@ class Rotation(NamedTuple):
     k: int  # components of a ciphertext
     levels: int  # digits of a coefficient
     items: int  # ciphertexts that share a block
-    is_staged: bool  # whether the key of each step is copied to shared memory ahead
-    is_own: bool = False  # whether each ciphertext has its own key, as combined keys are
-    is_split: bool = False  # whether each component of a ciphertext has a block; the blocks form a cluster
+    is_staged: bool  # whether a block copies the key of each step to shared memory in advance
+    is_own: bool = False  # whether each ciphertext has its own key, as after a Combination
+    is_split: bool = False  # whether a ciphertext has one block per component, which form a cluster
 
     @property
     def lanes(self) -> int:
@@ -70,12 +70,12 @@ class Rotation(NamedTuple):
 
     @property
     def here(self) -> int:
-        """Number of components of a ciphertext that a block has."""
+        """Number of components of a ciphertext that one block works on."""
         return 1 if self.is_split else self.k
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory (struct Torus)."""
+        """Bytes of shared memory of a block (struct Torus in torus.cu)."""
         points, rows = 1 << self.passed.log_length, self.here * self.items
         is_paired = self.k == 2 and self.lanes == 32 and self.passed.log_values == 5 and self.levels == 1
         room = 2 * 16 * 17 if is_paired else points + self.lanes
@@ -93,7 +93,7 @@ class Combination(NamedTuple):
 
     passed: Pass
     items: int  # ciphertexts that share a block
-    is_staged: bool  # whether the key is copied to shared memory ahead
+    is_staged: bool  # whether a block copies the key to shared memory in advance
 
     @property
     def threads(self) -> int:
@@ -110,7 +110,7 @@ class Combination(NamedTuple):
 
 
 def _shared_twiddles(passed: Pass, directions: int) -> int:
-    """Return how many twiddles, of one or two directions, lie in shared memory (struct TorusTransform)."""
+    """Return how many twiddles lie in shared memory (struct TorusTransform), for 1 or 2 directions."""
     later = len(_rounds(passed)) - 1
     return 0 if passed.log_values == 3 else directions * later << passed.log_length - 1
 
@@ -121,8 +121,8 @@ def rotation_of(
     """Choose the kernel that rotates `items` ciphertexts, or return None if there is none for these sizes.
 
     If there are few ciphertexts, each takes many threads: a cluster of blocks if all clusters can run at
-    once. If there are many, several share a block and the key in its memory. The thresholds were measured
-    (docs/experiments.md).
+    once. If there are many, several ciphertexts share a block, and the key in the block's shared memory. The
+    thresholds were chosen by measurements (docs/experiments.md).
     """
     log_points, k = plan.points.bit_length() - 1, plan.terms // levels
     if log_points not in _LOG_POINTS or not 2 <= k <= _MOST_COMPONENTS or levels > _MOST_LEVELS:
@@ -141,7 +141,7 @@ def rotation_of(
         most = 512 if log_values == 4 and is_simple else 256  # threads of a block, limited by registers
         if lanes < 32 or (log_values == 5 and not is_simple):
             continue
-        named = 1 if lanes == 32 else k + 1  # named barriers that a ciphertext takes
+        named = 1 if lanes == 32 else k + 1  # named barriers for one ciphertext
         for count in range(1 if few else min(_BARRIERS // named, most // (lanes * k)), 0, -1):
             for is_staged in (True, False)[not can_stage :]:
                 made = Rotation(Pass(0, log_points, 0, 1, log_values), k, levels, count, is_staged, is_own)
@@ -175,11 +175,11 @@ def combination_launch(plan: TorusPlan, made: Combination, items: int, **values:
 
 
 def rotation_launch(plan: TorusPlan, made: Rotation, items: int, **values: object) -> Launch:
-    """Return the launch that rotates `items` ciphertexts."""
+    """Return the launch of the blind rotation of `items` ciphertexts."""
     forward, inverse = _constants(made.passed)
     rest = 32 - plan.bits * made.levels
     offset = 1 << rest >> 1
-    if made.levels > 1:  # the kernel reads digits as bit fields, after half of the base is added to each
+    if made.levels > 1:  # the kernel adds half of the base to each digit, then reads digits as bit fields
         offset += sum(1 << rest + plan.bits * i + plan.bits - 1 for i in range(made.levels))
     parameters = TORUS(
         first=forward.tobytes(),
@@ -210,13 +210,14 @@ def _rounds(passed: Pass) -> list[tuple[int, int]]:
 def _forward_twiddles(start: int, radix: int) -> NDArray[np.complex128]:
     """Return the twiddles of a round that begins with stage `start`: (2^(radix - 1), 2^start).
 
-    Its rows are entries 1, 2, 4, 6, ... of the twiddles below each node at which the round begins (tile.cuh).
+    Each column of the result belongs to one node of stage `start`, and has entries 1, 2, 4, 6, ... of the
+    twiddles below this node (tile.cuh).
     """
     entry = np.array([1, *range(2, 1 << radix, 2)], np.int64)[:, None]
     stage = np.array([int(e).bit_length() - 1 for e in entry[:, 0]])[:, None]
     log = start + stage
-    place = (np.arange(1 << start) << stage) + entry - (1 << stage)  # among the nodes of its stage
-    # The twiddle of node 2^s + r is w^(1 + 4 r'), where w has order 2^(s + 3) and r' is r with its s bits
+    place = (np.arange(1 << start) << stage) + entry - (1 << stage)  # index of the node in its stage
+    # The twiddle of node 2^s + r is w^(1 + 4 * r'), where w has order 2^(s + 3) and r' is r with its s bits
     # reversed.
     most = start + radix - 1
     power = 1 + 4 * (bit_reversal(1 << most)[place] >> most - log)
@@ -235,7 +236,7 @@ def _inverse_twiddles(radix: int, log_h: int) -> NDArray[np.complex128]:
 
 
 def _constants(passed: Pass) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
-    """Return the twiddles of each direction's first round, padded to 16 each: parameters of kernels."""
+    """Return kernel parameters: the twiddles of the first round, forward and inverse, each padded to 16."""
     rounds, both = _rounds(passed), np.zeros((2, 16), np.complex128)
     first, last = _forward_twiddles(*rounds[0]), _inverse_twiddles(rounds[-1][1], 0)
     both[0, : len(first)], both[1, : len(last)] = first[:, 0], last[:, 0]
@@ -267,9 +268,10 @@ def _tables(gpu: Context, plan: TorusPlan, passed: Pass) -> Shared:
 
 
 def prepare(gpu: Context, gadget: Gadget, matrices: Array, out: Array) -> None:
-    """Write the transforms of matrices.
+    """Write the Fourier transforms of matrices.
 
-    A bootstrapping key is written in the order in which rotation kernels read it, if there is such a kernel.
+    If there is a kernel for blind rotation, a bootstrapping key is written in the order in which that kernel
+    reads the key.
     """
     plan = gadget.product
     assert isinstance(plan, TorusPlan)
@@ -280,7 +282,7 @@ def prepare(gpu: Context, gadget: Gadget, matrices: Array, out: Array) -> None:
 
 
 def _arranged(spectra: NDArray[np.complex128]) -> NDArray[np.complex128]:
-    """Return spectra (count, k, levels, k, points) in the order of matrix_place in the kernels."""
+    """Return spectra, (count, k, levels, k, points), in the order in which kernels read (matrix_place)."""
     count, k, levels, _, points = spectra.shape
     some, groups = KEY_ROWS // KEY_PARTS, np.arange(points // KEY_ROWS)
     rows = np.empty((count, KEY_PARTS, k, some, levels, k, len(groups)), np.complex128)
@@ -291,7 +293,7 @@ def _arranged(spectra: NDArray[np.complex128]) -> NDArray[np.complex128]:
 
 
 def rotate(gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> bool:
-    """Rotate blindly in one kernel. Return False, with nothing done, if there is none for these sizes."""
+    """Do a blind rotation in one kernel. If none serves these sizes, do nothing and return False."""
     plan = gadget.product
     assert isinstance(plan, TorusPlan)
     items, count = prod(c.shape[:-3]), exponents.shape[-1] - 1
@@ -314,9 +316,9 @@ def rotate(gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Arra
 def rotate_by_groups(
     gpu: Context, gadget: Gadget, keys: Array, c: Array, exponents: Array, out: Array
 ) -> bool:
-    """Rotate blindly by combined keys, for as many groups at a time as _COMBINED_BYTES allows.
+    """Do a blind rotation by combined keys (see Combination), as many at a time as _COMBINED_BYTES allows.
 
-    Return False, with nothing done, if there is no kernel for these sizes.
+    If there is no kernel for these sizes, do nothing and return False.
     """
     plan = gadget.product
     assert isinstance(plan, TorusPlan)

@@ -1,4 +1,4 @@
-"""Transforms: tables of twiddles, which the device makes, and passes over the rows of a group of limbs."""
+"""Number-theoretic transforms: their tables of twiddles, and the launches of their passes."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ FILL = Struct(
 def passes_over(
     rows: int | None, points: int, leaf_size: int, word_bytes: int, card: Card
 ) -> tuple[Pass, ...]:
-    """Return the passes of transforms of `rows` rows; None means enough rows to fill the card."""
+    """Return the passes for transforms of `rows` rows; None means enough rows to fill the card."""
     few = rows is not None and rows * points * leaf_size < card.multiprocessors << 12
     return split_passes(points, leaf_size, word_bytes, card, few)
 
 
 def packed_tables(addresses: Iterable[int], at: Sequence[int] = (0,)) -> bytes:
-    """Return the packed struct Tables: for each limb its table's address, and its row in a polynomial."""
+    """Return the packed struct Tables: the table address of each limb, and its row in a polynomial (at)."""
     of, rows = np.array(list(addresses), np.uint64), np.array(at, np.uint16)
     return TABLES(of=of.tobytes(), rows=rows.tobytes())  # padded with zeros
 
@@ -103,9 +103,9 @@ def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int, starts_next: 
 def leaves_room(grid: tuple[int, int], threads: int, card: Card) -> bool:
     """Return whether the next kernel may start early, while this launch runs.
 
-    That is so if the launch takes at most a sixteenth of the threads that multiprocessors hold. During larger
-    launches the next kernel's blocks would gather on few multiprocessors. The bound was measured
-    (docs/experiments.md).
+    It may if this launch takes at most a sixteenth of the threads that the card holds. During a larger
+    launch, the blocks of the next kernel would gather on few multiprocessors. The bound was chosen by
+    measurements (docs/experiments.md).
     """
     return grid[0] * grid[1] * threads <= card.multiprocessors << 7
 
@@ -114,7 +114,8 @@ def tiles_and_grid(rows: Rows, passed: Pass, card: Card) -> tuple[int, tuple[int
     """Return the number of tiles of a pass over all rows, and its grid of blocks of threads."""
     tiles = rows.count << rows.log_degree >> (passed.log_length + passed.log_columns)
     log_parts = rows.log_degree - passed.log_block_values
-    # If the twiddles take more than an eighth of the L2 cache, rows that share them run side by side.
+    # If the twiddles take more than an eighth of the L2 cache, tiles that share twiddles run at the same
+    # time.
     large = 8 * rows.limbs * passed.entries * rows.word.twiddle_bytes > card.l2_bytes
     if large and log_parts >= 0 and rows.limbs << log_parts <= MAX_GRID_Y:
         return tiles, (rows.count // rows.limbs, rows.limbs << log_parts)
@@ -122,17 +123,17 @@ def tiles_and_grid(rows: Rows, passed: Pass, card: Card) -> tuple[int, tuple[int
 
 
 def blocks_ahead(rows: Rows, passed: Pass, card: Card) -> int:
-    """Return how many blocks ahead values are prefetched, or 0 if a block's values are not contiguous."""
+    """Return how many blocks ahead a block prefetches, or 0 if the values of a block are not contiguous."""
     if rows.total > rows.limbs and passed.log_rows:
         return 0
     return prefetch_distance(passed, rows.word.bytes, card)
 
 
 class Progress(NamedTuple):
-    """How the last two passes share a launch (a flow, cuda/flow.cuh)."""
+    """How the last two passes of a transform share one launch, a flow (cuda/flow.cuh)."""
 
     units: int
-    lag: int  # units by which the second pass stays behind; 0: there are two launches
+    lag: int  # the second pass works this many units behind the first; 0: the passes take two launches
 
 
 def progress_of(rows: Rows, passes: tuple[Pass, ...], card: Card) -> Progress:
@@ -149,7 +150,7 @@ class Ends(NamedTuple):
 
     below: bool = False  # whether this part is below another one
     is_open: bool = False  # whether another part follows below the leaves of this one
-    pitch: int = 0  # entries from leaf to leaf in the result of a forward part with is_open; 0 if dense
+    pitch: int = 0  # distance of the leaves that a forward part with is_open writes, in entries; 0: dense
 
 
 WHOLE = Ends()
@@ -166,8 +167,8 @@ def transform_recipe(
 ) -> Recipe:
     """Return the recipe for a transform of x to y. The first launch reads x, the others read y; all write y.
 
-    offsets: for each pass where its twiddles begin in the primes' tables, in bytes. done: how many passes, in
-    the order of launches, were already applied to y.
+    offsets: for each pass, the offset in bytes of its twiddles in the table of a prime. done: how many passes
+    were already applied to y, in the order of launches.
     """
     below, is_open, pitch = ends
     recipe = Recipe(2)
@@ -187,8 +188,8 @@ def transform_recipe(
         counters = 0
         parts, own = [passes[k] for k in step], [offsets[k] for k in step]
         first, last = i == 0, i + 1 == len(steps)
-        # Between launches values are lazy: not fully reduced to [0, q). A lazy end of an inverse transform
-        # also leaves out the work of the tree's root, such as the factor 1/n.
+        # Between launches, values are lazy: they are not fully reduced to [0, q). If the last launch of an
+        # inverse transform is lazy, it also leaves out the work at the root, such as the factor 1/n.
         lazy_in = not first or (below if forward else is_open)
         lazy_out = not last or (is_open if forward else below)
         if len(step) == 1:
@@ -218,7 +219,7 @@ def transform_recipe(
 
 
 def order_of(passed: Pass) -> dict[str, int]:
-    """Return the fields of a pass on which the order of its twiddles depends, as parameters of a kernel."""
+    """Return the kernel parameters that define the order of the twiddles of a pass."""
     return {name: getattr(passed, name) for name in ("log_blocks", "log_length", "log_values")}
 
 
@@ -245,7 +246,7 @@ def intt(gpu: Context, plan: NttPlan, x: Array, out: Array, first: int = 0) -> N
 
 
 def prefers_tables(gpu: Context, residues: int, itemsize: int) -> bool:
-    """Choose tables if they take at most an eighth of the card's memory; a twiddle takes up to two words."""
+    """Choose tables if they take at most 1/8 of the memory of the card. A twiddle takes up to two words."""
     return 4 * itemsize * residues <= gpu.card.memory_bytes >> 3
 
 
@@ -307,8 +308,8 @@ def _recipe_of_thirds(
 ) -> Recipe:
     """Return the recipe for transforms whose leaves have 3 coefficients.
 
-    They are complete transforms, in X^3, of each third of the coefficients: those at i, i + 3, i + 6, ... The
-    thirds are copied to dense rows (3, items, limbs, points), transformed there, and copied back.
+    Each third of the coefficients, those of X^i, X^(i + 3), X^(i + 6), ... for i = 0, 1 or 2, gets a complete
+    transform in X^3. For this, the thirds are copied to dense rows, (3, items, limbs, points), and back.
     """
     *batch, total, n = shape
     items, limbs, points, size = prod(batch), len(plan.basis.moduli), plan.points, plan.basis.dtype.itemsize
@@ -338,7 +339,7 @@ def rows_of(
 ) -> Rows:
     """Return the rows of a group in `count` polynomials; add its moduli and tables to recipe.used.
 
-    between: how many rows a polynomial has beside the plan's rows, which begin at row `first`.
+    between: how many rows a polynomial has in addition to the rows of the plan, which begin at row `first`.
     """
     basis, limbs, log_degree = plan.basis, group.limbs, plan.degree.bit_length() - 1
     moduli = gpu.moduli_of(basis_of(tuple(basis.moduli[i] for i in limbs), basis.dtype.itemsize == 8))
@@ -350,7 +351,7 @@ def rows_of(
 
 
 def group_tables(gpu: Context, plan: NttPlan, group: Group, passes: tuple[Pass, ...]) -> Shared:
-    """Return the packed struct Tables of a group. The tables it points to are shared by all plans."""
+    """Return the packed struct Tables of a group. It points to tables that all plans share."""
     key = _tables_key(group.word, passes)
     primes = [plan.tables[i] for i in group.limbs]
 
@@ -364,7 +365,7 @@ def group_tables(gpu: Context, plan: NttPlan, group: Group, passes: tuple[Pass, 
 def prime_tables(
     gpu: Context, primes: Sequence[PrimeTables], word: Word, passes: tuple[Pass, ...], directions: int = 2
 ) -> list[Shared]:
-    """Return the table of each prime for these passes; make those that are missing.
+    """Return the table of each prime for these passes. Make the tables that are missing.
 
     directions: 1 for the forward transform only, 2 for both directions.
     """
@@ -374,7 +375,7 @@ def prime_tables(
         tables, filling = _make_tables(gpu, missing, word, passes, directions)
         for prime, table in zip(missing, tables, strict=True):
             made = gpu.share(table, (filling,))
-            prime.handles.setdefault(names[-1], made)  # if another thread was faster, its tables stay
+            prime.handles.setdefault(names[-1], made)  # if another thread was first, its table stays
     return [next(p.handles[name] for name in names if name in p.handles) for p in primes]
 
 
@@ -415,7 +416,7 @@ def _make_tables(
 def leaf_constants(gpu: Context, plan: NttPlan) -> Shared:
     """Return an array of pointers, one for each limb, and then the arrays to which they point.
 
-    These hold the constants c of the leaves X^leaf_size - c.
+    The array of a limb holds the constants c of the leaves X^leaf_size - c.
     """
 
     def constants(prime: PrimeTables) -> Array:

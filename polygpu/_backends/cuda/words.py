@@ -1,4 +1,4 @@
-"""The card, and how kernels compute modulo each number: Word in transforms, Sum in sums of products."""
+"""The card, and how its kernels compute modulo q: classes Word (transforms) and Sum (sums of products)."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Card:
 class Word:
     """A word: a class of cuda/word.cuh that defines how transforms compute modulo one number."""
 
-    name: str  # of the C++ class, with its template arguments
-    moduli: tuple[int, int]  # (a, b): it can compute modulo q if a <= q < b
+    name: str  # name of the C++ class, with its template arguments
+    moduli: tuple[int, int]  # (a, b): this Word can compute modulo q if a <= q < b
     storages: tuple[int, ...]  # the sizes in bytes that residues in memory may have
     own_bytes: int  # bytes of a value in a kernel
     twiddle_bytes: int  # bytes of a twiddle in a table
-    needs_doubles: bool = False  # whether it is used only on cards with fast FP64
-    many_instructions: bool = False  # whether the code of two passes outgrows the instruction cache
-    product_ps: float = 20.0  # picoseconds for each coefficient of a product, measured
-    product_ps_long: float = 20.0  # the same for products of at least 256 points
-    among: int = 0  # bytes of the ring's residues if rows of other limbs lie between its rows; otherwise 0
+    needs_doubles: bool = False  # whether this Word is used only on cards with fast FP64
+    many_instructions: bool = False  # whether the code of two passes does not fit the instruction cache
+    product_ps: float = 20.0  # measured picoseconds of a product, divided by its number of coefficients
+    product_ps_long: float = 20.0  # product_ps for products of at least 256 points
+    among: int = 0  # bytes of a residue in memory if rows of other limbs lie between the rows; else 0
 
     def serves(self, q: int, storage_bytes: int, card: Card) -> bool:
         """Return whether the word can compute modulo q, with residues of `storage_bytes` bytes in memory."""
@@ -56,15 +56,15 @@ class Word:
         return known and (card.fast_doubles or not self.needs_doubles)
 
     def grouped(self, storage_bytes: int) -> Word:
-        """Return the same word for a ring in whose polynomials rows of other limbs lie between its rows.
+        """Return the word for polynomials in which rows of other limbs lie between the rows of this word.
 
-        storage_bytes: bytes of a residue of the ring.
+        storage_bytes: bytes of a residue in memory.
         """
         return replace(self, among=storage_bytes)
 
     @property
     def alone(self) -> Word:
-        """The same word for rows without others between them; both use the same tables of twiddles."""
+        """The word for rows without other rows between them. It uses the same tables of twiddles."""
         return replace(self, among=0)
 
     @property
@@ -74,12 +74,13 @@ class Word:
 
     @property
     def bytes(self) -> int:
-        """Bytes of a value in shared memory, which may also hold residues as they are stored in the ring."""
+        """Bytes of a value in shared memory: enough for a value in the kernel and for a stored residue."""
         return max(self.own_bytes, self.among)
 
 
-# In order of preference: a modulus takes the first word that can compute modulo it. In rings of 64-bit words
-# small moduli take Float64 too: a group of limbs of their own would cost more than 32-bit integers gain.
+# In order of preference: a modulus takes the first word that can compute modulo it. If residues are stored in
+# 64 bits, small moduli also take Float64. A word of 32-bit integers would be faster for them, but it would
+# need a launch of its own, which costs more.
 WORDS = (
     FLOAT64 := Word("Float64", (0, 1 << 50), (8,), 8, 8, needs_doubles=True),
     Word("Lazy32", (0, 1 << 30), (4, 8), 4, 8, product_ps=10.0, product_ps_long=10.0),
@@ -101,14 +102,14 @@ def word_of(q: int, storage_bytes: int, card: Card) -> Word:
 
 
 class Group(NamedTuple):
-    """At most MAX_LIMBS limbs with the same word, as ascending indices."""
+    """At most MAX_LIMBS limbs with the same word. `limbs` holds their indices, ascending."""
 
     limbs: tuple[int, ...]
     word: Word
 
 
 def limbs_by_word(moduli: tuple[int, ...], storage_bytes: int, card: Card) -> dict[Word, list[int]]:
-    """Return the indices of the limbs of each word; words come in the order of their first limbs."""
+    """Return a dict from words to the indices of their limbs. Words are in the order of their first limbs."""
     limbs: dict[Word, list[int]] = {}
     for i, q in enumerate(moduli):
         limbs.setdefault(word_of(q, storage_bytes, card), []).append(i)
@@ -116,9 +117,9 @@ def limbs_by_word(moduli: tuple[int, ...], storage_bytes: int, card: Card) -> di
 
 
 def groups_of(basis: Basis, card: Card, apart: bool = False) -> tuple[Group, ...]:
-    """Return the groups of a ring's limbs; words come in the order of their first limbs.
+    """Return the groups of limbs of a basis. Words are in the order of their first limbs.
 
-    apart: whether other rows lie between these limbs' rows even if there is only one group.
+    apart: whether other rows lie between the rows of these limbs, even if there is only one group.
     """
     size = basis.dtype.itemsize
     groups = [
@@ -178,19 +179,19 @@ class Sum:
 
     name: str
     largest: int  # the largest modulus
-    bytes: int  # of a residue in a thread
-    half: int = 0  # factors are split into halves of this many bits; 0: they are not split
-    quotients: bool = False  # whether constant factors are stored with the quotients for Shoup's products
+    bytes: int  # bytes of a residue in a thread
+    half: int = 0  # bits of the lower half of a factor, if factors are split; 0 if they are not
+    quotients: bool = False  # whether constant factors are stored with quotients for Shoup's multiplication
     doubles: bool = False  # whether factors are centred doubles
-    tiles: tuple[tuple[int, int], ...] = ()  # tiles of staged products: a thread's side, and its points
-    most_side: int = 4  # the most sums of a thread along an axis, in products of matrices
+    tiles: tuple[tuple[int, int], ...] = ()  # tiles (side, points) of a thread in matmul_points_staged
+    most_side: int = 4  # in products of matrices, a thread has at most this many sums along an axis
 
 
 SUM_31 = Sum("Sum31", (1 << 31) - 1, 4, quotients=True, tiles=((8, 1), (4, 2)), most_side=8)
 SUM_32 = Sum("Sum32", 1 << 32, 4, tiles=((4, 2),))
 SUM_62 = Sum("Sum62", 1 << 62, 8, tiles=((4, 1),))
 SUM_64 = Sum("Sum64", 1 << 64, 8)
-# The sums of conversions. All moduli, also those of the source, must be at most `largest`.
+# The classes for conversions. All moduli, of source and target, must be at most the field `largest`.
 _NARROW = Sum("Sum30", (1 << 30) - 1, 4, quotients=True), SUM_31, SUM_32
 _DOUBLES = Sum("SumFloat64", (1 << 50) - 1, 8, doubles=True)
 _LEAST_FOR_DOUBLES = 16  # the least modulus of a target with which _DOUBLES is used

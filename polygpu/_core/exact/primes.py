@@ -16,7 +16,7 @@ from ..reporting import Work, counted
 _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 _WITNESSES_DECIDE = 3_317_044_064_679_887_385_961_981
 
-_LONG = 1 << 19  # a search with count * bits^2 at least this large takes about 10 ms: long work
+_LONG = 1 << 19  # if count * bits^2 is at least this, a search takes about 10 ms and reports progress
 
 GOLDILOCKS = 2**64 - 2**32 + 1
 MAX_BITS = 1 << 16  # the largest `bits` of ntt_primes; a search takes minutes at 2^13 bits, weeks at 2^16
@@ -124,7 +124,7 @@ def ntt_primes(
         near: a number m in [2**(bits - 1), 2**bits], or True for 2**bits. Then the result has the primes
             closest to m, alternately from both sides: the least p >= m, the largest p < m, the second least
             above, the second largest below, and so on. So the product of the first k primes stays close to
-            m**k. CKKS needs such limbs, with m the scale. All primes are above m/2 and below 2m. A prime
+            m**k. CKKS needs such limbs; there m is the scale. All primes are above m/2 and below 2m. A prime
             above 2**bits has bit length bits + 1.
 
     Raises:
@@ -163,13 +163,13 @@ def ntt_primes(
         if not 1 << (bits - 1) <= middle <= 1 << bits:
             raise ParameterError(
                 f"near={shown(middle)} must be in [2**{bits - 1}, 2**{bits}] for bits={bits}. Use "
-                f"bits={max(2, (middle - 1).bit_length())} for this number."
+                f"bits={max(2, (middle - 1).bit_length())} for this value of near."
             )
         above = _primes(middle, order, 1, 2 * middle, skipped)
         below = _primes(middle - 1, order, -1, middle // 2, skipped)
         # The list ends as soon as one side has no more primes, because primes come from both sides in turn.
         found = _alternating(above, below)
-        where = f"primes in turns above and below {shown(middle)}"
+        where = f"primes near {shown(middle)}"
     primes: list[int] = []
     most = min(count, MAX_DEGREE)  # islice accepts only counts that fit a machine word
     with Work(most, "{} of {} bits", counted(most, "prime"), bits, when=most * bits**2 >= _LONG) as work:
@@ -177,16 +177,16 @@ def ntt_primes(
             primes.append(p)
             work.step()
     if len(primes) < count:
-        kept = f" and not one of the {len(skipped)} excluded" if skipped else ""
+        kept = f" and are not among the {len(skipped)} excluded" if skipped else ""
         raise ParameterError(
-            f"ntt_primes found only {len(primes)} of count={shown(count)} {where} that are 1 modulo "
-            f"{order}{kept}. Use more bits than {bits}, or a smaller n than {n}."
+            f"count={shown(count)} must be at most {len(primes)}, because ntt_primes found no more {where} "
+            f"that are 1 modulo {order}{kept}. Use more bits than {bits}, or a smaller n than {n}."
         )
     return primes
 
 
 def _primes(start: int, order: int, step: int, end: int, skipped: Set[int]) -> Iterator[int]:
-    """Yield primes that are 1 mod order, from start up (step 1) or down (step -1), end excluded."""
+    """Yield primes 1 mod `order`, from `start` up (step 1) or down (step -1), without `end` and `skipped`."""
     candidate = start - (start - 1) % order if step < 0 else start + (1 - start) % order
     while (end - candidate) * step > 0:
         if candidate not in skipped and _is_prime(candidate):

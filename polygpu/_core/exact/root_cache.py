@@ -6,11 +6,14 @@ import os
 from contextlib import suppress
 
 _FILES = 1 << 14  # the most files that are kept; each takes a block of the disk, 4 KiB
-_BYTES = 1 << 12  # the most bytes that are read of a file
+_BYTES = 1 << 12  # the most bytes that are read from a file
 
 
 def cache_folder() -> str:
-    """Return the folder of the cache: in $POLYGPU_CACHE_DIR, $XDG_CACHE_HOME/polygpu or ~/.cache/polygpu."""
+    """Return the folder of the cache.
+
+    It is in $POLYGPU_CACHE_DIR if this is set, else in $XDG_CACHE_HOME/polygpu, else in ~/.cache/polygpu.
+    """
     folder = os.environ.get("POLYGPU_CACHE_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "polygpu"
     )
@@ -18,8 +21,11 @@ def cache_folder() -> str:
 
 
 def load(q: int) -> tuple[int, list[int]] | None:
-    """Return the root and factors in the file of q, which the caller must check, or None without a file."""
-    with suppress(OSError, ValueError):  # there is no such file, or its content is not from store()
+    """Return the root and the factors of q - 1 from the file of q, or None if they cannot be read.
+
+    The caller must check the root and the factors.
+    """
+    with suppress(OSError, ValueError):  # there is no such file, or it was not written by store()
         # O_NONBLOCK: if the file is a pipe, open() must not wait for a writer.
         handle = os.open(os.path.join(cache_folder(), f"{q:x}"), os.O_RDONLY | os.O_NONBLOCK)
         with open(handle, "rb", buffering=0) as file:

@@ -14,7 +14,7 @@ from .primes import is_prime
 
 # The search for the least root takes about 10 ms at these orders: the first if q < 2^64, else the second.
 _LONG, _LONG_WIDE = 1 << 22, 1 << 16
-_FACTOR_LIMIT = 1 << 20  # q - 1 above 2^64 is divided by primes below this; the rest must be 1 or prime
+_FACTOR_LIMIT = 1 << 20  # if q > 2^64, q - 1 is divided by primes below this; the rest must be 1 or a prime
 
 _POWERS_A_STEP = 1 << 12  # powers that the search for a least root visits in the time of one has_order()
 
@@ -29,7 +29,7 @@ def has_order(x: int, order: int, q: int) -> bool:
 def any_root(q: int, order: int) -> int:
     """Return a root of unity of the given order modulo the prime q.
 
-    It is x^((q - 1) / order) for the least x >= 2 for which this has exactly the order.
+    It is x^((q - 1) / order) for the least x >= 2 for which this power has exactly the given order.
     """
     if order == 1:
         return 1
@@ -42,7 +42,7 @@ def any_root(q: int, order: int) -> int:
 
 @lru_cache(maxsize=256)
 def _factors(order: int) -> tuple[int, ...]:
-    """Return the prime factors of an order by trial division; besides 2 they are few and small."""
+    """Return the prime factors of an order by trial division. Orders have few and small prime factors."""
     found, rest, p = [], order, 2
     while rest > 1:
         if rest % p == 0:
@@ -98,11 +98,11 @@ def same_root(q: int, order: int, a: Rule | int, b: Rule | int) -> bool:
 
 
 def _is_least(q: int, root: int, order: int) -> bool:
-    """Return whether a root is the least one of its order; visit all others only if that is needed."""
+    """Return whether a root is the least one of its order. Visit all other roots only if that is needed."""
     if root < order // _POWERS_A_STEP:  # few numbers are smaller: test the order of each
         return not any(has_order(x, order, q) for x in range(1, root))
-    # Otherwise look for a smaller root of this order among the powers of `root`, first among a few of them:
-    # one is enough to answer no, and half of the powers are smaller than a random root.
+    # Otherwise look for a smaller root of this order among the powers of `root`. Begin with a few powers: one
+    # smaller root is enough to answer no, and about half of the powers of a random root are smaller than it.
     some = (order // (order & -order)) << 8
     while some < order:
         if _smallest_generator(q, root, some) < root:
@@ -112,7 +112,7 @@ def _is_least(q: int, root: int, order: int) -> bool:
 
 
 def _smallest_generator(q: int, root: int, order: int) -> int:
-    """Return the least power of `root` among those with exponents below `order` and coprime to it."""
+    """Return the least power of `root` whose exponent is below `order` and coprime to `order`."""
     wide = q >> 64 > 0
     power, is_long = order.bit_length() - 1, order >= (_LONG_WIDE if wide else _LONG)
     with Work(1, "smallest root of order 2^{} modulo {}", power, shown(q), when=is_long):
@@ -149,8 +149,8 @@ def _found_by_sympy(q: int) -> tuple[int, list[int]]:
     factors = [int(f) for f in sympy.factorint(q - 1, **(small if q >> 64 else {}))]
     if not all(map(is_prime, factors)):
         raise BadRoot(
-            f"root='generator' needs the prime factors of q - 1, which are out of reach for q={shown(q)}. "
-            "Use root='minimal', or give the root as an int."
+            "root='generator' needs the prime factors of q - 1, and polygpu cannot compute them for "
+            f"q={shown(q)}. Use root='minimal', or give the root as an int."
         )
     return int(sympy.primitive_root(q)), factors
 
@@ -162,7 +162,7 @@ def _is_least_primitive_root(g: int, factors: list[int], q: int) -> bool:
     """
     rest = q - 1
     for f in factors:
-        if f < 2 or rest % f or not is_prime(f):  # is_prime comes last, to see only divisors of q - 1
+        if f < 2 or rest % f or not is_prime(f):  # is_prime comes last, so that it tests only divisors
             return False
         while rest % f == 0:
             rest //= f

@@ -12,8 +12,8 @@ import numpy as np
 from ..locks import cached_property
 from .cache import Calls
 
-# What backends keep with a plan, by device: a native object or a copy of the tables. It lives as long as the
-# plan.
+# What backends keep with a plan, such as a native object, or a copy of the tables for each device. It lives
+# as long as the plan.
 Handles = dict[str, Any]
 
 _WORD = (1 << 64) - 1
@@ -21,7 +21,7 @@ _WORD = (1 << 64) - 1
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """The moduli of a ring and how residues are stored: arrays (*batch, rows, degree) of dtype."""
+    """The moduli of a ring, and how residues are stored: in arrays (*batch, rows, degree) of `dtype`."""
 
     moduli: tuple[int, ...]
     dtype: np.dtype[Any]

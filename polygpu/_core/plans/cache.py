@@ -1,4 +1,4 @@
-"""The caches of plans, tables of primes, and rings. Their keys are the parameters."""
+"""The caches of plans, tables of primes, and rings, with their parameters as keys."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def keep(known: dict[_K, _P], key: _K, value: _P, most: int) -> _P:
 
 
 class Calls(dict[tuple[Any, ...], Any]):
-    """Records and constants by which calls are repeated. A key contains all that its entry depends on.
+    """A cache of records from which calls are repeated (_ops/calls.py), or of constants.
 
-    If the entries together keep too many bytes, the oldest are dropped. Any thread may store an entry at any
-    time, and a look-up takes no lock. See _ops/calls.py.
+    A key contains all that its entry depends on. If the entries together keep too many bytes, the oldest are
+    dropped. Any thread may store an entry at any time, and a look-up takes no lock.
     """
 
     _MOST_BYTES = 1 << 26
@@ -78,8 +78,9 @@ class Calls(dict[tuple[Any, ...], Any]):
                 self._total -= self._sizes.pop(key)
 
 
-# The keys are the arguments that rings were made from. The most recent rings live on without a user, except
-# those with large tables. So a function that makes its ring in every call finds the plans of its last call.
+# The keys of `_rings` are the arguments that rings were made from. The most recent rings live on without a
+# user, except those with large tables. So a function that makes its ring in every call finds the plans of the
+# call before.
 _rings: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
 _recent_rings: deque[tuple[int, Any]] = deque()
 _RECENT_RESIDUES = 1 << 21  # degree times limbs, summed over the recent rings: about 64 MiB of tables

@@ -14,7 +14,7 @@ from ..locks import cached_property
 from .basis import Basis
 
 Table = np.ndarray[Any, np.dtype[np.uint64]]
-_PREFIX_BITS = 66  # bits of a product of moduli that determines any int64: 64, the sign, and one to spare
+_PREFIX_BITS = 66  # a product of moduli with this many bits determines any int64; 1 bit is to spare
 
 
 def words_of(modulus: int) -> int:
@@ -35,8 +35,8 @@ def norm_words(modulus: int, n: int, p: float) -> int:
 class Composition:
     """Constants of the Chinese remainder theorem.
 
-    The integer x with residues x_i modulo q_i is the sum of (x_i * inverse_i mod q_i) * Q / q_i, modulo Q,
-    the product of the q_i.
+    Let Q be the product of the moduli q_i, and inverse_i = (Q / q_i)^-1 mod q_i. The integer x with residues
+    x_i modulo q_i is the sum of (x_i * inverse_i mod q_i) * Q / q_i, modulo Q.
     """
 
     basis: Basis
@@ -48,7 +48,7 @@ class Composition:
 
     @cached_property
     def inverse(self) -> Table:
-        """Return (Q / q_i)^-1 mod q_i for each i."""
+        """Return (Q / q_i)^-1 mod q_i for each modulus q_i, where Q is the product of the moduli."""
         return _words([pow(self.modulus // q, -1, q) for q in self.basis.moduli])
 
     def tables(self, bits: int) -> tuple[Table, ...]:
@@ -67,7 +67,7 @@ class Composition:
     def terms(self, bits: int, digits: int) -> Table:
         """Return the digits of each Q / q_i and then of -Q, the lowest digit first, (digits, limbs + 1).
 
-        A digit has `bits` bits. -Q is taken modulo 2^(bits * digits).
+        Q is the product of the moduli q_i. A digit has `bits` bits. -Q is taken modulo 2^(bits * digits).
         """
         values = [self.modulus // q for q in self.basis.moduli]
         values.append((1 << bits * digits) - self.modulus)
@@ -95,11 +95,11 @@ class Composition:
     def bounds(self) -> Table:
         """Return two bounds for integers in [0, Q), then two for centred integers, (2, 2, m).
 
-        They tell which integers fit an int64. Let P be the product of the prefix, and y in [0, P) the integer
-        modulo P. If y is at most the first bound, the integer is y. If integers are centred and y is at least
-        the second bound, the integer is y - P. The core checks this integer modulo the other moduli; if it is
-        wrong there, or neither bound applies, the integer does not fit. Bounds are in mixed-radix digits of
-        the prefix.
+        They tell which integers fit an int64. Let P be the product of the moduli of `prefix`, and y in [0, P)
+        the integer modulo P. If y is at most the first bound, the integer can only be y. If integers are
+        centred and y is at least the second bound, it can only be y - P. The core compares the residues of
+        this candidate modulo the other moduli. If one differs, or neither bound applies, the integer does not
+        fit. Bounds are in mixed-radix digits for the m moduli of `prefix`.
         """
         whole = prod(self.prefix)
         half, most = (whole + 1) // 2, (1 << 63) - 1

@@ -18,8 +18,8 @@ def unit_roots(
     """Return exp(2 pi i k / order), with a relative error below 1.01 * 2^-53.
 
     The order is a power of two of at least 8. Cosines and sines are computed for angles of at most pi/4, in
-    extended precision: its 11 or more additional bits leave room for their errors. With dtype=np.clongdouble
-    the results keep these bits.
+    extended precision, which has at least 11 more bits than a double. These bits leave room for errors of
+    cosines and sines. With dtype=np.clongdouble, the results keep these bits.
     """
     octant, rest = np.divmod(k % order, order // 8)
     angle = 2 * _PI / order * np.where(octant % 2, order // 8 - rest, rest)

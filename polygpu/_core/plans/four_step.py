@@ -1,4 +1,4 @@
-"""The four-step transform, for values that lie in several memories: columns, twiddles, rows.
+"""The four-step transform, for values that lie in the memories of several devices.
 
 Coefficient c * width + j is entry (c, j) of a matrix of `height` rows. First each column is transformed, then
 entries are multiplied by twiddles, then each row is transformed. Evaluated entry i * width + k is entry
@@ -21,13 +21,13 @@ from .ntt import NttPlan, prime_tables
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_KEPT = 512  # transforms, and twiddles of single columns, that a plan keeps
+_KEPT = 512  # the most transforms, and twiddles of single columns, that a plan keeps
 _LAUNCH_LEVELS = 10  # the most levels of the tree that one launch computes for columns
 
 
-# The part of a tree that a transform computes: the node below which it lies, the number of levels below this
-# node that were done before, and whether another part follows. They are `node`, `done` and `is_open` in
-# plans/ntt.py.
+# The part of a tree that a transform computes: the node below which the part lies, the number of levels below
+# this node that were done before, and whether another part follows. In plans/ntt.py these three are called
+# `node`, `done` and `is_open`.
 _Place = tuple[int, int, bool]
 _WHOLE: _Place = 1, 0, False
 
@@ -36,14 +36,15 @@ _WHOLE: _Place = 1, 0, False
 class FourStepPlan:
     """The steps of a complete transform of height * width coefficients, modulo each limb.
 
-    The same result can also be computed without twiddles between columns and rows: "open" columns do the
-    first levels of the whole tree of factors (docs/math.md), and rows_below does the last levels.
+    The same result can also be computed without twiddles between columns and rows. Then the transforms of
+    columns do the first levels of the whole tree of factors (docs/math.md), and those of rows_below do the
+    last levels. Columns after these first levels are called open.
     """
 
     basis: Basis
     quotient: Quotient
-    height: int  # points of the transform of a column
-    width: int  # points of the transform of a row
+    height: int  # number of points of the transform of a column
+    width: int  # number of points of the transform of a row
     roots: tuple[int, ...]  # the root of unity of each limb; its order is that of X
     handles: Handles = field(default_factory=dict, repr=False)
 
@@ -59,10 +60,11 @@ class FourStepPlan:
     def columns(self, i: int, count: int, is_open: bool = False) -> NttPlan:
         """Return the transform modulo limb i of `count` neighbouring columns.
 
-        It is an incomplete transform of all their entries, row by row, with leaves of `count` entries.
+        The entries of all these columns, row by row, are transformed like one polynomial, by an incomplete
+        transform with leaves of `count` entries.
 
-        is_open: whether this is the first part of the whole tree, which rows_below completes, and not the
-        first of the four steps.
+        is_open: if True, the transform is the first part of the whole tree, which rows_below completes. If
+        False, it is the first step of the four-step transform.
         """
         divisor = self.degree if is_open else self.height
         tree = self.quotient.with_degree(self.height)
@@ -74,24 +76,29 @@ class FourStepPlan:
         return self._part(i, self.quotient.order // self.width, tree, 1, self.width)
 
     def rows_below(self, i: int, first: int, count: int) -> NttPlan:
-        """Return the last levels of the whole tree modulo limb i, of rows `first` to `first` + count - 1.
+        """Return the transform that does the last levels of the whole tree modulo limb i.
 
-        These rows lie below one node of the tree, because count is a power of two that divides `first`.
+        The transform takes the rows `first` to `first` + count - 1. They lie below one node of the tree,
+        because count is a power of two that divides `first`.
         """
         node, done = (self.height + first) // count, count.bit_length() - 1
         return self._part(i, 1, self.quotient, 1, count * self.width, (node, done, False))
 
     def columns_above(self, i: int, count: int) -> NttPlan:
-        """Return the first levels of `count` open columns modulo limb i; columns_below has the others."""
+        """Return the transform that does the first levels of `count` open columns modulo limb i.
+
+        The transforms of columns_below do the other levels. For open columns see FourStepPlan.
+        """
         points = 1 << self.levels_above
         leaf_size = self.height // points * count
         tree = self.quotient.with_degree(points)
         return self._part(i, self.degree // points, tree, leaf_size, self.degree, (1, 0, True))
 
     def columns_below(self, i: int, first: int, rows: int, count: int) -> NttPlan:
-        """Return the last levels of `count` open columns modulo limb i, for the rows from index `first`.
+        """Return the transform that does the last levels of `count` open columns modulo limb i.
 
-        rows: number of these rows, a power of two that divides `first`.
+        The transform takes the rows `first` to `first` + rows - 1 of these columns. `rows` is a power of two
+        that divides `first`. For open columns see FourStepPlan.
         """
         node = (self.height + first) // rows
         done = self.levels_above - (node.bit_length() - 1)
@@ -100,14 +107,14 @@ class FourStepPlan:
 
     @property
     def levels_above(self) -> int:
-        """The number of levels of columns_above: all levels of the columns but those of the last launch."""
+        """The number of levels that columns_above does: all levels but those of the last launch."""
         levels = self.height.bit_length() - 1
         return levels - levels // max(1, -(-levels // _LAUNCH_LEVELS))
 
     def _part(
         self, i: int, power: int, tree: Quotient, leaf_size: int, divisor: int, place: _Place = _WHOLE
     ) -> NttPlan:
-        """Return the transform modulo limb i with the limb's root to a power, or a part of this transform."""
+        """Return the transform modulo limb i with the root roots[i]^power, or a part of this transform."""
         key: Any = i, power, tree, leaf_size, place
         if (known := self.handles.get(key)) is not None:
             return known  # type: ignore[no-any-return]
@@ -121,9 +128,10 @@ class FourStepPlan:
     def row_twiddles(self, i: int, power: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return arrays (high, low) with the twiddles of column `power` modulo limb i.
 
-        With m = len(low), the twiddle of row a * m + b is high[a] * low[b]. The twiddle of row r is s_r to
-        this power, where s_r is psi^(2 br(r) + 1) for X^n + 1 and omega^br(r) for X^n - 1, and br reverses
-        bits. So it is a product with one factor for each bit of r.
+        With m = len(low), the twiddle of row a * m + b is high[a] * low[b]. The twiddle of row r is
+        s_r^power, where s_r is psi^(2 * br(r) + 1) for X^n + 1 and omega^br(r) for X^n - 1. Here psi or
+        omega is the root of the limb, and br reverses bits. So the twiddle is a product with one factor for
+        each bit of r.
         """
         key: Any = i, power
         if (known := self.handles.get(key)) is not None:
@@ -131,7 +139,7 @@ class FourStepPlan:
         q, tree = self.basis.moduli[i], self.quotient.with_degree(self.height)
         x, bits = pow(self.roots[i], power, q), self.height.bit_length() - 1
         start = tree.exponents(0)
-        apart = tree.exponents(1) - start  # from the exponent of one bit-reversed index to that of the next
+        apart = tree.exponents(1) - start  # the difference of the exponents of two successive indices
 
         def products(first: int, of: range) -> NDArray[Any]:
             found = [first]

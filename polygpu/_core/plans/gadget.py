@@ -41,5 +41,9 @@ class Gadget:
 
     @property
     def offset(self) -> int:
-        """The number to add to y so that the digits of the sum, in [0, B), are the wanted digits plus B/2."""
+        """The number (B/2) * (1 + B + ... + B^(levels - 1)), where B = 2^bits.
+
+        To split a number into digits in [-B/2, B/2), add `offset`, split the sum into digits in [0, B), and
+        subtract B/2 from each digit.
+        """
         return sum(1 << (self.bits * (i + 1) - 1) for i in range(self.levels))

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 CACHE_BLOCK_BYTES = 1 << 15
 
 _LONG_WIDE = 1 << 13  # points; a table of this many Python ints takes about 10 ms and reports progress
-_PARTS = 64  # the most transforms of some of its limbs (part_of) that a plan keeps
+_PARTS = 64  # the most results of part_of that a plan keeps
 
 
 def least_leaf_size(quotient: Quotient, moduli: tuple[int, ...]) -> int | None:
-    """Return the least number of coefficients of a leaf for which a transform exists, or None without any."""
+    """Return the least number of coefficients of a leaf for which there is a transform, or None."""
     for size in quotient.leaf_sizes:
         if all(map(quotient.with_degree(quotient.degree // size).has_points, moduli)):
             return size if all(is_prime(q) for q in moduli) else None
@@ -60,7 +60,7 @@ class PrimeTables:
     modulus: int
     root: int  # root of unity for the whole tree
     quotient: Quotient  # the polynomial of the whole tree; its degree is the number of the tree's leaves
-    dtype: np.dtype[Any]  # of residues in memory; object above 2^64
+    dtype: np.dtype[Any]  # the dtype of residues in memory; object if the modulus is above 2^64
     divisor: int
     node: int = 1  # the node of the whole tree below which this part lies; 1 if it begins at the root
     handles: Handles = field(default_factory=dict, repr=False)
@@ -131,20 +131,23 @@ class NttPlan:
 
     @property
     def leaves(self) -> Quotient:
-        """The quotient as a polynomial in X^leaf_size. Its roots are the constants c of the leaves."""
+        """The quotient as a polynomial in X^leaf_size. Its roots are the c of the leaves X^leaf_size - c."""
         return self.quotient.with_degree(self.points)
 
     @cached_property
     def thirds(self) -> NttPlan:
-        """Return the complete transform, with X^3 as the variable, for every third coefficient.
+        """Return the complete transform of a polynomial in X^3 that has every third coefficient.
 
-        If leaves have 3 coefficients, three of these transforms make up the whole one.
+        If leaves have 3 coefficients, the whole transform consists of three such transforms.
         """
         return NttPlan(self.basis, self.leaves, 1, self.tables)
 
     @property
     def block(self) -> int:
-        """The number of coefficients that fit the L1 cache of a core. Longer rows are walked depth first."""
+        """The number of coefficients that fit the L1 cache of a core.
+
+        The transform of a longer row goes through its tree of factors depth first.
+        """
         return CACHE_BLOCK_BYTES // self.basis.dtype.itemsize
 
 
@@ -193,9 +196,9 @@ def prime_tables(
     divisor: int | None = None,
     node: int = 1,
 ) -> PrimeTables:
-    """Return the tables of a prime, the same ones for all rings; see PrimeTables for the arguments.
+    """Return the tables of a prime, the same object for all rings; see PrimeTables for the arguments.
 
-    divisor: None for the number of points of the whole tree.
+    divisor: None stands for the number of points of the whole tree.
     """
     of = q, root, quotient, dtype, quotient.degree if divisor is None else divisor, node
     return cached(("prime", *of), lambda: PrimeTables(*of), recent=False)
@@ -213,7 +216,8 @@ def _wide_tables(q: int, root: int, quotient: Quotient) -> tuple[NDArray[Any], N
     mask = (1 << half) - 1
 
     def table(x: int, scale: int) -> NDArray[Any]:
-        # Powers of x and of x^(2^half): x^e is a product of one of each, so few powers are computed.
+        # `low` has powers of x, and `high` has powers of x^(2^half). x^e is the product of an entry of each,
+        # so few powers are computed.
         low, high = [1], [1]
         for row, factor in (low, x), (high, pow(x, 1 << half, q)):
             row += accumulate(repeat(factor, 2 << half), lambda a, b: a * b % q)

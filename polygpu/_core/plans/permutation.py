@@ -95,7 +95,10 @@ def _product(x: NDArray[np.int64], multiplier: int, order: int) -> NDArray[np.in
 
 @lru_cache(maxsize=64)
 def automorphism_index(quotient: Quotient, multiplier: int, evaluated: bool) -> NDArray[np.int64]:
-    """Return the array whose entry j is the k of the comment above, for an automorphism."""
+    """Return the array whose entry j is k: the automorphism moves entry k of a row to entry j.
+
+    In coefficients, k >= n means that entry k - n is moved and negated.
+    """
     n, order = quotient.degree, quotient.order
     if not evaluated:
         index = _product(np.arange(n, dtype=np.int64), multiplier, order)
@@ -108,9 +111,9 @@ def automorphism_index(quotient: Quotient, multiplier: int, evaluated: bool) -> 
 
 @lru_cache(maxsize=64)
 def monomial_index(quotient: Quotient, exponent: int) -> NDArray[np.int64]:
-    """Return the array whose entry j is k (see below) for the product of coefficients with X^exponent.
+    """Return the array whose entry j is k: X^exponent times a row moves coefficient k to coefficient j.
 
-    Coefficient j of the product is coefficient k of the row; k >= n stands for the negative of k - n.
+    k >= n means that coefficient k - n is moved and negated.
     """
     index = (np.arange(quotient.degree, dtype=np.int64) - exponent) % quotient.order
     index.setflags(write=False)

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 AUXILIARY_BITS = 50
 
 MAX_DIGITS = 8  # the most digits of a residue in a product by FFT
-# Whether longdouble has enough bits to compute twiddles in it before they are rounded (_core/plans/fft.py).
+# Whether np.longdouble has enough bits for computing the twiddles, which are then rounded to doubles.
 LONG_DOUBLE = np.finfo(np.longdouble).nmant >= 63
-LEAST_LENGTH = 32  # the least real numbers of an FFT, so that kernels can work on whole vectors and tiles
+LEAST_LENGTH = 32  # an FFT takes at least this many real numbers, so that kernels work on whole vectors
 _LONG = 1 << 16  # complex roots of unity; to compute this many takes about 10 ms and reports progress
-_MOST_BITS, _MOST_TERMS = 30, 1 << 20  # the most bits of a digit and the most products in a sum, in a kernel
+_MOST_BITS, _MOST_TERMS = 30, 1 << 20  # the most bits of a digit and the most terms of a sum in kernels
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class FftPlan:
 
     basis: Basis
     quotient: Quotient
-    length: int  # real numbers of a transform: the degree, or enough for a product that is not reduced
+    length: int  # how many real numbers are transformed: the degree, or enough for an unreduced product
     digits: int
     error_bound: float
     handles: Handles = field(default_factory=dict, repr=False, kw_only=True)
@@ -94,7 +94,8 @@ class FftPlan:
     def twiddles(self) -> NDArray[np.complex128]:
         """Return the twiddle of each node of the tree of factors of X^points - I, I^2 = -1; entry 0 is 1."""
         with Work(1, "roots of unity of {} points", self.points, when=self.points >= _LONG):
-            # Angles of twiddles, in units of a turn / (4 len(turns)). Node 1 has exp(I pi / 4): an eighth.
+            # turns[i] is the angle of the twiddle of node i, in units of a full turn / (4 * len(turns)). The
+            # twiddle of node 1 is exp(I * pi / 4), an eighth of a turn.
             turns = np.array([0, 1], np.int64)
             while len(turns) < max(self.points, 2):
                 # The constants of a node's children are w and -w, with w the twiddle of the node. The
@@ -112,7 +113,11 @@ class FftProductPlan(FftPlan):
 
     @property
     def sums(self) -> int:
-        """The number of sums of products of digits, without those whose weight is a multiple of q."""
+        """The number of sums of products of digits that are computed.
+
+        Sum k adds the products of digit i and digit j with i + j = k. The sum is left out if its weight
+        2^(width * k) is a multiple of q.
+        """
         return self.split(self.digits)[1]
 
     def split(self, digits: int) -> tuple[int, int]:
@@ -120,7 +125,7 @@ class FftProductPlan(FftPlan):
         moduli = self.basis.moduli
         width, sums, bits = digit_width(moduli, digits), 2 * digits - 1, residue_bits(moduli)
         if moduli == (1 << bits,):
-            sums = min(sums, -(-bits // width))  # the weights of the others are multiples of q = 2^bits
+            sums = min(sums, -(-bits // width))  # the other sums have weights that are multiples of q
         return width, sums
 
     def work(self, digits: int) -> int:
@@ -130,7 +135,7 @@ class FftProductPlan(FftPlan):
 
 @dataclass(frozen=True, eq=False)
 class FftSumPlan(FftPlan):
-    """Sums of `terms` products, each of a small polynomial with any other polynomial.
+    """Sums of `terms` products, each of a small polynomial and an arbitrary one.
 
     The coefficients of small polynomials are at most 2^(bits - 1) in absolute value. So only the other
     polynomials are split into digits.
@@ -172,7 +177,7 @@ def auxiliary_size(quotient: Quotient, moduli: tuple[int, ...]) -> AuxiliarySize
     """Return the size of the least auxiliary transform, and the fewest primes that are sure to suffice.
 
     The coefficients of centred operands are at most q/2 in absolute value, so those of the product are at
-    most n * (q/2)^2. The product of the primes exceeds twice that for each modulus q (docs/math.md).
+    most n * (q/2)^2. The product of the primes exceeds twice this bound for each modulus q (docs/math.md).
     """
     n = quotient.degree
     points = n if quotient.is_binomial and n & (n - 1) == 0 else 1 << (2 * n - 2).bit_length()
@@ -182,7 +187,10 @@ def auxiliary_size(quotient: Quotient, moduli: tuple[int, ...]) -> AuxiliarySize
 
 
 def auxiliary_bytes(quotient: Quotient, moduli: tuple[int, ...]) -> int:
-    """Return the bytes of twiddles, constants for mixed-radix digits, and residues of two operands."""
+    """Return the bytes that a product by auxiliary primes needs for tables and for residues of two operands.
+
+    The tables are twiddles and constants for mixed-radix digits.
+    """
     points, count = auxiliary_size(quotient, moduli)
     return (4 + 2) * 8 * points * count + 16 * count * count
 
@@ -217,11 +225,11 @@ def sum_error_bound(n: int, points: int, terms: int, left: int, right: int) -> F
     One factor has digits of `left` bits, the other has digits of `right` bits.
     Source: docs/math.md, equation 6a.
     """
-    from fractions import Fraction  # here, so that importing polygpu stays fast: it imports decimal
+    from fractions import Fraction  # imported only here, because it imports decimal, which takes long
 
     u = Fraction(1, 1 << 53)
     stages = points.bit_length() - 1
-    size = Fraction(terms * n << left + right, 4)  # the largest sum: terms n 2^(left - 1) 2^(right - 1)
+    size = Fraction(terms * n << left + right, 4)  # the largest sum: terms * n * 2^(left + right - 2)
     return size * (stage_growth() ** (3 * stages) * (1 + 3 * terms * u) - 1)
 
 
@@ -236,9 +244,10 @@ def stage_growth() -> Fraction:
 
 
 def fft_length(quotient: Quotient) -> int:
-    """Return the length of a transform modulo X^length + 1, in real numbers.
+    """Return the length such that FFTs modulo X^length + 1 compute products in the ring.
 
-    It is the degree itself, or enough to hold a product that is not reduced.
+    The length is the degree if the ring is Z_Q[X]/(X^degree + 1) and the degree is a power of two that is not
+    too small. Otherwise it is large enough to hold a product that is not reduced.
     """
     n = quotient.degree
     whole = n & (n - 1) == 0 and quotient.kind == "negacyclic" and n >= LEAST_LENGTH
@@ -246,7 +255,7 @@ def fft_length(quotient: Quotient) -> int:
 
 
 def coarsest_fft(quotient: Quotient, moduli: tuple[int, ...]) -> FftProductPlan:
-    """Return the plan of plan_fft without a check of memory.
+    """Return the plan that plan_fft returns, without a check of memory.
 
     Raises:
         PrecisionError: n is so large that even products of the shortest digits are not proven exact, or NumPy
@@ -313,7 +322,7 @@ def plan_fft_sums(quotient: Quotient, q: int, terms: int, bits: int) -> FftSumPl
 
 @lru_cache(maxsize=64)
 def _digits_of_sums(n: int, length: int, q: int, terms: int, bits: int) -> tuple[int, float] | None:
-    """Return the number of digits and the error bound, or None if no number of digits is proven exact."""
+    """Return the least number of digits for which sums are proven exact, and the error bound, or None."""
     if not 1 <= terms <= _MOST_TERMS or bits > _MOST_BITS:
         return None
     total = residue_bits((q,))

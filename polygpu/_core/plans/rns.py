@@ -18,7 +18,7 @@ Estimate = Literal["nearest", "floor", "counted", "none"]
 
 
 def runs_of(places: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the runs of consecutive numbers among ascending numbers, each as (first, length)."""
+    """Return the runs of consecutive numbers in an ascending sequence, each as (first, length)."""
     runs = []
     for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
         members = [place for _, place in run]
@@ -29,8 +29,8 @@ def runs_of(places: Iterable[int]) -> list[tuple[int, int]]:
 class Residues(NamedTuple):
     """Some rows of residues in an array (*batch, total, n)."""
 
-    moduli: tuple[int, ...]  # of these rows
-    at: tuple[int, ...]  # their indices on the limb axis
+    moduli: tuple[int, ...]  # the modulus of each of these rows
+    at: tuple[int, ...]  # the index of each of these rows on the limb axis
     total: int  # length of the limb axis
 
 
@@ -87,7 +87,7 @@ class Conversion:
 
     @property
     def scales(self) -> bool:
-        """Whether the value is multiplied by t / D."""
+        """Whether there are `divisors`, so that the value is multiplied by `factor` and divided."""
         return bool(self.divisors)
 
     @cached_property
@@ -102,16 +102,16 @@ class Conversion:
 
     # ---- the conversion as a small product of matrices ----
     #
-    # With y_i = x_i * (Q/q_i)^-1 mod q_i in [0, q_i), v is the sum of y_i * Q/q_i minus c * Q, for an integer
-    # c. So with E = Q/D, t * v / D is the sum of y_i * t * E/q_i minus c * t * E. If q_i does not divide D, t
-    # * E/q_i is an integer. If q_i divides D, y_i * t * E/q_i = y_i * floor(t * E/q_i) + y_i * r_i/q_i with
+    # Let y_i = x_i * (Q/q_i)^-1 mod q_i in [0, q_i). Then v = (sum of y_i * Q/q_i) - c * Q for an integer c.
+    # With E = Q/D, t * v / D = (sum of y_i * t * E/q_i) - c * t * E. If q_i does not divide D, then t * E/q_i
+    # is an integer. If q_i divides D, then y_i * t * E/q_i = y_i * floor(t * E/q_i) + y_i * r_i/q_i, where
     # r_i = t * E mod q_i. The terms y_i * r_i/q_i are split into whole parts, which are added, and fractions
-    # below 1, whose sum is rounded to the nearest integer. `estimate` says how c is found, and `fraction` how
-    # that sum is rounded.
+    # below 1, whose sum is rounded to the nearest integer. `estimate` says how c is found. `fraction` says
+    # how the sum of the fractions is rounded.
 
     @cached_property
     def estimate(self) -> Estimate:
-        """Return how c is found.
+        """Return how the integer c in v = (sum of y_i * Q/q_i) - c * Q is found (see the comment above).
 
         "nearest": c is the sum of y_i / q_i, rounded to the nearest integer. "floor": c is this sum, rounded
         down. "counted": c is the number of i with y_i >= q_i / 2. "none": c is 0.
@@ -124,20 +124,20 @@ class Conversion:
 
     @property
     def fraction(self) -> Estimate:
-        """How the sum of the fractions for the moduli of D is rounded, in the words of `estimate`.
+        """How the sum of the fractions (see the comment above `estimate`) is rounded, in words of `estimate`.
 
-        It is "none" if `divisors` is empty.
+        The word is "none" if `divisors` is empty.
         """
         return "none" if not self.scales else "nearest" if len(self.divisors) > 1 else "counted"
 
     @cached_property
     def inverses(self) -> tuple[int, ...]:
-        """Return (Q/q_i)^-1 mod q_i for each row of the source."""
+        """Return (Q/q_i)^-1 mod q_i for each modulus q_i of the source, where Q is their product."""
         return tuple(pow(self.modulus // q, -1, q) for q in self.source.moduli)
 
     @cached_property
     def remainders(self) -> tuple[int, ...]:
-        """Return r_i (see the comment above) for each modulus q_i that divides D."""
+        """Return r_i = t * Q/D mod q_i for each modulus q_i that divides D, where t is `factor`."""
         times = self.factor * (self.modulus // self.divisor)
         return tuple(times % self.source.moduli[i] for i in self.divisors)
 
@@ -147,12 +147,13 @@ class Conversion:
 
         The terms are, in this order: y_i for each row of the source; c, unless it is always 0; two sums, if
         the value is scaled; the old row of the target, if `accumulate`; the row of `own`, if there is one.
+        The comment above `estimate` defines y_i, c, whole parts and fractions.
         The first of the two sums has the low 16 bits of the whole parts and the rounded sum of the fractions.
         The second has the other bits of the whole parts, in units of 2^16.
         """
         times = (
             self.factor * (self.modulus // self.divisor) if self.scales else self.modulus
-        )  # without the row's multiplier, c has the factor -times, and y_i has floor(times / q_i)
+        )  # the factor of c is -multiplier * times, that of y_i is multiplier * floor(times / q_i)
         rows = []
         for j, (s, multiplier) in enumerate(zip(self.target.moduli, self.multipliers, strict=True)):
             row = [multiplier * (times // q) for q in self.source.moduli]
@@ -168,7 +169,7 @@ class Conversion:
 
     @cached_property
     def numbers(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Return the constants that decide c exactly if an estimate in doubles cannot; see _numbers."""
+        """Return the constants that decide c (see `estimate`) if doubles are too inexact; see _numbers."""
         wanted = self.estimate in ("nearest", "floor")
         return _numbers(self.source.moduli if wanted else ())
 

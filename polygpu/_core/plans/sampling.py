@@ -20,7 +20,7 @@ Shape = Literal["ternary", "sparse", "binomial", "gaussian", "tuniform"]
 
 SIGMA_MIN, SIGMA_MAX = 0.5, 1 << 20
 ETA_MAX, B_MAX = 32, 62
-_ONE_DRAW, _TWO_DRAWS = 16, 1024  # the largest sigma for which one 64-bit word is drawn, or two
+_ONE_DRAW, _TWO_DRAWS = 16, 1024  # the largest sigma with one 64-bit word per coefficient, and with two
 _TOP = 1 << 63  # each 64-bit word of the stream gives a sign and a number below this
 _PRECISION = 256  # bits after the binary point during the computation of a table
 _NEGLIGIBLE = 1 << (_PRECISION - 128)
@@ -32,8 +32,8 @@ class Sampler:
 
     For coefficient j of polynomial i, the `size` bytes that begin at byte size * (i * n + j) of the stream,
     where n is the degree, form a little-endian number w. Then:
-      ternary   v = floor(3 w / 2^64) - 1.
-      sparse    v = 1 - 2 (w mod 2) for those `parameter` coefficients of the polynomial that have the least
+      ternary   v = floor(3 * w / 2^64) - 1.
+      sparse    v = 1 - 2 * (w mod 2) for those `parameter` coefficients of the polynomial that have the least
                 pairs (floor(w / 2), j), and v = 0 for the others.
       binomial  v = (number of ones among bits 0 ... eta - 1 of w) - (number of ones among bits
                 eta ... 2 eta - 1), with eta = parameter.
@@ -55,9 +55,9 @@ class Sampler:
     def distance(self) -> Fraction:
         """A bound on the statistical distance of one coefficient from the ideal distribution.
 
-        For a sparse polynomial the bound is for the whole polynomial: n times this.
+        The distance of a whole sparse polynomial is at most n times this bound.
         """
-        from fractions import Fraction  # here, so that importing polygpu stays fast: it imports decimal
+        from fractions import Fraction  # imported only here, because it imports decimal, which takes long
 
         if self.shape == "ternary":
             return Fraction(1, 1 << 64)
@@ -93,13 +93,14 @@ def tuniform(b: int) -> Sampler:
 def gaussian(sigma: Fraction) -> Sampler:
     """Return the sampler of the discrete Gaussian with standard deviation sigma.
 
-    A wide Gaussian is a sum of two or four narrow ones, with the weights (1, k) or (1, k, l, k * l).
+    A wide Gaussian is a sum of two or four narrow ones, with the weights (1, k) or (1, k, l, k * l) for
+    integers k and l.
     """
     variance, weights = sigma * sigma, [1]
     draws = 1 if sigma <= _ONE_DRAW else 2 if sigma <= _TWO_DRAWS else 4
     while len(weights) < draws:
-        # The largest k with sigma / (k^2 + 1) >= 8/5. Then the sum of two terms is close to a Gaussian
-        # (docs/math.md, "Small random elements").
+        # k is the largest integer with sigma / (k^2 + 1) >= 8/5. With this k, the sum of two terms is close
+        # to a Gaussian (docs/math.md, "Small random elements").
         k = isqrt(isqrt(int(variance * 25 / 64)) - 1)
         variance /= k * k + 1
         weights = [w * factor for w in weights for factor in (1, k)]
@@ -115,9 +116,9 @@ def _bytes_of(bits: int) -> int:
 
 
 def cumulative(variance: Fraction) -> tuple[int, ...]:
-    """Return round(2^63 P(|z| <= j)) for j = 0, 1, ..., as long as it is below 2^63.
+    """Return round(2^63 * P(|z| <= j)) for j = 0, 1, ..., as long as the result is below 2^63.
 
-    z has the discrete Gaussian distribution: its probabilities are proportional to exp(-z^2 / (2 variance)).
+    z has the discrete Gaussian distribution: its probability is proportional to exp(-z^2 / (2 * variance)).
     """
     step = _exp_minus(1 / (2 * variance))  # exp(-1 / (2 sigma^2))
     square = step * step >> _PRECISION

@@ -14,31 +14,32 @@ from .rns import Conversion, Residues, multiples, runs_of
 class DigitProduct:
     """The sums of digit_j * key[j, c] over all digits j, for c = 0 and 1, modulo each limb, evaluated.
 
-    The digits of a value are computed from its coefficients by `conversions`, one for each digit, into rows
-    (*batch, digits * limbs, n). Each digit belongs to a group of limbs. Modulo a limb of its group, the digit
-    is the value itself. So this "own" row of the digit is read from the evaluated value, (*batch, own_total,
-    n). If `conversions` is empty, all rows of the digits are given, evaluated.
+    The digits of a value are computed from the value's coefficients by `conversions`, one for each digit,
+    into rows (*batch, digits * limbs, n). Each digit belongs to a group of limbs. Modulo a limb of its group,
+    the digit equals the value. So this row of the digit, its "own" row, is read from the evaluated value,
+    (*batch, own_total, n). If `conversions` is empty, all rows of the digits are given, evaluated.
 
-    A multiple of another evaluated value, (*batch, 2, own_total, n), may be added to the sums. If the entry
-    of a limb in `factors` is not 0, that factor times the limb's row of this value is added. Modulo the limbs
-    of `inverse`, which are consecutive, the sums are transformed back to coefficients.
+    A multiple of another evaluated value, (*batch, 2, own_total, n), may be added to the sums: `factors` has
+    a factor for each limb, by which the limb's row of this value is multiplied. Modulo the limbs of
+    `inverse`, which are consecutive, the sums are transformed back to coefficients.
     """
 
     transform: NttPlan  # complete; its limbs are those of the digits and the result
     digits: int
-    key_rows: tuple[int, ...]  # for each limb, the index of its row in a key, (>= digits, 2, key_total, n)
+    key_rows: tuple[int, ...]  # for each limb, the index of its row in a key (>= digits, 2, key_total, n)
     key_total: int
     conversions: tuple[Conversion, ...] = ()
-    # The key is a limb. The entry is the index of the limb's digit, then of the limb's row in the value.
+    # For each limb that belongs to the group of a digit: the index of this digit, and the index of the limb's
+    # row in the value.
     own: dict[int, tuple[int, int]] = field(default_factory=dict)
-    own_total: int = 0  # rows of the value
+    own_total: int = 0  # the number of rows of the value
     factors: tuple[int, ...] = ()  # for each limb, the factor of the value that is added; 0 adds nothing
     inverse: tuple[int, ...] = ()
     handles: Handles = field(default_factory=dict, repr=False)
 
     @cached_property
     def made_rows(self) -> list[int]:
-        """Return the indices of those rows of the digits that conversions compute: all but the own rows."""
+        """Return the indices of the rows of digits that `conversions` compute: all but the rows of `own`."""
         limbs = len(self.key_rows)
         own = {j * limbs + limb for limb, (j, _) in self.own.items()}
         return [i for i in range(self.digits * limbs) if i not in own]
@@ -59,13 +60,13 @@ class DigitProduct:
 
     @cached_property
     def adding(self) -> Conversion:
-        """Return the conversion that adds the multiple of the other value to the sums."""
+        """Return the conversion that adds another value, multiplied by `factors`, to the sums."""
         rows = tuple(self.own[i][1] if f else 0 for i, f in enumerate(self.factors))
         return _adding(self.transform, self.factors, rows, self.own_total)
 
     @cached_property
     def own_copy(self) -> Conversion:
-        """Return the conversion that copies the own rows from the evaluated value to the rows of digits."""
+        """Return the conversion that copies the rows of `own` from the evaluated value to the digits."""
         limbs, moduli = len(self.key_rows), self.transform.basis.moduli
         places = sorted((j * limbs + limb, limb, row) for limb, (j, row) in self.own.items())
         own = tuple(moduli[limb] for _, limb, _ in places)
@@ -79,10 +80,10 @@ class RotatedSums:
     """Weighted sums of rotated ciphertexts after key switching, evaluated.
 
     Result r is the sum over terms t of weight_(r, t) * rho_t(sum_j digit_j * key_t[j] + (f * more_0, 0)),
-    where rho_t is an automorphism X -> X^g, `more` is a ciphertext, and f is a factor for each limb. If a
-    term has no key, the term is weight_(r, t) * rho_t(f * more_0, f * more_1). If `more` has fewer limbs than
-    the result and is multiplied by the product P of the additional moduli, f is P, which is 0 modulo the
-    additional limbs.
+    where rho_t is an automorphism X -> X^g, `more` is a ciphertext (more_0, more_1), digit_j are the digits
+    of its mask, and f is a factor for each limb. If a term has no key, the term is
+    weight_(r, t) * rho_t(f * more_0, f * more_1). If `more` has fewer limbs than the result, it is multiplied
+    by the product P of the additional moduli: f is P, which is 0 modulo the additional limbs.
 
     If `is_turned`, rho_t is applied after the key switch, as written above. If not, key_t is a key for the
     rotated secret, so the digits and `more` are rotated but the keys are not. The term is then weight_(r, t)
@@ -91,10 +92,10 @@ class RotatedSums:
 
     products: tuple[DigitProduct | None, ...]  # one for each term; None if the term has no key
     transform: NttPlan  # complete; its limbs are those of the digits and the result
-    factors: tuple[int, ...]  # f for each limb
+    factors: tuple[int, ...]  # for each limb, the factor f of `more`
     more_rows: tuple[int, ...]  # for each limb, the index of its row in `more`; any index if the factor is 0
-    more_total: int  # rows of `more`
-    is_turned: bool  # see rotation_keys
+    more_total: int  # the number of rows of `more`
+    is_turned: bool  # whether rho_t is applied after the key switch
     # For each result and each term, the index of the weight, or -1 if the result does not have this term. If
     # no weights are given, all of them are 1.
     places: tuple[tuple[int, ...], ...]
@@ -105,14 +106,15 @@ class RotatedSums:
 
     @cached_property
     def adding(self) -> Conversion:
-        """Return the conversion that adds f times `more` to the sums."""
+        """Return the conversion that adds `more`, multiplied by `factors`, to the sums."""
         return _adding(self.transform, self.factors, self.more_rows, self.more_total)
 
 
 def _adding(transform: NttPlan, factors: tuple[int, ...], rows: tuple[int, ...], total: int) -> Conversion:
     """Return the conversion that adds a factor times a row of another value to each limb.
 
-    factors, rows: for each limb. A limb with factor 0 is left out. total: number of rows of the other value.
+    factors, rows: the factor, and the index of the row, for each limb. A limb with factor 0 is left out.
+    total: the number of rows of the other value.
     """
     limbs, moduli = tuple(i for i, f in enumerate(factors) if f), transform.basis.moduli
     chosen = tuple(moduli[i] for i in limbs)

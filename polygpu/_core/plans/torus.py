@@ -34,7 +34,7 @@ _ROUNDING = 0.1803
 class ProductError(NamedTuple):
     """The rounding error of a coefficient of a product: a bound, and its standard deviation.
 
-    Both are differences of residues modulo q. `std` assumes uniformly distributed digits and ciphertexts.
+    The unit is that of the residues modulo q. `std` assumes uniformly distributed digits and ciphertexts.
     """
 
     bound: float
@@ -65,7 +65,7 @@ class TorusPlan(FftPlan):
 
     @property
     def unit(self) -> int:
-        """The number to multiples of which sums are rounded.
+        """The unit of rounding: sums are rounded to multiples of this number.
 
         It is 2^32 if q = 2^64 and the digits have less than 32 bits together, else 1.
         """
@@ -78,9 +78,10 @@ class TorusPlan(FftPlan):
 
     @cached_property
     def combined_error(self) -> ProductError:
-        """Return the error of a product with a sum of keys, which is rounded and transformed in doubles.
+        """Return the error of a product with a sum of keys.
 
-        Such sums occur in blind rotations with keys for groups of bits.
+        The sum is rounded to doubles before its FFT. Such sums occur in blind rotations with keys for groups
+        of bits.
         """
         return self._error(True)
 
@@ -97,13 +98,13 @@ class TorusPlan(FftPlan):
         )
         if unit > 1 or std > 4:
             rounded = sqrt(std**2 + unit**2 / 12)
-        else:  # the rounded error is an integer, of size at least k if the error before exceeds k - 1/2
+        else:  # the rounded error is an integer, at least k in size if the error exceeds k - 1/2
             rounded = sqrt(sum((2 * k - 1) * erfc((k - 0.5) / std / sqrt(2)) for k in range(1, 40)))
         return ProductError(float(bound + Fraction(unit, 2)), rounded)
 
     @cached_property
     def roots(self) -> NDArray[np.complex128]:
-        """Return exp(2 pi i k / (4 points)) for k = 0 ... 4 points - 1."""
+        """Return exp(2 pi i k / (4 * points)) for k = 0 ... 4 * points - 1."""
         return unit_roots(np.arange(4 * self.points, dtype=np.int64), 4 * self.points)
 
     def spectra(self, residues: NDArray[np.unsignedinteger]) -> NDArray[np.complex128]:
@@ -134,12 +135,12 @@ def torus_error_bound(
 
     is_combined: whether the residues are rounded to doubles before their FFT, as for `combined_error`.
     """
-    from fractions import Fraction  # here, so that importing polygpu stays fast: it imports decimal
+    from fractions import Fraction  # imported only here, because it imports decimal, which takes long
 
     u, stages = Fraction(1, 1 << 53), (n // 2).bit_length() - 1
     size = Fraction(terms * n << bits + modulus_bits, 4)
-    # The FFT of residues has an error of at most u / 4 before it is rounded to doubles, and of u by the
-    # rounding. The twist is a product with a rounded factor: 3.01 u.
+    # The relative error of the FFT of residues is at most u / 4 before it is rounded to doubles, and the
+    # rounding adds u. The twist is a product with a rounded factor, which adds 3.01 * u.
     of_spectrum = stage_growth() ** stages * (1 + u) if is_combined else 1 + Fraction(5, 4) * u
     growth = stage_growth() ** (2 * stages) * of_spectrum * (1 + Fraction(301, 100) * u)
     return size * (growth * (1 + 3 * terms * u) - 1)
@@ -167,7 +168,7 @@ def plan_torus(quotient: Quotient, q: int, terms: int, bits: int, levels: int) -
 
     Raises:
         ParameterError: the modulus is not 2^32 or 2^64, or the ring is not modulo X^n + 1 with n a power of
-            two of at least LEAST_LENGTH, or `bits` is above MOST_BITS.
+            two of at least 32 (LEAST_LENGTH), or `bits` is above 31 (MOST_BITS).
         PrecisionError: NumPy has no extended precision on this machine.
         TablesTooLarge: the tables of the plan do not fit in memory.
     """

@@ -10,9 +10,10 @@ protocol:
              first fetches a hint of 4096 bytes for each row of the matrix.
     packed   The same product without a hint: the server packs the result into a few RLWE ciphertexts, with
              keys that the client sends in each query.
-    folded   The database is a matrix of polynomials, and a query is one ciphertext. The server expands it,
-             multiplies the columns of the matrix by the results, and adds the columns. Then each bit of the
-             row's index, which is encrypted too, selects one half of the rows, until one row is left.
+    folded   The database is a matrix of polynomials, and a query is one ciphertext. The server expands the
+             query to one ciphertext for each column, multiplies the columns by these ciphertexts, and adds
+             them. Then each bit of the row's index, which is encrypted too, selects one half of the rows,
+             until one row is left.
 
 This is an example, not a product: it is not constant time, nobody has reviewed it, and nothing proves to a
 client that an answer comes from the database. Whoever watches the network sees from lengths and times how

@@ -21,7 +21,7 @@ SEED = 32  # bytes of the public seed that a mask is expanded from
 
 
 class Layout(Protocol):
-    """Places of the records in the database, and the probability that one is read wrong."""
+    """Places of the records in the database, and the probability that a record is read wrong."""
 
     @property
     def size(self) -> int:
@@ -40,7 +40,7 @@ class Layout(Protocol):
 class ColumnLayout:
     """Layout of `count` records of `size` bytes in the columns of a matrix of bytes, (rows, columns).
 
-    Record i is in column i // in_column, and begins at row i % in_column * size.
+    Record i is in column i // in_column, and begins at row (i % in_column) * size.
     """
 
     size: int
@@ -78,14 +78,14 @@ class Database(Protocol):
 
     @property
     def hint(self) -> Array | None:
-        """32-bit words that every client fetches first, or None if the protocol needs none."""
+        """32-bit words that every client fetches first, or None if the protocol does not need a hint."""
 
     @property
     def query_bytes(self) -> int:
         """Length of a query in bytes, the same for all queries."""
 
     def parameters(self) -> dict[str, Any]:
-        """Return what clients must know, as a dict for JSON."""
+        """Return the parameters that clients need, as a dict for JSON."""
 
     def read(self, body: bytes) -> Any:
         """Decode a query of `query_bytes` bytes; raise ParameterError if a number is out of range."""
@@ -130,7 +130,7 @@ def by_columns(data: Array, rows: int, columns: int) -> Array:
 
 
 def nearest_bytes(phase: Array, q: int) -> Array:
-    """Return the byte in each phase modulo q < 2^56: a phase is (byte - 128) * q / 256 plus noise."""
+    """Return the byte x of each phase modulo q < 2^56. The phase is (x - 128) * q / 256 plus noise."""
     words = phase.astype(np.uint64)
     return ((words * np.uint64(256) + np.uint64(q // 2)) // np.uint64(q)).astype(np.uint8) ^ 128
 
@@ -144,7 +144,7 @@ def as_index(index: int, layout: Layout) -> int:
 
 def log2_failure(size: int, limit: float, deviation: float) -> float:
     """Return log2 of a bound on the probability that one of `size` Gaussian errors exceeds the limit."""
-    # The bound for one error is erfc(x) < exp(-x^2) / (x sqrt(pi)).
+    # One error exceeds the limit with probability erfc(x), which is below exp(-x^2) / (x sqrt(pi)).
     x = limit / (deviation * math.sqrt(2))
     return math.log2(size) - (x * x + math.log(x * math.sqrt(math.pi))) / math.log(2)
 
@@ -160,7 +160,10 @@ def switch_variance(ring: pg.Ring, special: pg.Ring, sigma: float) -> float:
 
 
 def rounding_variance(n: int) -> float:
-    """Return the variance that rounding both components adds to the phase, for a ternary secret."""
+    """Return the variance that rounding both components of a ciphertext adds to its phase.
+
+    The secret is ternary.
+    """
     return (1 + 2 * n / 3) / 12
 
 

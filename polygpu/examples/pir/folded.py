@@ -1,18 +1,18 @@
 """Retrieval by one short ciphertext: the server expands it, multiplies polynomials, and folds the rows.
 
 The N = 4096 coefficients of a polynomial are bytes. A record is a part of a polynomial, or takes several
-polynomials. They form a matrix (2^b, columns). It is stored evaluated modulo Q, in eight bytes for each byte
-of the database.
+polynomials. The polynomials form a matrix (2^b, columns). The matrix is stored evaluated modulo Q, in eight
+bytes for each byte of the database.
 
 The query is one ciphertext. It encrypts one coefficient for each column, which is Q / 256 for the column of
-the record and 0 for the others. It then encrypts m_t * g_l for each bit m_t of the row's index and each
-weight g_l of a gadget, which has one weight here. All these values are divided by their number, rounded up to
-a power of two, because expansion multiplies by that power.
+the record and 0 for the others. The query also encrypts m_t * g_l for each bit m_t of the row's index and
+each weight g_l of a gadget, which has one weight here. All these values are divided by their number, rounded
+up to a power of two, because expansion multiplies by that power.
 
-The server expands the query to one ciphertext for each value, and makes GGSW ciphertexts of those for the
-bits. It multiplies the matrix by the ciphertexts for the columns, which leaves one ciphertext for each row.
-Then each bit selects one half of the rows (a fold), until one ciphertext is left. It is sent modulo the first
-prime of Q.
+The server expands the query to one ciphertext for each value. It makes GGSW ciphertexts from the ciphertexts
+for the bits. It multiplies the matrix by the ciphertexts for the columns, which leaves one ciphertext for
+each row. Then each bit selects one half of the rows (a fold), until one ciphertext is left. This ciphertext
+is sent modulo the first prime of Q.
 
 Each query has a fresh mask, so one secret and its keys can serve many queries. The keys are sent with each
 query, so that the server needs no sessions.
@@ -51,13 +51,16 @@ from .common import (
 )
 
 N, SIGMA = 4096, 3.2
-BITS, LEVELS = 20, 1  # bits and number of the digits that a GGSW ciphertext multiplies
-MOST_FOLDS = 10  # the largest b
-BLOCK = 1 << 9  # polynomials that are transformed in one call
+BITS, LEVELS = 20, 1  # bits of a digit, and number of digits, in products with GGSW ciphertexts
+MOST_FOLDS = 10  # the largest number b of folds: the matrix of polynomials has 2^b rows
+BLOCK = 1 << 9  # number of polynomials that are transformed in one call
 
 
 class Rings(NamedTuple):
-    """The rings of degree N. ring: modulo Q. special: modulo P. answer: modulo the first prime of Q."""
+    """The rings of degree N.
+
+    ring: the ring modulo Q. special: the ring modulo P. answer: the ring modulo the first prime of Q.
+    """
 
     ring: pg.Ring
     special: pg.Ring
@@ -107,7 +110,7 @@ class Layout:
         return -(-self.count // self.in_cell)
 
     def _sizes(self) -> list[tuple[int, int, int]]:
-        """Return (cost, folds, columns) for each number of folds for which a query fits N coefficients.
+        """Return (cost, folds, columns) for each number of folds with which a query fits into N coefficients.
 
         The cost is the number of key switches and external products, which take about the same time.
         """
@@ -121,7 +124,7 @@ class Layout:
 
     @property
     def folds(self) -> int:
-        """The number of folds (bits of a row's index): of those that fit a query, the one of least cost."""
+        """The number of folds, one for each bit of a row's index, chosen so that an answer costs least."""
         return min(self._sizes())[1]
 
     @property
@@ -139,7 +142,7 @@ class Layout:
 
         Each step of the expansion doubles the variance of a coefficient's error, on average, and adds that of
         a key switch. The errors of the query itself reach only few coefficients and are left out. If bits of
-        the row are 0, the error is smaller, because those bits multiply the rounding errors of digits by 0.
+        the row's index are 0, the error is smaller, because they multiply the rounding errors of digits by 0.
 
         entry: the root mean square of the coefficients in the database, which are bytes minus 128.
         """
@@ -162,7 +165,7 @@ class Layout:
 
     @property
     def key_format(self) -> KeyFormat:
-        """The encoding of the keys in a query: those of the expansion, then one from s^2 to s."""
+        """The encoding of the keys in a query: those for `lattice.expand`, then one from s^2 to s."""
         return KeyFormat(rings().ring, rings().special, (*self.elements, None))
 
     @property
@@ -177,7 +180,7 @@ def _power(x: int) -> int:
 
 
 class Query(NamedTuple):
-    """Query: a ciphertext, given by the public seed of its mask and by its body, and the client's keys."""
+    """A query: the client's keys, and a ciphertext, stored as its body and the public seed of its mask."""
 
     seed: bytes
     body: pg.Poly
@@ -211,7 +214,7 @@ class Server:
 
     @pg.device("cpu")
     def answer(self, query: Query) -> pg.Poly:
-        """Return the ciphertexts that hide a record, (parts, 2), modulo Q."""
+        """Return the ciphertexts that encrypt the record, (parts, 2), modulo Q."""
         layout, ring = self.layout, rings().ring
         *rotations, relin = query.keys
         mask = ring.random(domain="eval", seed=query.seed)
@@ -219,7 +222,8 @@ class Server:
         expanded = lattice.expand(pg.stack([query.body.ntt(), mask]), keys, layout.values)
         state = pg.matmul(self.database, expanded[: layout.columns])  # (parts, rows, 2)
         for t in range(layout.folds):
-            # Bit t of the row, from the lowest, selects the even rows (0) or the odd rows (1) that are left.
+            # Bit t of the row's index, counted from the lowest, selects the even rows (if it is 0) or the odd
+            # rows (if it is 1) of those that are left.
             first = layout.columns + t * LEVELS
             bit = lattice.rgsw_from_rlwe(expanded[first : first + LEVELS], relin)
             state = lattice.cmux(bit, state[:, 0::2], state[:, 1::2], bits=BITS)
@@ -233,7 +237,7 @@ class Server:
         return SEED + 4 * rings().ring.rows * N + self.layout.key_format.size
 
     def parameters(self) -> dict[str, Any]:
-        """Return what clients must know."""
+        """Return the parameters that clients need, as a dict for JSON."""
         return {"protocol": "folded", "size": self.layout.size, "count": self.layout.count}
 
     @pg.device("cpu")
@@ -250,7 +254,7 @@ class Server:
 
 
 class Client:
-    """Client, which makes queries with the keys of one secret, and decrypts answers."""
+    """A client. It makes queries with the keys of one secret, and decrypts answers."""
 
     @pg.device("cpu")
     def __init__(self, layout: Layout, seed: bytes) -> None:
@@ -301,7 +305,7 @@ class Client:
 
     @pg.device("cpu")
     def record(self, index: int, answer: Array, secret: pg.Poly) -> bytes:
-        """Decrypt an answer to a record; raise NotCanonical if a residue is not below its modulus."""
+        """Return the record in an answer; raise NotCanonical if a residue is not below its modulus."""
         layout, ring = self.layout, rings().answer
         c = residues(answer, ring).reshape(layout.parts, 2)
         phase = (c[:, 0] + (c[:, 1].ntt() * secret).intt()).data[:, 0]

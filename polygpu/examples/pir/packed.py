@@ -2,20 +2,20 @@
 
 As in `simple`, the database is a matrix D of bytes, and a record is a part of a column. The columns form
 groups of N = 2048, and group j has a public uniform polynomial a_j modulo 2^32. For each group, a client
-sends the coefficients of a_j * s + e_j + 2^24 * u_j. Here s is a fresh ternary secret, e_j is a Gaussian
-error, and u_j is the part of the unit vector that selects the column. The server multiplies D by the vector
-of all these coefficients.
+sends the coefficients of a_j * s + e_j + 2^24 * u_j. Here s is a fresh ternary secret, and e_j is a Gaussian
+error. The u_j of all groups are together the unit vector that selects the column of the record. The server
+multiplies D by the vector of all these coefficients.
 
-Entry r of the product is the constant coefficient of a polynomial, the body of an RLWE ciphertext. The mask
-of this ciphertext is -h_r, where h_r is the sum over j of D_rj(1/X) * a_j. The coefficients of D_rj are the
+Entry r of the product is the constant coefficient of the body of an RLWE ciphertext. The mask of this
+ciphertext is -h_r, where h_r is the sum over j of D_rj(1/X) * a_j. The coefficients of D_rj are the
 entries of row r of D in the columns of group j. Masks do not depend on the query, so the server computes them
 once. It scales the ciphertexts from 2^32 to Q, and `lattice.pack` packs up to N of them into one, by key
 switches with keys of the client. Packing is linear, and automorphisms leave constants as they are. So the
 server packs ciphertexts that have the masks and the body 0, and adds the product to the packed body.
 
 Q has two primes, and each is a digit of key switching. So a P of 18 bits is enough, and P * Q has at most 53
-bits, the security bound for N = 2048. The errors of packing, which grow by a factor of about N, stay small
-too. An answer is sent modulo the first prime of Q.
+bits, the bound for security with N = 2048. The errors of packing, which grow by a factor of about N, stay
+small too. An answer is sent modulo the first prime of Q.
 
 Sources: Menon, Wu 2024/270 (YPIR); Chen, Dai, Kim, Song 2020/015 for the packing.
 """
@@ -56,18 +56,18 @@ from .common import (
 # RLWE of degree N, with a ternary secret, a modulus of 2^32 and errors of deviation SIGMA, has more than 128
 # bits of security (lattice.max_log_q). Errors of keys have the deviation KEY_SIGMA.
 N, SIGMA, KEY_SIGMA, MOST_COLUMNS = 2048, 6.4, 3.2, 1 << 20
-ROWS = 1024  # rows of D, if possible: each one costs a key switch, and each column a word of the query
+ROWS = 1024  # rows of the matrix, if possible; a row costs a key switch, and a column a word of the query
 SCALE = 1 << 24  # the factor of the unit vector in a query
 # The Galois elements of the keys that lattice.pack takes.
 ELEMENTS = tuple(2**j + 1 for j in range(1, N.bit_length()))
-BLOCK = 1 << 22  # entries of D that are transformed in one call
+BLOCK = 1 << 22  # number of entries of the database matrix that are transformed in one call
 
 
 class Rings(NamedTuple):
     """The rings of degree N.
 
-    words: modulo 2^32. sums: for sums of products of integers. ring: modulo Q. special: modulo P. answer:
-    modulo the first prime of Q.
+    words: the ring modulo 2^32. sums: a ring for sums of products of integers. ring: the ring modulo Q.
+    special: the ring modulo P. answer: the ring modulo the first prime of Q.
     """
 
     words: pg.Ring
@@ -81,7 +81,8 @@ class Rings(NamedTuple):
 def rings() -> Rings:
     """Return the rings: Q has primes of 18 and 17 bits, P has 18 bits, and the modulus of `sums` has 60.
 
-    `sums` holds a sum of 2^20 products of an entry of D and a centred word, which is at most 2^58 in size.
+    `sums` must hold sums of 2^20 products of an entry of the database matrix and a centred 32-bit word. Such
+    a sum is at most 2^58 in size.
     """
     (first, special), second = pg.ntt_primes(N, bits=18, count=2), pg.ntt_primes(N, bits=17)
     ring, sums = pg.Ring(N, [first, *second]), pg.Ring(N, pg.ntt_primes(N, bits=30, count=2))
@@ -96,7 +97,7 @@ def key_format() -> KeyFormat:
 
 @dataclass(frozen=True)
 class Layout(ColumnLayout):
-    """Layout in a wide matrix: with 1024 rows if possible, and with columns in groups of N."""
+    """Layout of the records in a wide matrix: it has 1024 rows if possible, and columns form groups of N."""
 
     def __post_init__(self) -> None:
         """Check that there are records."""
@@ -108,7 +109,10 @@ class Layout(ColumnLayout):
 
     @property
     def in_column(self) -> int:
-        """The number of records in a column: those that fit 1024 rows, or more for at most 2^20 columns."""
+        """The number of records in a column.
+
+        It is as many as fit in 1024 rows, or more if there would otherwise be more than 2^20 columns.
+        """
         return max(1, min(self.count, ROWS // self.size), -(-self.count // MOST_COLUMNS))
 
     @property
@@ -118,7 +122,7 @@ class Layout(ColumnLayout):
 
     @property
     def packed(self) -> int:
-        """The number of rows that one ciphertext packs: N, or the least power of two that is enough."""
+        """The number of rows that one ciphertext packs: N, or the least power of two that holds all rows."""
         return min(N, 1 << (self.rows - 1).bit_length())
 
     @property
@@ -133,7 +137,7 @@ class Layout(ColumnLayout):
         steps. Each doubles the error so far and adds that of one key switch, so the variance of packing is
         (N^2 - 1) / 3 times that of a key switch.
 
-        entry: the root mean square of the entries of D.
+        entry: the root mean square of the entries of the database matrix.
         """
         product = self.columns * (SIGMA * entry * rings().ring.modulus / 2**32) ** 2
         step = switch_variance(rings().ring, rings().special, KEY_SIGMA)
@@ -152,7 +156,7 @@ class Layout(ColumnLayout):
 
 
 class Query(NamedTuple):
-    """Query: a word for each column, and a key for each Galois element 2^j + 1, j = 1, ..., log2 N."""
+    """A query: a word for each column, and a key for each Galois element 2^j + 1, j = 1, ..., log2 N."""
 
     words: Array
     keys: Sequence[lattice.SwitchKey]
@@ -161,8 +165,8 @@ class Query(NamedTuple):
 class Server:
     """Server with the matrix D, (groups, rows, N), and the masks of its rows, prepared for packing.
 
-    The last group is filled up with columns of zeros. Each group is stored as one matrix, so that the part of
-    a query by which it is multiplied stays in the first-level cache.
+    The last group is filled up with columns of zeros. Each group is stored as one matrix. So the part of a
+    query by which the group is multiplied stays in the first-level cache.
     """
 
     together, hint = 32, None
@@ -176,7 +180,7 @@ class Server:
         self.masks = self._masks()
 
     def _groups(self, data: Array) -> Array:
-        """Return D in groups, (groups, rows, N): its columns hold the data as in `by_columns`."""
+        """Return the database matrix in groups of columns, (groups, rows, N). See `by_columns`."""
         rows, columns = self.layout.rows, self.layout.columns
         found = np.zeros((self.layout.groups, rows, N), np.int8)
         for i, group in enumerate(found):
@@ -188,13 +192,16 @@ class Server:
     def _masks(self) -> pg.Poly:
         """Return ciphertexts (ciphertexts, packed, 2), one for each row r, with body 0 and mask -h_r.
 
-        The masks are scaled from 2^32 to Q, and divided by N because packing multiplies by N.
+        h_r is the sum over groups j of D_rj(1/X) * a_j. D_rj has the entries of row r in group j as
+        coefficients, and a_j is public. The masks are scaled from 2^32 to Q, and divided by N because packing
+        multiplies by N.
         """
         at, layout = rings(), self.layout
         padded = layout.ciphertexts * layout.packed
         found = at.ring.zeros((padded, 2), domain="eval")
-        # h_r(1/X) is the sum over j of D_rj(X) * a_j(1/X). So only the a_j and the sums go through the
-        # automorphism X -> 1/X, and not the many polynomials of D.
+        # The mask of row r is -h_r, and h_r(1/X) is the sum over j of D_rj(X) * a_j(1/X), where D_rj is from
+        # the database and a_j is public. So the automorphism X -> 1/X is applied only to the a_j and to the
+        # sums, not to the many polynomials D_rj.
         public = layout.public(self.seed).convert(at.sums).automorphism(-1).ntt()
         step = max(1, BLOCK // (layout.groups * N))
         for i in range(0, layout.rows, step):
@@ -206,7 +213,7 @@ class Server:
         return found.reshape(layout.ciphertexts, layout.packed, 2)
 
     def multiply(self, words: Array) -> Array:
-        """Return the product of D and words (columns, k), modulo 2^32: (rows, k)."""
+        """Return the product modulo 2^32, (rows, k), of the database matrix and words (columns, k)."""
         padded = np.zeros((self.layout.groups * N, words.shape[1]), np.uint32)
         padded[: len(words)] = words
         total = np.zeros((self.layout.rows, words.shape[1]), np.uint32)
@@ -235,7 +242,7 @@ class Server:
         return 4 * self.layout.columns + key_format().size
 
     def parameters(self) -> dict[str, Any]:
-        """Return what clients must know."""
+        """Return the parameters that clients need, as a dict for JSON."""
         layout = self.layout
         return {"protocol": "packed", "size": layout.size, "count": layout.count, "seed": self.seed.hex()}
 
@@ -253,7 +260,7 @@ class Server:
 
 
 class Client:
-    """Client, which makes queries and decrypts answers."""
+    """A client. It makes queries and decrypts answers."""
 
     @pg.device("cpu")
     def __init__(self, layout: Layout, seed: bytes) -> None:
@@ -299,7 +306,7 @@ class Client:
 
     @pg.device("cpu")
     def record(self, index: int, answer: Array, secret: pg.Poly) -> bytes:
-        """Decrypt an answer to a record; raise NotCanonical if a residue is not below its modulus."""
+        """Return the record in an answer; raise NotCanonical if a residue is not below its modulus."""
         layout, q = self.layout, rings().answer.modulus
         c = residues(answer, rings().answer).reshape(-1, 2)
         phase = (c[:, 0] + c[:, 1] * secret).data[:, 0, :: N // layout.packed]

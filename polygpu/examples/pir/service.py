@@ -33,9 +33,9 @@ _CLIENTS: Mapping[str, Callable[[Mapping[str, Any], Callable[[int], bytes], byte
     "folded": folded.Client.of,
 }
 
-LONGEST_WAIT = 30.0  # seconds to wait for an answer, for a whole query, and for each read
+LONGEST_WAIT = 30.0  # seconds that a client waits for data, and the server for a complete query
 LONGEST_REPLY = 600.0  # seconds after which a connection is closed
-MOST_CLIENTS = 64  # open connections
+MOST_CLIENTS = 64  # largest number of open connections
 
 
 class Service(ThreadingHTTPServer):
@@ -55,7 +55,7 @@ class Service(ThreadingHTTPServer):
         return f"http://{self.server_address[0]!s}:{self.server_address[1]}"
 
     def submit(self, query: Any) -> Array:
-        """Return the answer to a query, after the answers to all queries that were submitted before it."""
+        """Return the answer to a query. Queries are answered in the order in which they are submitted."""
         answer: Future[Array] = Future()
         self._waiting.put((query, answer))
         return answer.result(LONGEST_WAIT)
@@ -81,7 +81,7 @@ class Service(ThreadingHTTPServer):
         """Ignore errors of a connection, which the base class would print."""
 
     def _answer(self) -> None:
-        """Answer queries for ever: wait for one, and answer it with all others that have arrived by then."""
+        """Answer queries for ever: wait for a query, and answer it together with others that wait too."""
         while True:
             some = [self._waiting.get()]
             while len(some) < self.pir.together:
@@ -179,7 +179,10 @@ def fetch(url: str, indices: Sequence[int], seed: bytes | None = None) -> list[b
 
 
 def _ask(url: str, most: int, body: bytes | None = None, exact: bool = False) -> bytes:
-    """Send a request (a POST if it has a body); return the reply: `most` bytes, or fewer unless `exact`."""
+    """Send a request, a POST if there is a body, and return the reply.
+
+    The reply must have exactly `most` bytes if `exact` is true, and at most `most` bytes otherwise.
+    """
     with urlopen(Request(url, body), timeout=LONGEST_WAIT) as reply:
         data: bytes = reply.read(most + 1)
     if len(data) > most or (exact and len(data) < most):

@@ -32,7 +32,7 @@ SCALE = Q // 256  # the factor of a byte in an answer
 
 @dataclass(frozen=True)
 class Layout(ColumnLayout):
-    """Layout in a matrix that is nearly square and has at most 2^20 columns."""
+    """Layout of the records in a matrix that is nearly square and has at most 2^20 columns."""
 
     def __post_init__(self) -> None:
         """Check that the records fit."""
@@ -62,7 +62,7 @@ class Layout(ColumnLayout):
 
 
 class Server:
-    """Server with the matrix D, `database`, and the hint D * A, `hint`; `answer` multiplies D by queries."""
+    """Server with the database matrix D and the hint D * A. `answer` multiplies D by queries."""
 
     together = 32
 
@@ -74,7 +74,7 @@ class Server:
         self.hint = matmul(self.database, self.layout.matrix(self.seed), q=Q)
 
     def answer(self, queries: Array) -> Array:
-        """Return the product of D and the queries, (columns, k), modulo 2^32: words (rows, k)."""
+        """Return the product modulo 2^32, (rows, k), of the database matrix and k queries, (columns, k)."""
         return np.asarray(matmul(self.database, queries, q=Q))
 
     # ---- for `Service` ----
@@ -85,7 +85,7 @@ class Server:
         return 4 * self.layout.columns
 
     def parameters(self) -> dict[str, Any]:
-        """Return what clients must know."""
+        """Return the parameters that clients need, as a dict for JSON."""
         layout = self.layout
         return {"protocol": "simple", "size": layout.size, "count": layout.count, "seed": self.seed.hex()}
 
@@ -94,19 +94,19 @@ class Server:
         return words_of(body)
 
     def answers(self, queries: Sequence[Array]) -> Sequence[Array]:
-        """Return the answers to queries, each (rows,), which one product computes."""
+        """Return the answers to queries, each of shape (rows,). One product computes them all."""
         return list(np.ascontiguousarray(self.answer(np.stack(queries, axis=1)).T))
 
 
 class Client:
-    """Client, which makes queries, and decrypts answers with the hint."""
+    """A client. It makes queries, and decrypts answers with the hint."""
 
     def __init__(self, layout: Layout, seed: bytes, hint: Array) -> None:
         self.layout, self.hint, self._matrix = layout, hint, layout.matrix(seed)
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], hint: Callable[[int], bytes], _: bytes) -> Client:
-        """Return a client for the parameters of a service; `hint` fetches a hint of the given length."""
+        """Return a client for the parameters of a service; `hint` is a function that fetches the hint."""
         layout = Layout(int(parameters["size"]), int(parameters["count"]))
         seed = bytes.fromhex(parameters["seed"])
         return cls(layout, seed, words_of(hint(4 * layout.rows * SECRETS)).reshape(layout.rows, SECRETS))
