@@ -1,8 +1,8 @@
 // Views of the arrays that a call of the core reads and writes. They own no memory; bindings/buffer.hpp makes them.
 //
-// Arrays are C-contiguous unless their type says otherwise, of shape (*batch, rows, degree). A row holds the residues
-// of one limb or, for a modulus of more than 64 bits, one word of all residues. The batch axes of an operand broadcast
-// against those of the result.
+// Arrays have the shape (*batch, rows, degree), and are C-contiguous unless their type says otherwise. A row holds the
+// residues of one limb or, for a modulus of more than 64 bits, one word of all residues. The batch axes of an operand
+// broadcast against those of the result.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -17,7 +17,7 @@ namespace pg {
 // Returns f(T()), where T is the word that stores residues: u32 if `narrow`, else u64.
 template <class F> decltype(auto) with_word(bool narrow, const F &f) { return narrow ? f(u32()) : f(u64()); }
 
-// Throws an exception that becomes a ValueError in Python, unless `holds`.
+// If `holds` is false, throws an exception, which becomes a ValueError in Python.
 inline void require(bool holds, const char *what) {
     if (!holds) throw std::invalid_argument(what);
 }
@@ -27,7 +27,7 @@ enum class Kind : unsigned char { unknown, signed_integer, unsigned_integer, rea
 // Where and how the numbers of an array lie in memory. Data, shape and strides lie in the caller's memory.
 struct Layout {
     void *data;
-    size_t bytes, itemsize, ndim;      // bytes: of all numbers; itemsize: bytes of one number, 1, 2, 4, 8 or 16
+    size_t bytes, itemsize, ndim;      // bytes: size of the array; itemsize: bytes of a number, 1, 2, 4, 8 or 16
     const ptrdiff_t *shape, *strides;  // strides in bytes
     Kind kind;
 };
@@ -93,7 +93,7 @@ template <class A> size_t last(const A &x) {
     return x.shape(x.ndim() - 1);
 }
 
-// Checks the array `out` of a result, (*batch, rows, n), and returns a pointer to its first word.
+// Checks that `out` has the shape (*batch, rows, n) and words T. Returns a pointer to its first word.
 template <class T> T *result_of(const Out &out, size_t rows) {
     require(out.ndim() >= 2 && out.shape(out.ndim() - 2) == rows && out.hold<T>(), "out: wrong dtype or rows");
     return (T *)out.data();
@@ -121,13 +121,13 @@ template <class T> class Operand {
 
   private:
     struct Axis {
-        size_t size;     // length in the result
-        ptrdiff_t step;  // entries between neighbours in the operand, 0 if it broadcasts
+        size_t size;     // length of the axis in the result
+        ptrdiff_t step;  // stride of the axis in the operand, in entries; 0 if the axis broadcasts
     };
 
     const T *data_;
     size_t length_, rows_;
-    std::vector<Axis> axes_;  // the last axis first; empty if the operand is dense and has as many items as the result
+    std::vector<Axis> axes_;  // the last axis first; empty if the operand is dense and no axis broadcasts
 };
 
 }  // namespace pg

@@ -52,7 +52,7 @@ class Basis {
     // out[j] = x[index[j]], or -x[index[j] - degree] if index[j] >= degree.
     void permute(const Array &x, const Numbers &index, const Out &out) const;
 
-    // out = X^e * x. exponents: one e for each item, below the order of X.
+    // out = X^e * x. exponents: one e for each item of x, below the order of X in the ring.
     void mul_monomial(const Array &x, const Numbers &exponents, Quotient quotient, const Out &out) const;
 
     // out[j] = x[j] * first * step^j for each row. first and step: (*, rows, 1). They have c items, where c divides the
@@ -65,10 +65,11 @@ class Basis {
     // complement, the lowest word first. The basis must not have a wide modulus.
     void reduce_large_integers(const Array &x, const Out &out) const;
 
-    // out (batch, m, n) = a * b, with a (batch or 1, m, k) and b (batch or 1, k, n), whose entries may be any words.
+    // out (batch, m, n) = a * b, with a (batch or 1, m, k) and b (batch or 1, k, n). Entries of a and b may be any
+    // words.
     void matmul(const Array &a, const Array &b, const Out &out) const;
-    // out (1, m, n) = a * b, with a (1, m, k), whose entries are integers of 1 or 2 bytes, and words b (1, k, n). The
-    // rows or the columns of a are dense. Only if the columns are dense, parts of a are copied.
+    // out (1, m, n) = a * b, with a (1, m, k) and b (1, k, n). Entries of a are integers of 1 or 2 bytes, those of b
+    // are words. The rows or the columns of a must be dense. If the columns are dense, parts of a are copied.
     void matmul_bytes(const StridedArray &a, bool is_signed, const Array &b, const Out &out) const;
 
     // out (batch, m, p, rows, points) = a * b for each row and point, with a (batch, m, k, rows, points) and b (batch,
@@ -112,8 +113,8 @@ class PointsProduct {
     void run(const void *a, const void *b, void *out) const;
 
   private:
-    // Strides of an array of matrices, in entries. reach: how many entries lie from the first to the last, 0 if a
-    // stride is negative.
+    // Strides of an array of matrices, in entries. reach: the number of entries in memory from the first to the last of
+    // the array, or 0 if a stride is negative.
     struct Place {
         ptrdiff_t item, row, column;
         size_t reach;

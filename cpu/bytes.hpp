@@ -25,7 +25,7 @@ template <class L, size_t ROWS, size_t VECTORS> struct Tile {
 #pragma GCC unroll 8
         for (size_t r = 0; r < ROWS; ++r) {
             const unsigned char *const from = x + (ptrdiff_t)r * p.row_step + k;
-            // Beyond the end of the row the digits of y are 0, but the memory of x may not be readable.
+            // Beyond the end of the row, the digits in y are 0, but x must not be read there.
             bytes[r] = L::flip(WHOLE ? L::load(from) : L::load_first(from, count), flip);
             // Meanwhile the rows of the next tile are prefetched.
             if (ahead) __builtin_prefetch(from + (ptrdiff_t)ROWS * p.row_step, 0, 2);

@@ -10,7 +10,7 @@ namespace {
 
 // How a sum of products stays within the range of a lane. lazy: the sum is kept in [0, 2q). tight: the sum is kept
 // canonical. strict: the sum is kept canonical, and products are computed by `mul`. halves: see combine_halves.
-// doubles: see combine_doubles. none: sums take the portable kernel.
+// doubles: see combine_doubles. none: the portable kernel computes the sums.
 enum class Sums { lazy, tight, strict, halves, doubles, none };
 template <class B> constexpr Sums SUMS = Sums::lazy;
 template <class L> constexpr Sums SUMS<Tight<L>> = Sums::tight;
@@ -51,7 +51,7 @@ PG_INLINE void combine_range(const L &lanes, const Modulus &m, const typename L:
 //   above52(x)                                   the bits of x from 2^52 up
 //   residue(low, high)                           low + 2^52 * high mod q, canonical; the sum of high and the carry
 //                                                from low must be below 2^52
-// For x below 2^50 the high halves of 8 products sum to less than 2^51. The high half of the earlier terms, which were
+// For x below 2^50, the high halves of 8 products sum to less than 2^51. The high half of the earlier terms, which were
 // reduced, is below 2^51, too.
 template <class L, size_t COUNT>
 PG_INLINE void combine_halves(const L &lanes, const typename L::T *const *x, const typename L::T *w, size_t terms,
@@ -183,7 +183,8 @@ template <class T> void split_products(const T *y, u64 r, const Modulus &m, T *z
         high[j] += (T)(quotient >> 16);
     }
 }
-// quotient = floor(sum + half), for sums below 2^31. Returns whether any sum + half is closer to an integer than guard.
+// quotient = floor(sum + half), for sums below 2^31. Returns whether the distance from any sum + half to an integer is
+// less than `guard`.
 template <class T> bool round_sums(const double *sum, double half, double guard, T *quotient, size_t n) {
     bool close = false;
     for (size_t j = 0; j < n; ++j) {

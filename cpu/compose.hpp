@@ -16,8 +16,8 @@ class Composition {
     // words: how many 64-bit words hold an integer in (-Q, Q) in two's complement. polygpu/_core/plans/crt.py makes the
     // tables; a wide modulus needs none of them. inverse: (Q / q_i)^-1 mod q_i of each limb. terms, modulus: see
     // SumWords. prefix_inverse and bounds are for the first m limbs, with m such that their product is Q or at least
-    // 2^65. prefix_inverse: (m, m), 1 / q_j mod q_i. bounds: (centered, 2, m), see MixedWords. The basis must outlive
-    // the object.
+    // 2^65. prefix_inverse: shape (m, m), entry (i, j) is 1 / q_j mod q_i. bounds: shape (2, 2, m), first for
+    // `centered` false, then true; see MixedWords. The basis must outlive the object.
     Composition(const Basis &basis, size_t words, const Numbers &inverse, const Numbers &terms, const Numbers &modulus,
                 const Numbers &prefix_inverse, const Numbers &bounds);
 
@@ -33,9 +33,10 @@ class Composition {
     void norm(const Array &x, int p, const Out &out) const;
 
   private:
-    // Calls make(unit, item) for each part of an item. make returns a function, which is called as use(digits, first,
-    // count) with integers of the part: digit d of integer j is digits[d * count + j] (SumWords). products: the work
-    // for a residue, counted in modular products.
+    // Cuts the items into parts, numbered by `unit`, and calls make(unit, item) for each. The function `use` that make
+    // returns is called as use(digits, first, count), for integers first ... first + count - 1 of the item: digit d of
+    // integer first + j is digits[d * count + j] (SumWords). products: estimated work for a residue, in modular
+    // products.
     template <class Make> void run(const Array &x, bool centered, double products, const Make &make) const;
     template <class T, class Use>
     void compose(const T *x, size_t n, size_t begin, size_t end, bool centered, const Worker &worker, Use &use) const;

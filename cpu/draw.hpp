@@ -101,7 +101,7 @@ template <class W> PG_INLINE W word_at(const unsigned char *x, size_t i) {
 template <class W> void draw_binomial(const unsigned char *x, i64 *v, size_t n, unsigned eta) {
     constexpr u64 all = ~(u64)0;
     const u64 mask = ((u64)1 << eta) - 1;
-    for (size_t i = 0; i < n; ++i) {  // counts the ones in each half of 32 bits, since eta <= 32
+    for (size_t i = 0; i < n; ++i) {  // counts the 1 bits in each 32-bit half of the word; eta <= 32
         const u64 w = word_at<W>(x, i);
         u64 ones = (w & mask) | (w >> eta & mask) << 32;
         ones -= ones >> 1 & all / 3;

@@ -236,8 +236,9 @@ template <class T, class R> struct FftProductRow {
             R::store_words(to, words.reduce_once(lifted, words.q));
         });
     }
-    // For q < 2^62: adds up the groups, each times its weight. First the multiple of q in [2^62, 2^63) is added to a
-    // group, which makes it positive and below 2^64. Each product is in [0, 2q), and so is the total.
+    // For q < 2^62: adds up the totals of all groups, each times its weight. First the multiple of q in [2^62, 2^63) is
+    // added to each total, which makes the total positive and below 2^64. Each product is in [0, 2q), and so is the
+    // result before its last reduction.
     void compose_lazy(const Complex *z, T *y, V scale) const {
         const Words words(m);
         const I lift = Words::splat(m.q << (63 - m.bits));
@@ -253,8 +254,8 @@ template <class T, class R> struct FftProductRow {
             R::store_words(to, words.reduce_once(total, words.q));
         });
     }
-    // For 2^62 < q < 2^64: a group plus 2^61 is in [0, 2^62). So four such numbers, each times its weight, plus a
-    // residue are below 2^64 * q; one division reduces this sum. `start` makes up for the added 2^61.
+    // For 2^62 < q < 2^64: the total of a group, plus 2^61, is in [0, 2^62). So four such numbers, each times its
+    // weight, plus a residue are below 2^64 * q; one division reduces this sum. `start` makes up for the added 2^61.
     void compose_long(const Complex *z, T *y, V scale) const {
         constexpr u64 LIFT = 1ull << 61;
         const unsigned groups = (row.sums + row.group - 1) / row.group;

@@ -1,9 +1,9 @@
 // Products of digits with spectra modulo 2^w by complex transforms of n/2 points, rounded (kernels.hpp, TorusRow;
 // docs/math.md, "Products in doubles").
 //
-// The forward transform is that of fft_product.hpp. The inverse transform takes the same passes backwards, but
-// multiplies before it adds (x + w * y and x - w * y), so that a butterfly has six FMAs in both directions. Inverse
-// butterflies of this form leave out one factor for each coefficient, the twist, by which the results are then
+// The forward transform is that of fft_product.hpp. The inverse transform computes the same passes in reverse order,
+// but multiplies before it adds (x + w * y and x - w * y), so that butterflies of both transforms have six FMAs.
+// Inverse butterflies of this form leave out one factor for each coefficient, the twist, by which the results are then
 // multiplied.
 #pragma once
 #include "fft_product.hpp"
@@ -27,7 +27,7 @@ template <class W, class R> struct FftTorusRow {
 
     // Twiddles and complex numbers in scratch memory have one layout: WIDTH real parts, then WIDTH imaginary parts.
     static PG_INLINE Value load(const Complex *x) { return Lanes::load(x); }
-    // One butterfly of the inverse. TURNED: its twiddle is -i * w.
+    // Computes one butterfly of the inverse. If TURNED, the twiddle is -i * w instead of w.
     template <bool TURNED = false> static PG_INLINE void inverse(Value &x, Value &y, const Value &w) {
         Value s;
         if constexpr (TURNED) {
@@ -73,9 +73,10 @@ template <class W, class R> struct FftTorusRow {
 
     // ---- products ----
 
-    // sum = the sum of the products of all digits with the spectra of one column of the matrix, whose terms are `step`
-    // numbers apart. Terms are taken level by level, beginning with the component that has the index of the column.
-    // ahead: distance in numbers from this matrix to the one that is read next; 0: none follows.
+    // sum = the sum of the products of all digits with the spectra of one column of the matrix. The spectra of a column
+    // lie `step` complex numbers apart. Products are added level by level; in each level, the first is that of
+    // component `column`. ahead: distance in complex numbers to the matrix that is read next, or 0 if no matrix
+    // follows.
     void multiply(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
                   unsigned column, size_t ahead, Complex *sum) const {
         for (size_t j = 0; j < points; j += WIDTH) {
@@ -179,6 +180,7 @@ template <class W, class R> struct FftTorusRow {
 };
 
 // fields[j] = (x_j + offset) >> shift & mask, where x = X^e * y - y if `turns`, else x = y, modulo X^n + 1 and 2^w.
+// offset and mask are those of `row`; shift moves digit `level` to the lowest bits.
 template <class W> void torus_fields(const W *y, bool turns, size_t e, W *fields, unsigned level, const TorusRow &row) {
     const size_t n = 2 * row.points;
     const W offset = (W)row.offset, mask = (W)row.mask;

@@ -114,7 +114,7 @@ template <class T> void reduce_large_to(const Basis &basis, const Array &x, cons
 
 constexpr unsigned BITS = SumWords::BITS;
 
-// Writes digits in two's complement, x[d * stride], as words.
+// Writes as words a number that the digits x[d * stride] represent in two's complement.
 void store_words(const u64 *x, size_t stride, size_t digits, u64 *out, size_t words) {
     const u64 sign = x[(digits - 1) * stride] >> (BITS - 1) ? ~(u64)0 : 0;
     u64 word = 0;
@@ -130,7 +130,7 @@ void store_words(const u64 *x, size_t stride, size_t digits, u64 *out, size_t wo
     if (w < words && bits) out[w++] = word | sign << bits;
     while (w < words) out[w++] = sign;
 }
-// Writes words in two's complement as digits.
+// Writes as digits x[d * stride] a number that `words` represent in two's complement.
 void store_digits(const u64 *words, size_t count, u64 *x, size_t stride, size_t digits) {
     const u64 sign = words[count - 1] >> 63 ? ~(u64)0 : 0;
     for (size_t d = 0; d < digits; ++d) {

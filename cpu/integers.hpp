@@ -43,8 +43,8 @@ inline u64 widen(const void *x, size_t bytes, bool is_signed, u64 *y, size_t n) 
 }
 
 // Residues of words. If x < 0, a multiple of q is added first. Then x is reduced by Barrett's quotient with floor((2^64
-// - 1) / q), which is exact or 1 too small for any word (docs/math.md, "Integers"). SMALL: x is below q in size, so
-// that only the addition is needed.
+// - 1) / q), which is exact or 1 too small for any word (docs/math.md, "Integers"). If SMALL, -q <= x < q, so that only
+// the addition is needed.
 template <class R, class T, bool SIGNED, bool SMALL> struct Reduction {
     using I = typename R::I;
     using W = typename R::Words;
@@ -229,7 +229,7 @@ template <class R> void add_squares(const u64 *x, size_t digits, size_t n, u64 *
             using I = typename R::I;
             using W = typename R::Words;
             I low = W::zero(), high = low, low_twice = low, high_twice = low;
-            for (; digits <= 200 && j + R::WIDTH <= n; j += R::WIDTH)  // a lane holds a sum of 2^12 products
+            for (; digits <= 200 && j + R::WIDTH <= n; j += R::WIDTH)  // a lane has room for the sum of 2^12 products
                 for (size_t i = first; 2 * i <= c; ++i) {
                     const I u = R::load_words(x + i * n + j), v = R::load_words(x + (c - i) * n + j);
                     if (2 * i == c) low = R::mul_add_low(low, u, v), high = R::mul_add_high(high, u, v);

@@ -55,7 +55,7 @@ class WordField {
     void eliminate(u64 *r, const u64 *s, const u64 *high, const u64 *low, size_t count, u64 *) const {
         for (size_t i = 0; i < count; ++i) {
             const u128 x = (u128)*high * s[i - 1], y = (u128)*low * s[i], sum = x + y;
-            // The true high word is below 2q. If it is 2^64 or more, its top bit is lost.
+            // The exact value of (x + y) / 2^64 is below 2q. If it is 2^64 or more, `top` lacks its bit 64.
             const u64 top = (u64)(sum >> 64);
             const bool over = sum < x || top >= m_.q;
             r[i] = add_mod(m_, r[i], reduce(m_, over ? top - m_.q : top, (u64)sum));
@@ -131,8 +131,8 @@ template <class F, class T>
 int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, Quotient quotient, T *out, const int *stop) {
     using Word = typename F::Word;
     const size_t words = field.words();
-    // Invariants, for some s and t that are not kept: divisor = s * P + cofactor * a, and rest = t * P + rest_cofactor
-    // * a.
+    // Invariants, for some s and t that are not computed: divisor = s * P + cofactor * a, and rest = t * P +
+    // rest_cofactor * a.
     Row<F> divisor(n, words), rest(n, words), cofactor(n, words), rest_cofactor(n, words);
     std::vector<Word> memory(5 * words + field.scratch());
     Word *const inverse = memory.data(), *const high = inverse + words, *const low = high + words;
@@ -155,8 +155,7 @@ int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, Quotient 
         // rest_cofactor has degree n - divisor.degree, and cofactor a smaller one.
         const size_t length = n - (size_t)divisor.degree + 1;
         while (divisor.degree >= rest.degree) {
-            // high, low: minus the two highest coefficients of the quotient, which one pass over the rows subtracts
-            // together
+            // high, low: the two highest coefficients of the quotient, negated. One pass over the rows uses both.
             const ptrdiff_t top = divisor.degree, steps = top - rest.degree, at = steps ? steps - 1 : 0;
             Word *const first = steps ? high : low;
             std::fill(high, high + words, 0);

@@ -1,4 +1,4 @@
-// AVX-512 without IFMA: the lanes of AVX-512, and 8 integers in doubles.
+// AVX-512 without IFMA: the lanes of lanes_avx512.hpp, and lanes of 8 integers held in doubles.
 #include "kernels.hpp"
 
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512VL__)

@@ -1,5 +1,5 @@
-// AVX-512 VNNI, which adds four products of bytes to each sum of 32 bits in one instruction. If the processor has it,
-// the other sets of AVX-512 take their products of bytes from here.
+// AVX-512 VNNI, which adds four products of bytes to each sum of 32 bits in one instruction. If the processor has VNNI,
+// the other AVX-512 instruction sets use the byte kernels of this file.
 #include "kernels.hpp"
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)

@@ -41,7 +41,7 @@ template <class T> struct RowKernels {
     // y = op(a, b, c) on n residues. Operands may be y. scalar: b is one residue.
     void (*pointwise)(Op op, const T *a, const T *b, bool scalar, const T *c, T *y, size_t n, const Modulus &m);
     // y = sum of x[i] * w[i] over the terms, as n canonical residues. x: any words, but below 2^50 in the kernels q46
-    // and q50 of Isa. The pointer is null if the portable kernel is to be used.
+    // and q50 of Isa. This pointer is null if the portable kernel is to be used.
     void (*combine)(const T *const *x, const T *w, const T *shoup, size_t terms, T *y, size_t n, const Modulus &m);
     size_t least_degree;  // shorter rows use the portable kernels
     bool numbers;         // the transforms read the twiddles as doubles (number, ratio), not w and shoup
@@ -51,7 +51,8 @@ template <class T> struct RowKernels {
 template <class T> struct EstimateKernels {
     void (*add_ratios)(const T *z, double ratio, double *sum, size_t n);  // sum += z * ratio
     void (*count_from)(const T *z, T least, T *count, size_t n);          // count += 1 where z >= least
-    // quotient = floor(sum + half). Returns whether any sum + half is closer to an integer than `guard`.
+    // quotient = floor(sum + half). Returns whether the distance from any sum + half to an integer is less than
+    // `guard`.
     bool (*round_sums)(const double *sum, double half, double guard, T *quotient, size_t n);
     // z = y * r mod q. The low 16 bits of floor(y * r / q) are added to `low`, the other bits to `high`.
     void (*split_products)(const T *y, u64 r, const Modulus &m, T *z, T *low, T *high, size_t n);
@@ -144,12 +145,12 @@ template <class W> struct TorusKernels {
     // Writes the fields (TorusRow) from which digit `level` is made: of X^e * y - y if `turns`, else of y.
     void (*fields)(const W *y, bool turns, size_t e, W *fields, unsigned level, const TorusRow &row);
     void (*transform)(const W *fields, Complex *z, const TorusRow &row);  // z = the spectrum of the digits
-    // sum = one column of the product of the digits, (components, levels), with a matrix (components, levels, columns)
-    // whose terms are `step` complex numbers apart. The sum begins with the component that has the index of the column.
-    // If ahead > 0, the matrix that lies `ahead` numbers further on is prefetched.
+    // sum = one column of the product of the digits, (components, levels), with a matrix (components, levels, columns).
+    // The spectra of a column of the matrix lie `step` complex numbers apart. The sum begins with the component whose
+    // index is `column`. If ahead > 0, the matrix that lies `ahead` complex numbers further on is prefetched.
     void (*multiply)(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
                      unsigned column, size_t ahead, Complex *sum, const TorusRow &row);
-    void (*finish)(Complex *sum, W *y, bool adds, const TorusRow &row);    // y = product; adds: y += product
+    void (*finish)(Complex *sum, W *y, bool adds, const TorusRow &row);    // y = product, or y += product if `adds`
     void (*add_turned)(const W *x, size_t e, W *y, const TorusRow &row);   // y += X^e * x
     void (*transform_words)(const W *x, Complex *z, const TorusRow &row);  // z = the spectrum of the centred residues
 };
@@ -181,7 +182,7 @@ constexpr size_t GEMM_POINTS = 512, GEMM_GATHERED = 32768;
 constexpr size_t gemm_gathered_points(size_t words) {
     return words < GEMM_GATHERED / 128 ? 128 : words > GEMM_GATHERED / 16 ? 16 : GEMM_GATHERED / words / 8 * 8;
 }
-// Gathering does not pay for operands that are read only a few times.
+// Returns whether digits are gathered. Gathering does not pay for operands that are read only a few times.
 constexpr bool gemm_gathers(size_t rows, size_t columns) { return std::min(rows, columns) > 8; }
 constexpr size_t gemm_points_scratch(size_t rows, size_t inner, size_t columns) {
     return gemm_gathers(rows, columns) ? std::max(GEMM_GATHERED, 2 * 16 * inner * (rows + columns)) : 0;
@@ -262,11 +263,11 @@ struct IntegerKernels {
     void (*join_digits)(const u64 *digits, const MixedWords &m, u64 *y, u64 *wrong, size_t n);
     void (*make_sizes)(u64 *x, size_t digits, size_t n, u64 *scratch);  // x becomes |x|; scratch: n words
     void (*add_squares)(const u64 *x, size_t digits, size_t n, u64 *sums);
-    // Draws n integers, each from draw.bytes bytes; any shape but sparse.
+    // Draws n integers, each from draw.bytes bytes of x. The shape must not be sparse.
     void (*draw)(const unsigned char *x, i64 *v, size_t n, const Draw &draw);
 };
 
-// Kernels on residues that a word T stores, modulo any q of the word.
+// Kernels on residues in words T, modulo any q whose residues fit T.
 template <class T> struct WordKernels {
     ProductKernels<T> product;
     TorusKernels<T> torus;
@@ -312,7 +313,8 @@ struct Costs {
     size_t matrix_degree;  // largest degree at which many polynomials are multiplied by one as a product of matrices
 };
 
-// Kernels are named by their bound on q. Functions of kernels that an instruction set lacks are null.
+// Kernels are named by their bound on q. If an instruction set does not have a kernel, the pointer to the kernel is
+// null.
 struct Isa {
     const char *name;
     Costs costs;

@@ -1,5 +1,5 @@
-// The lanes of Float64 (ntt.hpp): integers held in doubles, whose bits are kept in vectors of integers. They are built
-// on Reals (fft_product.hpp).
+// The lanes of Float64 (ntt.hpp): integers held in doubles; the bits of the doubles are stored in vectors of integers.
+// These lanes are built on Reals (fft_product.hpp).
 #pragma once
 #include "fft_product.hpp"
 

@@ -1,5 +1,5 @@
-// Lanes of Strict (ntt.hpp), for moduli that leave no room above q: values are canonical after every operation. They
-// are built on Reals (fft_product.hpp).
+// Lanes of Strict (ntt.hpp), for moduli that may fill a whole lane: values are canonical after every operation. These
+// lanes are built on Reals (fft_product.hpp).
 #pragma once
 #include "fft_product.hpp"
 
@@ -125,7 +125,8 @@ template <class R> struct GoldilocksLanes : R::Words {
     }
 };
 
-// Any q up to 2^32. Products take lanes of 64 bits: first the even residues, then the odd ones. L: lanes of 32 bits.
+// Any q up to 2^32. Products are computed in lanes of 64 bits: first those of the even residues, then those of the odd
+// ones. L: lanes of 32 bits.
 template <class L, class R> struct StrictLanes32 : L {
     using Words = typename R::Words;
     using L::q;

@@ -164,8 +164,8 @@ bool RotatedSums::starts(size_t result, size_t term) const {
     return of_terms[term] >= 0 && std::all_of(of_terms, of_terms + term, [](i64 place) { return place < 0; });
 }
 
-// Adds a term to the results that contain it. If it is the first term of a result, the result becomes the term. The
-// components of the term are x and x + step.
+// Adds a term, times its weight, to the results that contain the term. The first term of a result overwrites the
+// result. The components of the term are x and x + step.
 template <class T>
 void RotatedSums::add_term(const Call<T> &call, size_t item, size_t limb, size_t term, const T *x, size_t step) const {
     const size_t limbs = transform_.basis().rows(), n = transform_.degree();
@@ -377,7 +377,7 @@ GadgetProduct::Item GadgetProduct::item_of(const Array &c, const Out &out, const
     return {k, n, numbers * sizeof(Complex) + (levels * n + product_->length()) * sizeof(T), seconds};
 }
 
-// out = G * c, where G is the matrix with this index in ggsws.
+// out = G * c, where G is matrix number `index` of ggsws.
 template <class T>
 void GadgetProduct::multiply_item(const void *ggsws, size_t index, const T *c, T *out, const Item &item, void *room,
                                   const Worker &worker) const {

@@ -51,8 +51,8 @@ class Order {
 };
 
 // out[g] = sum over terms t of weight_(g, t) * rho_t(sum over j of digit[j] * key_t[j] + (f * more[0], 0)), modulo each
-// limb. For a term without a key it is rho_t(f * more) that is weighted. rho_t is the automorphism of term t, f the
-// factor of the limb, and `more` a value of two components.
+// limb. A term without a key is weight_(g, t) * rho_t(f * more). rho_t is the automorphism of term t, f the factor of
+// the limb, and `more` a value of two components.
 class RotatedSums {
   public:
     struct Term {
@@ -62,9 +62,9 @@ class RotatedSums {
     };
 
     // factors: for each limb, the multiplier of `more`. more_rows: for each limb, its row in `more`, which has
-    // more_total rows. turned: automorphisms are applied to the sums, else to the digits. split: each term has its own
-    // digits and its own `more`. places: for each result and term, the index of the weight, or -1 if the term does not
-    // belong to the result. Transform and orders must outlive the object.
+    // more_total rows. turned: whether automorphisms are applied to the sums; if not, they are applied to the digits.
+    // split: whether each term has its own digits and its own `more`. places: for each result and term, the index of
+    // the weight, or -1 if the term does not belong to the result. Transform and orders must outlive the object.
     RotatedSums(const Transform &transform, size_t digits, std::vector<Term> terms, std::vector<u64> factors,
                 std::vector<size_t> more_rows, size_t more_total, bool turned, bool split,
                 std::vector<std::vector<i64>> places);

@@ -67,8 +67,8 @@ struct Launch {
     Driver::Handle function;
     unsigned grid[2], threads, shared;
     unsigned counters;  // how many 32-bit words of the last operand are set to 0 before the launch
-    // The kernel may start before earlier work on the stream has ended; it waits for that work itself
-    // (griddepcontrol.wait).
+    // Whether the kernel may start before earlier work on the stream has ended. Such a kernel waits for that work
+    // itself (griddepcontrol.wait).
     bool early;
     std::vector<unsigned> operands;  // the index of the operand for each address
     std::vector<u64> offsets;        // bytes from the beginning of each operand
@@ -128,7 +128,8 @@ class Launches {
     // Launches all kernels of a call that is repeated. After a few calls on a stream, a graph launches them. own: the
     // result of of_stream(stream).
     void repeat(u64 stream, OfStream *own, const u64 *operands, size_t count) const;
-    // Returns what is kept for a stream, or null if nothing is kept. Must be called by one thread at a time.
+    // Returns the OfStream of a stream, or null if calls on this stream use no graph. Must be called by one thread at a
+    // time.
     OfStream *of_stream(u64 stream);
 
   private:

@@ -8,7 +8,7 @@
 
 namespace pg {
 
-// A number of at least 1. fork() increases it in the child, so that it differs from the parent's.
+// A number of at least 1. fork() increases this number in the child, so that it differs from the number in the parent.
 inline std::atomic<unsigned> fork_generation{1};
 inline const int fork_generation_counts = pthread_atfork(nullptr, nullptr, [] { ++fork_generation; });
 

@@ -67,8 +67,8 @@ class Digits {
             if (!power_ || shift < power_) vectors_.push_back({byte, digit, shift});
         };
         if (digit_bits == 8 && size == 2) {
-            // Digit d times the low byte and digit d - 1 times the high byte have the same weight. So one vector has
-            // both.
+            // Digit d times the low byte and digit d - 1 times the high byte have the same weight. So one vector
+            // contains both digits.
             for (unsigned d = 0; d <= digits_; ++d) add(BOTH, d, 8 * d);
         } else {
             for (size_t byte = 0; byte < size; ++byte)
@@ -79,7 +79,7 @@ class Digits {
     bool is_power() const { return power_; }
     unsigned shift(size_t vector) const { return vectors_[vector].shift; }
 
-    // Writes entries first ... last - 1 of a column's vectors. Vectors lie `step` apart.
+    // Writes entries first ... last - 1 of a column's vectors. Vectors lie `step` bytes apart.
     template <class T>
     void write(const T *x, size_t stride, size_t first, size_t last, signed char *y, size_t step) const {
         const unsigned half = 1u << (digit_bits_ - 1);
@@ -304,7 +304,7 @@ template <class T> void PointsProduct::run_words(const T *a, const T *b, T *out)
     const GemmKernels<T> &kernels = word_kernels<T>().gemm;
     const size_t limbs = basis_->rows(), chunks = (points_ + GEMM_POINTS - 1) / GEMM_POINTS;
     const size_t threads = (size_t)num_threads();
-    size_t height = m_, blocks = 1;  // height: rows of a block, halved while threads would have no work
+    size_t height = m_, blocks = 1;  // height: rows of a block, halved while blocks are too few for the threads
     while (threads > 1 && height > 16 && batch_ * limbs * chunks * blocks < 2 * threads)
         height = (height + 1) / 2, blocks = (m_ + height - 1) / height;
     const double seconds = seconds_products((double)(height * p_ * (k_ + 1)) * (double)std::min(points_, GEMM_POINTS));

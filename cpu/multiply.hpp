@@ -1,4 +1,4 @@
-// Exact products of polynomials modulo any q, for rings without a complete transform, or with a slower one.
+// Exact products of polynomials modulo any q, for rings that have no complete transform, or whose transform is slower.
 #pragma once
 #include <vector>
 

@@ -75,7 +75,7 @@ template <class L, unsigned ROOM = 4> struct Lazy {
     static constexpr bool NUMBERS = false, ROUGH = ROOM == 16;
     static constexpr size_t PAIRS = L::WIDTH > 1 ? 8 : 1, COLUMNS = L::WIDTH > 1 ? 2 : 1;
     const L lanes;
-    const V bound;  // every product is below it
+    const V bound;  // every product is below this bound
     const V above;  // a multiple of q, at least as large as any value that the inverse subtracts
     explicit Lazy(const Modulus &m)
         : lanes(m),
@@ -205,7 +205,7 @@ template <class L> struct Tight {
     }
 };
 
-// Butterflies for moduli that leave no room above q: values are canonical after every operation.
+// Butterflies for moduli that may fill a whole lane: values are canonical after every operation.
 template <class L> struct Strict {
     using Lanes = L;
     using V = typename L::V;
@@ -268,7 +268,7 @@ template <class B, bool ORDERED = true> struct Ntt {
 
     // ---- forward: from the root of the tree to its leaves ----
 
-    // NUMBERS: the caller's residues are converted to doubles.
+    // If NUMBERS, converts the caller's residues to doubles.
     template <bool NUMBERS> PG_INLINE V load(const T *x) const {
         if constexpr (NUMBERS) return b.enter(L::load(x));
         else return L::load(x);
@@ -306,7 +306,7 @@ template <class B, bool ORDERED = true> struct Ntt {
         }
     }
     // Computes the stages inside K pairs of vectors, on granules of G coefficients, for G = WIDTH/2 ... leaf_size.
-    // COMPLETE: the leaf size is 1. ODD: the stage is the third or fifth of the last stages.
+    // COMPLETE: whether the leaf size is 1. ODD: whether the stage is the third or fifth of the last stages.
     template <size_t G, bool COMPLETE, bool ODD, size_t K>
     PG_INLINE void forward_granules(V (&u)[K], V (&v)[K], size_t node) const {
         if constexpr (G == 0) {
@@ -326,8 +326,8 @@ template <class B, bool ORDERED = true> struct Ntt {
             }
         }
     }
-    // Computes the last stages, on blocks of `tail` coefficients. Results are canonical. WIDE: also computes the stage
-    // before.
+    // Computes the last stages, on blocks of `tail` coefficients. Results are canonical. If WIDE, also computes the
+    // stage before them.
     template <Root ROOT, bool WIDE, bool COMPLETE, size_t K>
     void forward_pairs(const T *x, T *y, size_t pairs, size_t node) const {
         for (size_t i = 0; i < pairs; i += K, x += 2 * K * WIDTH, y += 2 * K * WIDTH) {

@@ -61,7 +61,7 @@ void pointwise_wide(const Basis &basis, Op op, const Array &a, const Array &b, c
     });
 }
 
-// A thread makes all combinations of a block of entries while the operands' words are in the cache.
+// A thread computes all combinations of a block of entries while the operands' words are in the cache.
 template <class T>
 void combine_words(const Basis &basis, const std::vector<Array> &operands, const Array &factors, const Array &constant,
                    size_t step, const Out &out) {
@@ -89,7 +89,7 @@ void combine_words(const Basis &basis, const std::vector<Array> &operands, const
         w[i] = given[(made * terms + term) * limbs + limb];
         shoup[i] = m.q ? (T)(shoup_quotient(m, w[i]) >> (64 - 8 * sizeof(T))) : 0;
     }
-    constexpr size_t BLOCK_BYTES = 1 << 17;  // bytes of all operands, which must fit the second-level cache
+    constexpr size_t BLOCK_BYTES = 1 << 17;  // a block of all operands, in bytes, must fit the second-level cache
     const size_t block = std::min(n, std::max<size_t>(BLOCK_BYTES / (sizeof(T) * (terms + 1)) & ~(size_t)63, 128));
     const size_t blocks = (n + block - 1) / block;
     const double seconds = basis.seconds_products((double)(block * terms * count));

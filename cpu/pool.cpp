@@ -23,9 +23,9 @@ constexpr size_t ALIGNMENT = 64;
 constexpr size_t SMALLEST_KEPT = 16u << 10;  // bytes; malloc seldom returns the pages of smaller blocks
 constexpr size_t LARGEST_KEPT = SIZE_MAX >> 17;
 constexpr size_t ALWAYS_KEPT = 64u << 20;   // bytes that are kept without asking the system how much memory is free
-constexpr size_t SHARE = 4;                 // at most 1 / SHARE of the memory that is free or kept is kept
-constexpr int64_t LOOK_PERIOD = 1000;       // ms between two questions to the system how much memory is free
-constexpr size_t LOOK_BYTES = ALWAYS_KEPT;  // the system is also asked after this many bytes were mapped anew
+constexpr size_t SHARE = 4;                 // at most 1 / SHARE of the sum of free and kept memory is kept
+constexpr int64_t LOOK_PERIOD = 1000;       // ms; keep() asks the system about free memory at most once in this time
+constexpr size_t LOOK_BYTES = ALWAYS_KEPT;  // make_room() asks the system after this many bytes were newly mapped
 constexpr int64_t IDLE = 10'000;            // ms that an unused block is kept; mapping 1 GiB anew takes about 0.2 s
 constexpr int TRIALS = 64, PATIENT_TRIALS = 1000;  // attempts to take the lock before giving up
 constexpr size_t SMALLEST_MAPPED = 128u << 10;     // bytes; malloc's threshold too, until it frees a mapped block
@@ -36,8 +36,8 @@ struct Header {
     void *allocation;
     size_t mapped;    // bytes of an allocation by mmap; 0 for one by malloc
     size_t capacity;  // usable bytes of the block
-    // These fields are valid only in a kept block: its neighbours in time among all kept blocks, and among those of its
-    // capacity; and when it was kept, in ms.
+    // These fields are valid only in a kept block: the next older and the next newer block, among all kept blocks and
+    // among those of the same capacity; and the time since which the block is kept, in ms.
     Header *older, *newer, *older_alike, *newer_alike;
     int64_t since;
 };
@@ -156,8 +156,8 @@ class Kept {
         if (bytes_ > ALWAYS_KEPT) look(now(), 0);
         leave(bound(), now() - idle_);
     }
-    // Called on request, so it gives a thread that the system has stopped inside the lock time to leave it. The time is
-    // limited, because in a child of fork() the lock may stay taken.
+    // Called on request. So this function waits for a while if another thread holds the lock: the system may have
+    // stopped that thread. The wait is limited, because in a child of fork() the lock may stay taken.
     void release() {
         for (int i = 0; bytes_ && i < PATIENT_TRIALS && !leave(0, 0); ++i) sched_yield();
     }
@@ -177,7 +177,7 @@ class Kept {
     void unlock() { locked_.clear(std::memory_order_release); }
 
     size_t bound() const { return std::min(bound_.load(), share_.load()); }
-    // Asks the system what is free, of which `needed` bytes are about to be used.
+    // Asks the system how much memory is free, of which `needed` bytes are about to be used.
     void look(int64_t time, size_t needed) {
         looked_ = time, mapped_ = 0;
         const size_t available = available_memory();
@@ -200,8 +200,8 @@ class Kept {
         (own.newer_alike ? own.newer_alike->older_alike : latest_[class_of(own.capacity)]) = own.older_alike;
         bytes_ -= own.capacity;
     }
-    // Removes the oldest blocks until at most `most` bytes are kept, all of them since the time `since` or later.
-    // Returns the first removed block; `newer` leads to the others.
+    // Removes the oldest blocks until at most `most` bytes are kept, and no block that was kept before the time
+    // `since`. Returns the first removed block; `newer` leads to the others.
     Header *cut(size_t most, int64_t since) {
         Header *first = oldest_, *last = nullptr;
         while (oldest_ && (bytes_ > most || oldest_->since < since)) last = oldest_, remove(*oldest_);
@@ -229,7 +229,7 @@ class Kept {
     std::atomic<size_t> bytes_{0};
     std::atomic<size_t> bound_{SIZE_MAX}, share_{ALWAYS_KEPT};
     std::atomic<int64_t> idle_{IDLE};
-    std::atomic<int64_t> looked_{-LOOK_PERIOD};  // when the system was last asked what is free
+    std::atomic<int64_t> looked_{-LOOK_PERIOD};  // when look() last asked the system
     std::atomic<size_t> mapped_{0};              // bytes mapped anew since then
     Header *oldest_ = nullptr, *newest_ = nullptr;
     Header *latest_[CLASSES] = {};

@@ -13,7 +13,7 @@ namespace {
 // Bytes of all rows of a block of coefficients, which must fit the second-level cache.
 constexpr size_t BLOCK_BYTES = 1 << 17;
 
-// The residues of an array of 32-bit or 64-bit words, read as words W.
+// Residues stored as words of 32 or 64 bits, which are read as words W.
 template <class W> class RowsOf {
   public:
     RowsOf(const Array &x, const Out &out, const Residues &rows) : narrow_(x && x.itemsize() == 4) {
@@ -105,7 +105,7 @@ template <class T> void Quotients::find(const T *const *z, size_t n, double *sum
     const EstimateKernels<T> &kernels = word_kernels<T>().estimate;
     std::fill(quotient, quotient + n, (T)0);
     if (way_ == Way::counted) {
-        for (size_t i = 0; i < rows(); ++i)  // 2 * z >= q; q = 2^64 is 0
+        for (size_t i = 0; i < rows(); ++i)  // 2 * z >= q; q = 2^64 is stored as 0
             kernels.count_from(z[i], (T)(moduli_[i] ? moduli_[i] / 2 + moduli_[i] % 2 : (u64)1 << 63), quotient, n);
         return;
     }

@@ -72,7 +72,7 @@ class Conversion {
     void run(const Array &x, const Array &own, const Out &out) const;
 
   private:
-    // The matrix, by row of the target, in words that kernels read, and its Shoup quotients.
+    // The matrix, and the Shoup quotients of its entries, by row of the target, as words for the kernels.
     template <class W> struct Factors {
         std::vector<W> w, shoup;
     };

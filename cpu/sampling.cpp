@@ -14,7 +14,9 @@ namespace {
 constexpr size_t PIECE =
     1024;  // coefficients that a thread takes at a time: integers and residues stay in the first cache
 
-// Calls body(item, column, from, count) for the runs of coefficients [first, first + count) that lie in one polynomial.
+// Splits coefficients first ... first + count - 1 into runs, each within one polynomial. Calls body(item, column, from,
+// length) for each run: `length` coefficients of polynomial `item`, beginning with coefficient `column`. Earlier runs
+// have `from` coefficients in total.
 template <class Body> void for_each_run(size_t first, size_t count, size_t n, const Body &body) {
     for (size_t done = 0; done < count;) {
         const size_t item = (first + done) / n, column = (first + done) % n, run = std::min(n - column, count - done);

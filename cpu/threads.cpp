@@ -196,7 +196,7 @@ class Pool {
         pthread_t handle;
         int cpu;  // the core on which the thread fell asleep or was started, or WORKING
         Cpus allowed;
-        bool confined;  // whether it may now use only some cores of `allowed`
+        bool confined;  // whether the thread may now use only some cores of `allowed`
     };
     // Returns false if the system starts no more threads.
     bool start(int here, const Cpus &allowed) {
@@ -264,8 +264,8 @@ class Pool {
     bool watched_ = false;  // whether a waiting thread looks for memory to give back
 };
 
-// The handler for fork is registered when the core is loaded. A static object inside a function would do it later, and
-// is guarded by a lock that another thread may hold at the moment of a fork.
+// The handler for fork is registered when the core is loaded. A static object inside a function would register it
+// later, and would need a lock that another thread may hold at the moment of a fork.
 const int registered = pthread_atfork(nullptr, nullptr, Pool::forget);
 
 }  // namespace

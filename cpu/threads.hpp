@@ -6,7 +6,7 @@
 
 namespace pg {
 
-// The system has no memory for that many bytes.
+// The system cannot provide `bytes` bytes of memory.
 struct OutOfMemory : std::bad_alloc {
     explicit OutOfMemory(size_t count) : bytes(count) {}
     const char *what() const noexcept override { return "out of memory"; }

@@ -70,7 +70,7 @@ void TorusProduct::arrange(const Numbers &leaves, const Out &out) const {
     const Complex *const x = (const Complex *)leaves.data();
     Complex *const z = (Complex *)out.data();
     const size_t width = word_kernels<u64>().torus.width;
-    // Of each 2 * width neighbours the even ones come first.
+    // Of each 2 * width neighbours, those with even indices come first.
     for_each_row(out.size() / points_, seconds_pointwise(4 * points_), [&](size_t row, const Worker &) {
         for (size_t j = 0; j < points_; ++j) {
             const size_t i = j % (2 * width), to = j - i + i % 2 * width + i / 2;
@@ -149,7 +149,7 @@ void TorusProduct::rotate_each(const Array &c, const Numbers &exponents, const O
     constexpr unsigned SHIFT = 8 * (sizeof(T) - sizeof(W));
     constexpr T HALF = SHIFT ? (T)1 << (SHIFT - 1) : 0;
     const T *const x = (const T *)c.data();
-    // Few ciphertexts are divided evenly among the threads.
+    // If there are few ciphertexts, they are distributed evenly among the threads.
     const size_t together = std::min(TOGETHER, std::max<size_t>(1, items / num_threads()));
     for_each_row((items + together - 1) / together, (double)together * seconds, [&](size_t at, const Worker &worker) {
         const size_t first = at * together, some = std::min(together, items - first);

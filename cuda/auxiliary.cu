@@ -1,7 +1,7 @@
 // Products modulo any q of one word, through auxiliary primes (docs/math.md, "Products through auxiliary primes"):
 // auxiliary_spread turns residues modulo q into residues modulo the primes, and auxiliary_compose turns products modulo
 // the primes back. A unit is one limb of one polynomial. A column is one coefficient of a unit, with its residues
-// modulo all primes; a thread takes one column. A unit has `length` columns in auxiliary_spread, and n in
+// modulo all primes; a thread computes one column. A unit has `length` columns in auxiliary_spread, and n columns in
 // auxiliary_compose. grid: (units * columns) / 256 in x.
 #include "ptx.cuh"
 #include "quotient.cuh"
@@ -27,7 +27,7 @@ template <class T> __global__ void __launch_bounds__(256) auxiliary_spread(const
     const Modulus &m = p.moduli[rest(global_unit, p.limbs)];
     const u64 row = p.dense ? global_unit : p.layout.row(0, global_unit, p.limbs);
     const u64 value = j < p.n ? p.x[row * p.n + j] : 0;
-    const bool upper = value > m.last / 2;  // value - q is the smaller representative
+    const bool upper = value > m.last / 2;  // whether value - q has the smaller absolute value
     for (u32 i = 0; i < p.count; ++i) {
         const Modulus &prime = p.primes[i];
         u64 r = reduce(prime, value);
@@ -37,8 +37,8 @@ template <class T> __global__ void __launch_bounds__(256) auxiliary_spread(const
 }
 
 // Returns, modulo m, the centred integer whose residues modulo the primes p_i are the column x. The integer is found
-// from its mixed-radix digits. constants[i * count + j] is 1/p_j mod p_i. Behind these, `constants` has the mixed-radix
-// digits of (P - 1) / 2, where P is the product of the primes.
+// from its mixed-radix digits. For each i and j < i, constants[i * count + j] is 1/p_j mod p_i. After these count^2
+// entries, `constants` has the mixed-radix digits of (P - 1) / 2, where P is the product of the primes.
 PG_DEVICE u64 signed_value(const u64 *x, u64 stride, const Modulus *primes, const u64 *constants, u32 count,
                            const Modulus &m) {
     u64 digits[MAX_PRIMES];
@@ -77,8 +77,8 @@ template <class T> struct ComposeParameters {
     u32 limbs, count;
     Quotient quotient;
 };
-// The bound asks for three blocks a multiprocessor. Without it, the compiler gives a thread only 48 registers on
-// compute capability 9.0, and spills.
+// The launch bound asks for three blocks per multiprocessor. Without this bound, the compiler gives a thread only 48
+// registers on compute capability 9.0, and spills.
 template <class T> __global__ void __launch_bounds__(256, 3) auxiliary_compose(const ComposeParameters<T> p) {
     start_next(starts_early());
     await_previous();

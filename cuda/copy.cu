@@ -1,6 +1,6 @@
-// Copies entries between arrays of any strides. Entries may be broadcast, or converted to another integer type on the
-// way. A row is one index along each axis but the last. A block of threads takes 2^log_width entries of the last
-// axis, in 256 / 2^log_width rows at a time. A thread copies one entry: up to 16 bytes that are neighbours in both
+// Copies entries between arrays of any strides. Entries may be broadcast, or converted to another integer type. A row
+// has the entries that differ only in their index along the last axis. A block of threads copies 2^log_width entries of
+// each of 256 / 2^log_width rows at a time. A thread copies one entry: up to 16 bytes that are neighbours in both
 // arrays, or one number that it converts. grid: blocks of the last axis in x; blocks of rows in y, at most 65535. If
 // there are more rows, each block goes on to further rows. block: 256 threads.
 #include "ptx.cuh"
@@ -9,7 +9,8 @@
 struct CopyParameters {
     const void *x;
     void *y;
-    // n: length of the last axis. x_step, y_step: entries from one index of that axis to the next, modulo 2^64.
+    // n: length of the last axis. x_step, y_step: distance, in entries, from one index of that axis to the next, modulo
+    // 2^64.
     u64 n, rows, x_step, y_step;
     u64 shape[MAX_AXES], x_steps[MAX_AXES], y_steps[MAX_AXES];  // the axes other than the last, in order
     u32 log_width;
@@ -32,9 +33,9 @@ template <class S, class T> __global__ void __launch_bounds__(256) copy_entries(
     }
 }
 
-// Copies items by an index: item i of y is item index[i] of x; with SCATTER, item index[i] of y is item i of x. An item
-// has n entries. grid: blocks of an item in x; items in y, at most 65535. If there are more items, each block goes on
-// to further items. block: 256 threads.
+// Copies items of n entries each. If SCATTER is false, item index[i] of x is copied to item i of y; else item i of x is
+// copied to item index[i] of y. grid: blocks of an item in x; items in y, at most 65535. If there are more items, each
+// block goes on to further items. block: 256 threads.
 struct ItemsParameters {
     const void *x;
     const u64 *index;

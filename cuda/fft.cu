@@ -4,10 +4,10 @@
 // The root of unity is exp(-2 pi i / LENGTH). The inverse is the same transform, with real and imaginary parts
 // exchanged before and after it. LENGTH / 8 threads share a row, 8 values each (if LENGTH < 8, one thread has a row).
 // Rounds have radix 8; only the first may have radix 2 or 4. Let P be the product of the radices of all rounds before a
-// round of radix R. For each j < LENGTH / R, this round takes the values at j + r * LENGTH / R, r = 0 ... R - 1, and
-// leaves their transform at (j / P) * P * R + j % P + r * P. So results end in natural order (Stockham; Govindaraju et
-// al. 2008). Between rounds values go through shared memory. A thread ends with the values of the same indices with
-// which it began. So spectra are multiplied in registers, and an inverse transform can follow at once.
+// round of radix R. For each j < LENGTH / R, this round transforms the values with the indices j + r * LENGTH / R, r =
+// 0 ... R - 1. The results have the indices (j / P) * P * R + j % P + r * P. So results end in natural order (Stockham;
+// Govindaraju et al. 2008). Between rounds values go through shared memory. A thread has the same indices of the row
+// before and after the transform. So spectra are multiplied in registers, and an inverse transform can follow at once.
 //
 // twiddles: entry r * P + i is exp(-2 pi i * r * i / (P * R)) for i < P, 0 < r < R (_backends/cuda/fft.py).
 #include "complex.cuh"
@@ -19,7 +19,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
     static constexpr int THREADS = LANES < 128 ? 128 : LANES, ROWS = THREADS / LANES;
     static constexpr int FIRST_RADIX = (LOG_LENGTH - 1) % 3 + 1;
     static constexpr int WARP = 32, WARP_VALUES = WARP * VALUES;
-    // SHORT: so few threads share a row that their accesses would not cover whole cache lines.
+    // SHORT: whether so few threads share a row that their accesses would not cover whole cache lines.
     static constexpr bool SHORT = VALUES == 8 && LANES < 16;
 
     Value *const shared;
@@ -85,7 +85,8 @@ template <class Real, int LOG_LENGTH> struct Fft {
         }
     }
 
-    // Loads a row. Threads whose row lies beyond the end take part in the barriers, with zeros.
+    // Loads a row, or zeros if the row lies beyond the end (`inside` is false). Threads of such rows only take part in
+    // the barriers.
     PG_DEVICE void load(const Value *x, u64 row, bool inside, Value *values) const {
 #pragma unroll
         for (int k = 0; k < VALUES; ++k)
@@ -130,8 +131,8 @@ template <class Real, int LOG_LENGTH> struct Fft {
     }
 };
 
-// Parameters of `fft`, whose x may be y. block: Fft::THREADS; dynamic shared memory: ROWS * LENGTH values; grid: rows /
-// Fft::ROWS.
+// Parameters of `fft`; x and y may be the same array. block: Fft::THREADS; dynamic shared memory: ROWS * LENGTH values;
+// grid: rows / Fft::ROWS.
 template <class Real> struct FftParameters {
     const Complex<Real> *x;
     Complex<Real> *y;
@@ -155,8 +156,8 @@ __global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS)) fft(const Ff
     else f.store(p.y, row, row < p.rows, values);
 }
 
-// y = the cyclic convolution of rows of a and b. If rows_b = 1, the one row of b serves for all rows of a. y may be a
-// or b. Grid, block and shared memory are those of `fft`.
+// y = the cyclic convolution of rows of a and b. If rows_b = 1, every row of a is convolved with the one row of b. y
+// may be the same array as a or b. Grid, block and shared memory are those of `fft`.
 template <class Real> struct ConvolveParameters {
     const Complex<Real> *a, *b;
     Complex<Real> *y;

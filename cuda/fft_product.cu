@@ -1,10 +1,10 @@
 // Exact products modulo any q of one word, by transforms in doubles (docs/math.md, "Products by FFT").
 //
 // A unit is one limb of one polynomial. Its centred residues are split into balanced digits. A row holds digit i of all
-// residues, as complex numbers: residues j and j + points give the real and the imaginary part of number j. A_i and B_j
-// are the transforms of digits i and j of the operands, and C_k is the sum of A_i * B_j over i + j = k. After the
-// inverse transform the real and imaginary parts of C_k are integers, which have the weight 2^(width * k). An operand
-// that has only rows_a rows is broadcast: unit u reads its row u % rows_a.
+// residues, as `points` complex numbers: the digits of residues r and r + points are the real and the imaginary part of
+// number r. A_i and B_j are the transforms of digits i and j of the operands, and C_k is the sum of A_i * B_j over i +
+// j = k. After the inverse transform the real and imaginary parts of C_k are integers, which have the weight 2^(width *
+// k). An operand that has only rows_a rows is broadcast: unit u reads its row u % rows_a.
 #include "complex.cuh"
 #include "ptx.cuh"
 #include "quotient.cuh"
@@ -25,10 +25,10 @@ PG_DEVICE double to_double(i32 x) {
     return __hiloint2double(0x43300000, x ^ (i32)0x80000000) - 4503601774854144.0;  // the constant is 2^52 + 2^31
 }
 
-// Digit i of centred residues x, in [-2^(width - 1), 2^(width - 1)). Let half = 2^(width - 1), and let carry be the sum
-// of half * 2^(width * j) over j <= i. Take the `width` bits of x + carry that begin at bit shift = width * i; digit i
-// is their value minus half. The last digit is all that is left, and may also be 2^(width - 1): its carry has only the
-// terms j < i, and half is not subtracted.
+// Digit i of a centred residue x. A digit is in [-half, half), where half = 2^(width - 1). Let carry be the sum of half
+// * 2^(width * j) over j <= i. Take the `width` bits of x + carry that begin at bit shift = width * i; digit i is their
+// value minus half. The last digit has all remaining bits, and may also be equal to half: its carry has only the terms
+// j < i, and half is not subtracted.
 template <class T> struct Digit {
     T half_q, q, low, carry = 0, mask, half;
     u32 shift;
@@ -69,8 +69,8 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
             if (k < digits.sums && k * width < 64) value += (u64)integer(k) << k * width;
         return (T)(value & m.last);
     } else if constexpr (sizeof(T) == 4) {
-        // Horner's rule in doubles. |r| <= q < 2^32, and if there are several digits they have at most 16 bits. So r *
-        // 2^width + C_k is below 2^52 in size and exact, and so is its remainder modulo q.
+        // Horner's rule in doubles. |r| <= q < 2^32, and if a residue has several digits, each digit has at most 16
+        // bits. So r * 2^width + C_k is below 2^52 in size and exact, and so is its remainder modulo q.
         double r = 0;
         const double q = (double)m.q, base = (double)(1u << width);
 #pragma unroll UNROLL
@@ -82,10 +82,10 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
         const i64 positive = value < 0 ? value + (i64)m.q : value;
         return (T)(positive >= (i64)m.q ? positive - (i64)m.q : positive);
     } else {
-        // Horner's rule in 128 bits. The number of sums is odd; the total is reduced after the three highest sums, and
-        // then after every two. Each of these groups adds at most q * 2^55 in size (docs/math.md), and the residue of
-        // the sums above it becomes at most q * 2^62. Adding q * 2^62 makes the total positive, and it stays below q *
-        // 2^64, as `reduce` needs.
+        // Horner's rule in 128 bits. The number of sums is odd. The three highest sums form a group, and so does each
+        // pair of sums below them; the total is reduced after each group. A group adds at most q * 2^55 in size
+        // (docs/math.md). The reduced total of the groups above, times its power of two, is at most q * 2^62. Adding q
+        // * 2^62 makes the total positive and keeps it below q * 2^64, as `reduce` needs.
         Wide total = {0, 0};
 #pragma unroll UNROLL
         for (u32 k = most; k > 0; --k) {
@@ -103,17 +103,17 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
 
 // ---- one kernel ----
 
-// y = a * b. A block computes S::ROWS / (2 * DIGITS) products. S is the shape of its tile (tile.cuh). Each row of the
-// tile first holds the spectrum of a digit of an operand, then a sum C_k of products of such spectra. FOLD: the
-// transform gives the linear product, which is then reduced by the ring's polynomial. block: S::THREADS; dynamic shared
-// memory: S::SHARED_VALUES complex numbers. twiddles: tables.cu.
+// y = a * b. A block computes S::ROWS / (2 * DIGITS) products. S is the shape of the block's tile (tile.cuh). Each row
+// of the tile first holds the spectrum of a digit of an operand, then a sum C_k of products of such spectra. If FOLD is
+// true, the transform gives the linear product, which is then reduced by the ring's polynomial. block: S::THREADS;
+// dynamic shared memory: S::SHARED_VALUES complex numbers. twiddles: tables.cu.
 template <class T> struct FftProductParameters {
     const T *a, *b;
     T *y;
     const Modulus *moduli;
     const Complex<double> *twiddles;
     u64 units;
-    u64 rows_a, rows_b;  // unit u takes row u % rows_a of a, which broadcasts a over the leading batch axis
+    u64 rows_a, rows_b;  // unit u reads row u % rows_a of a, which broadcasts a over the leading batch axis
     u32 limbs, degree, width, sums;
     Quotient quotient;
 };
@@ -235,8 +235,8 @@ template <class T> __global__ void __launch_bounds__(256) fft_split(const SplitP
     }
 }
 
-// y: (units, sums, points), the sums of products of spectra a and b: (units, count, points).
-// grid: (units * points) / 256 in x.
+// a, b: (units, count, points), the spectra of the digits. y: (units, sums, points); row k of a unit is the sum of row
+// i of a times row j of b over i + j = k. grid: (units * points) / 256 in x.
 struct FftMultiplyParameters {
     const Complex<double> *a, *b;
     Complex<double> *y;
@@ -259,8 +259,8 @@ __global__ void __launch_bounds__(256) fft_multiply(const FftMultiplyParameters 
     }
 }
 
-// y (items, columns, points): products of spectra x (items, terms, points) and matrix (terms, columns, points), point
-// by point. grid: entries / 256 in x, a thread for each number of y.
+// x: (items, terms, points), spectra. matrix: (terms, columns, points), spectra. y: (items, columns, points), at each
+// point the matrix product of x and `matrix`. grid: entries / 256 in x; a thread computes one number of y.
 struct FftMatrixParameters {
     const Complex<double> *x, *matrix;
     Complex<double> *y;
@@ -282,8 +282,8 @@ __global__ void __launch_bounds__(256) fft_matrix(const FftMatrixParameters p) {
 }
 
 // x: (units, sums, points), the sums of `units` units, of which first_unit is the first. y: (rows, degree). grid:
-// (units * degree) / 256 in x. The bound asks for five blocks a multiprocessor. Without it, NVRTC limits the registers
-// on sm_80 so that eight blocks fit, and threads spill.
+// (units * degree) / 256 in x. The launch bound asks for five blocks per multiprocessor. Without this bound, NVRTC
+// limits the registers on sm_80 so that eight blocks fit, and threads spill.
 template <class T> struct FftComposeParameters {
     const Complex<double> *x;
     T *y;
@@ -311,8 +311,9 @@ template <class T> __global__ void __launch_bounds__(256, 5) fft_compose(const F
     p.y[(p.first_unit + unit) * p.degree + j] = (T)value;
 }
 
-// y (units, degree) = x (units, points) times 1 / points, rounded to integers modulo 2^32 or 2^64 (the range of T). The
-// real parts of x are the first half of a row of y, the imaginary parts the second. grid: (units * degree) / 256 in x.
+// x: (units, points), complex numbers. y: (units, degree), their parts times 1 / points, rounded to integers modulo
+// 2^32 or 2^64 (the range of T). The real parts become the first half of a row of y, the imaginary parts the second
+// half. grid: (units * degree) / 256 in x.
 template <class T> struct FftRoundParameters {
     const Complex<double> *x;
     T *y;

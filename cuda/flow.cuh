@@ -5,7 +5,7 @@
 // of a unit, the other its rows, and each pass has several tasks on a unit. Tasks have tickets in this order: all tasks
 // of the first pass on unit u, all tasks of the second pass on unit u - lag, then the same for the next u. Each block
 // of threads draws the next ticket. A task waits only for tasks with smaller tickets, which are running or done. So
-// there cannot be a deadlock, however few blocks of threads a card holds.
+// there cannot be a deadlock, however few blocks of threads run at the same time.
 #pragma once
 #include "ptx.cuh"
 

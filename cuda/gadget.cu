@@ -27,8 +27,8 @@ struct Digits {
         if (high || rest >= q) ++y, rest -= q;
         return y + (rest >= q - rest);
     }
-    // Returns a number whose digits to base B are those of x, each plus B/2. The number matters only modulo B^levels,
-    // which is at most 2^w.
+    // Returns a number whose digits to base B are those of x, each plus B/2. Only its residue modulo B^levels matters,
+    // so it may be reduced modulo 2^w, where T has w bits.
     template <class T> PG_DEVICE T packed(T x) const { return (T)((power ? nearest_multiple(x) : x) + offset); }
     // Returns digit `level` modulo q. Level 0 is the most significant digit.
     template <class T> PG_DEVICE T digit(T packed, u32 level) const {
@@ -37,8 +37,8 @@ struct Digits {
     }
 };
 
-// Decomposes rows x (items, n) into digits y (items, levels, n). A thread takes one coefficient. grid: coefficients /
-// 256 in x. block: 256 threads.
+// Gadget decomposition. x: (items, n). y: (items, levels, n), the digits of x. A thread decomposes one coefficient.
+// grid: coefficients / 256 in x. block: 256 threads.
 template <class T> struct DecomposeParameters {
     const T *x;
     T *y;
@@ -56,8 +56,8 @@ template <class T> __global__ void __launch_bounds__(256) decompose(const Decomp
     for (u32 i = 0; i < p.digits.levels; ++i) y[i * p.n] = p.digits.digit(packed, i);
 }
 
-// Decomposes rows x (rows, n), which lie `stride` apart, into digits y (rows, n, levels), as signed integers of type Y.
-// A thread takes one entry. grid: entries / 256 in x. block: 256 threads.
+// Gadget decomposition to signed integers. x: rows of n residues, `stride` entries from one row to the next. y: (rows,
+// n, levels), the digits, of type Y. A thread decomposes one entry. grid: entries / 256 in x. block: 256 threads.
 template <class T> struct SignedDigitsParameters {
     const T *x;
     void *y;
@@ -80,12 +80,12 @@ template <class T, class Y> __global__ void __launch_bounds__(256) signed_digits
     }
 }
 
-// Products of ciphertexts x (items, K, n), in coefficients, with evaluated gadget ciphertexts `matrices` (count, K,
-// levels, K, n). There is one modulus, and a transform is complete and fits one tile. ROTATES: with exponents (items, 1
-// + count), of any size,
+// Products of ciphertexts with gadget ciphertexts. x: (items, K, n), ciphertexts in coefficients. matrices: (count, K,
+// levels, K, n), evaluated gadget ciphertexts. There is one modulus, and a transform is complete and fits one tile. If
+// ROTATES is true, `exponents` (items, 1 + count) holds the integers e_0, e_1, ..., of any size, and
 //     y = X^e_0 * x, then y += matrix_i * (X^e_i * y - y) for i = 1 ... count;
-// else count is 1 and y = matrix * x. A block of threads keeps one ciphertext in shared memory. dynamic shared memory:
-// Shape::SHARED_VALUES values, then K * n residues. grid: items in x.
+// else count is 1 and y = matrix * x. A block of threads computes one item, whose ciphertext stays in shared memory.
+// dynamic shared memory: Shape::SHARED_VALUES values, then K * n residues. grid: items in x.
 template <class T> struct GadgetParameters {
     const T *x, *matrices;
     T *y;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
     const Twiddle *const forward = (const Twiddle *)(p.table + p.forward);
     const Twiddle *const inverse = (const Twiddle *)(p.table + p.inverse);
     const i64 *const exponents = p.exponents + (u64)blockIdx.x * (1 + p.count);
-    // After a transform a thread holds V neighbouring values, of which `first` is the first index.
+    // After a transform, a thread holds V neighbouring values; `first` is the index of the first of them.
     const u32 first = place.template group_index<LAST>(0);
     const auto index = [&](int k) { return place.template group_index<0>(k) + place.template offset<0>(k); };
     const T *const x = p.x + (u64)blockIdx.x * K * N;
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
                 Value values[V];
 #pragma unroll
                 for (int k = 0; k < V; ++k) values[k] = W::load(p.digits.digit(packed[k], level), false);
-                __syncthreads();  // all threads have read what the previous transform exchanged last
+                __syncthreads();  // all threads have read the values of the previous transform's last exchange
                 forward_rounds<W, S, W::Bounds::CANONICAL>(word, values, shared, place, forward);
 #pragma unroll
                 for (int j = 0; j < K; ++j) {

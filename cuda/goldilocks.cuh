@@ -45,9 +45,9 @@ PG_DEVICE Wide sub(Wide x, Wide y) {
 #endif
 }
 
-// K is odd. All twiddles of the tree are powers of one root of unity. Its power of order m is 2^(192 * K / m), where m
-// is 64, or the order of that root of unity if it is smaller. QUOTIENT: the polynomial of node 1, by which the ring is
-// reduced.
+// All twiddles of the tree are powers of one root of unity. Let m be the order of this root, or 64 if the order is
+// larger. The root's power of order m is 2^(192 * K / m), where K is odd. QUOTIENT: the polynomial of node 1, by which
+// the ring is reduced.
 template <int K, Quotient QUOTIENT> struct Goldilocks {
     using Storage = u64;
     using Value = u64;
@@ -130,7 +130,7 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return add_high(sub(z, {high, 0, 0}), middle);
 #endif
     }
-    // Returns -x in 64 bits, where x is read as a signed number. Read so, epsilon is -1.
+    // Returns -x in 64 bits, where x is read as a signed 32-bit number. Read in this way, epsilon is -1.
     PG_DEVICE u64 negative(u32 x) const {
 #ifdef PG_SIMULATOR
         return (u64)((i64)(i32)x * (i32)epsilon);
@@ -140,8 +140,9 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return y;
 #endif
     }
-    // Returns a word congruent to x, for 0 <= x < 2^95. The part x.c * 2^64 becomes x.c * (2^32 - 1). If the sum with
-    // it carries, what is left is below 2^63, so that adding 2^32 - 1 for the carry does not carry again.
+    // Returns a word congruent to x, for 0 <= x < 2^95. Instead of x.c * 2^64, x.c * (2^32 - 1) is added to the low 64
+    // bits. If this addition carries out of 64 bits, the low 64 bits are below 2^63, so adding 2^32 - 1 for the carry
+    // does not carry again.
     PG_DEVICE u64 word(Wide x) const {
         const Wide z = add_high({x.a, x.b, 0}, x.c), w = add_high({z.a, z.b, 0}, z.c);
         return ((u64)w.b << 32) | w.a;
@@ -304,9 +305,9 @@ template <int K, Quotient QUOTIENT> struct Rounds<Goldilocks<K, QUOTIENT>> {
     }
 
     // A round does not multiply its own results by powers of rho: round ROUND multiplies the values that it reads by
-    // the powers of round ROUND + 1. Only round 0 of a pass multiplies its results too: at node 1 by shifts (X^n + 1)
-    // or not at all (X^n - 1). In the last pass, the powers of round 1 contain the factor 1/points, and entry 0 is that
-    // factor, for j = 0. If the last pass has only one round, its results are multiplied by entry 0.
+    // the powers of round ROUND + 1. Only round 0 of a pass multiplies its results too: at node 1 by powers of 2 for
+    // X^n + 1, and not at all for X^n - 1. In the last pass, the powers of round 1 contain the factor 1/points, and
+    // entry 0 is that factor, for j = 0. If the last pass has only one round, its results are multiplied by entry 0.
     template <class S, int ROUND, bool ROOT, int BOUND>
     static PG_DEVICE void inverse(const Word &word, u64 *values, const Place<S> &place, const Twiddle *twiddles) {
         constexpr int RADIX = S::radix(ROUND), SIZE = 1 << RADIX;
@@ -343,10 +344,11 @@ template <int K, Quotient QUOTIENT> struct Rounds<Goldilocks<K, QUOTIENT>> {
     }
 
   private:
-    // The powers of rho by which a group's values are still to be multiplied, because round ROUND + 1 has not done it.
-    // In that round value k of the group had the index j below node b + k; j is the same for the whole group, and b is
-    // even. Powers j of the nodes b and b + 1 are a pair, and the pair of the next two nodes lies STEP pairs further on
-    // (tables.cu). The tables hold no powers for j = 0: the entries before those of j = 1 are read, but not used.
+    // The powers of rho by which a group's values are still to be multiplied, because round ROUND + 1 has not
+    // multiplied its results. In that round value k of the group had the index j below node b + k; j is the same for
+    // the whole group, and b is even. Powers j of the nodes b and b + 1 are a pair, and the pair of the next two nodes
+    // lies STEP pairs further on (tables.cu). The tables hold no powers for j = 0: the entries before those of j = 1
+    // are read, but not used.
     template <class S, int ROUND> struct PreviousPowers {
         using Pair = Neighbours<u64, 2>;
         static constexpr u32 STEP = (1 << S::radix(ROUND + 1)) - 1;

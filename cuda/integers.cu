@@ -1,13 +1,13 @@
 // Integers to residues, and residues to integers by the Chinese remainder theorem (docs/math.md, "Integers"), for
-// moduli of one word. A thread takes one entry; grid: entries / 256 in x. For norms a block takes a part of a row;
-// grid: rows times parts in x.
+// moduli of one word. A thread converts one entry; grid: entries / 256 in x. For norms, a block of threads reads one
+// part of a row; grid: rows times parts in x.
 #include "ptx.cuh"
 #include "rows.cuh"
 
 // ---- integers to residues ----
 
-// Residues of integers of any machine type S. x: (items, count). y: (items, limbs, n); after the first `count` entries
-// a row is filled with zeros.
+// Residues of integers of any machine type S. x: (items, count). y: (items, limbs, n); after the first `count` entries,
+// a row of y is filled with zeros.
 template <class T> struct IntegersParameters {
     const void *x;
     T *y;
@@ -35,8 +35,9 @@ template <class T, class S> __global__ void __launch_bounds__(256) reduce_intege
 
 // ---- residues to integers ----
 
-// Both functions take numbers of WORDS words in two's complement. add_words computes x += y, or x -= y if negated, and
-// returns the highest word of x. is_negative tells whether x + y, or x - y if negated, is negative.
+// Both functions take numbers of WORDS words in two's complement. add_words computes x += y, or x -= y if `negated` is
+// true, and returns the highest word of x. is_negative returns whether x + y, or x - y if `negated` is true, is
+// negative.
 template <int WORDS> PG_DEVICE u64 add_words(u64 *x, const u64 *y, bool negated) {
     u64 carry = negated;
 #pragma unroll
@@ -114,7 +115,7 @@ template <int WORDS> PG_DEVICE bool make_size(u64 *x) {  // x becomes |x|; retur
 // |x|.
 template <int WORDS> PG_DEVICE u64 double_bits(u64 *x) {
     const u64 sign = (u64)make_size<WORDS>(x) << 63;
-    u64 lead = 0, next = 0, below = 0;  // the first word that is not 0, the one after it, whether any bit is set below
+    u64 lead = 0, next = 0, below = 0;  // highest word that is not 0; the word below it; nonzero if a lower bit is set
     int top = -1;
 #pragma unroll
     for (int w = WORDS - 1; w >= 0; --w) {
@@ -140,7 +141,7 @@ enum Out { TO_WORDS, TO_INT64, TO_FLOAT64 };
 template <class T> struct OutParameters {
     const T *x;  // (items, limbs, n)
     u64 *y;      // (items, n, words)
-    u64 *wrong;  // TO_INT64: ends as ~e, where e is the first entry that does not fit; atomicMax keeps the largest ~e
+    u64 *wrong;  // TO_INT64: ~e for the first entry e of x that does not fit 64 bits; atomicMax keeps the largest ~e
     Tables tables;
     u64 entries;  // items * n
     u32 words;
@@ -172,7 +173,7 @@ __global__ void __launch_bounds__(256) compose_integers(const OutParameters<T> p
 
 enum Norm { LARGEST, SUM, SQUARES };
 
-// Adds a number of COUNT words to a norm of MORE words or, for the norm LARGEST, takes the larger of the two. Both are
+// Adds x, of COUNT words, to the norm, of MORE words. If NORM is LARGEST, the norm becomes x if x is larger. Both are
 // nonnegative.
 template <int NORM, int MORE, int COUNT> PG_DEVICE void add_to_norm(u64 *norm, const u64 *x) {
     if (NORM == LARGEST) {
@@ -192,8 +193,8 @@ template <int NORM, int MORE, int COUNT> PG_DEVICE void add_to_norm(u64 *norm, c
     }
 }
 
-// Joins the norms of all threads of a block: at each step, half of the threads join the norms of the other half to
-// theirs. block: a power of two. y: `words` words.
+// Joins the norms of all threads of a block: at each step, half of the threads add the norms of the other half to their
+// own (add_to_norm). block: a power of two. y: the result, of `words` words.
 template <int NORM, int LENGTH> PG_DEVICE void join_norms(u64 *norm, u64 *shared, u64 *y, u32 words) {
     for (int w = 0; w < LENGTH; ++w) shared[w * blockDim.x + threadIdx.x] = norm[w];
     for (u32 half = blockDim.x / 2; half; half /= 2) {

@@ -1,4 +1,4 @@
-// Key switching: the sum over all digits of an evaluated digit times its entry of the key
+// Key switching: the sum, over all digits, of the evaluated digit times its entry of the key
 // (polygpu/_core/plans/switch.py).
 #include "ntt_rows.cuh"
 #include "quotient.cuh"
@@ -8,12 +8,13 @@
 
 // digit_rows multiplies digits by a key and sums the products. The digits have gone through the first pass of their
 // transform (start_rows of ntt_rows.cu); digit_rows begins with the second pass. digits: (items, count, limbs, n). key:
-// (at least count, 2, key_total, n). y: (items, 2, limbs, n). Some limbs belong to a digit: modulo these the digit is
-// the evaluated value itself, and is read from own (items, own_rows, n) instead. With ADDS the sums begin with
-// multiples of `more` (items, 2, own_rows, n). Sums that are wanted in coefficients also go through the first pass of
-// the inverse transform, which leaves lazy values (word.cuh). grid: blocks of a row, by item, in x; limbs of `rows` in
-// y, the last limb first, because start_rows has written it last. block: R::THREADS. dynamic shared memory:
-// R::SHARED_VALUES values, then a digit and two rows of the key, each as long as the block's part of a row.
+// (at least count, 2, key_total, n). y: (items, 2, limbs, n). own: (items, own_rows, n), the evaluated operand. If a
+// limb belongs to a digit, this digit modulo the limb is a row of `own`, and is read from there. If ADDS is true, the
+// sums begin with multiples of rows of `more`: (items, 2, own_rows, n). Sums that are wanted in coefficients also go
+// through the first pass of the inverse transform, which leaves lazy values (word.cuh). grid: (blocks of a row) * items
+// in x; limbs of `rows` in y, the last limb first, because start_rows has written it last. block: R::THREADS. dynamic
+// shared memory: R::SHARED_VALUES values, then a digit and two rows of the key, each as long as the block's part of a
+// row.
 //
 // While a block works on a digit, each thread copies its chunks of the next digit, and of the key's rows for that
 // digit, to shared memory.
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
     await_previous();
     fetch_digit(0), fetch_factors(0);
     KeySum<W> sums[2][COUNT * SIZE];
-    int added = 0;  // how many products were added since the sums were last settled (sum.cuh)
+    int added = 0;  // how many products were added since the last settle() of the sums (sum.cuh)
     if (ADDS && row.factor) {
         const T *const more = (const T *)p.more + (2ull * item * p.own_rows + row.own_row) * n + first;
 #pragma unroll
@@ -150,7 +151,8 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
 // An automorphism of evaluated values, at VALUES neighbouring points, beginning with point i. If VALUES > 1, n is at
 // least 2 * VALUES. Points are in bit-reversed order, so the values come from VALUES neighbours too, which begin at
 // point `from`. In natural order the exponents of these neighbours are order / VALUES apart, where `order` is the order
-// of X in the ring. Counted in this order, value k comes from neighbour (first + multiplier * k) mod VALUES.
+// of X in the ring. If the neighbours are numbered in natural order, value k comes from neighbour (first + multiplier *
+// k) mod VALUES.
 template <int VALUES> struct MovedPoints {
     static_assert(VALUES == 1 || VALUES == 2 || VALUES == 4);
     u32 from, first, multiplier;
@@ -179,18 +181,19 @@ template <int VALUES> struct MovedPoints {
 };
 
 // Sums over rotations of products of evaluated digits with keys: rotated_sums() of polygpu/_backends/base.py. A thread
-// computes both components at VALUES neighbouring points of a limb. If keys are turned (SwitchKey.turned), a rotation
-// comes after its products: they are computed at the points from which the rotation takes its values. Otherwise the
-// digits are rotated before they are multiplied.
+// computes both components at VALUES neighbouring points of a limb. If `is_turned`, a term is rotated after its digits
+// are multiplied by its key: the products are computed at the points from which the rotation takes its values.
+// Otherwise, the digits are rotated before they are multiplied.
 //
-// `digits` has shape (terms with a key, or 1 if all share them; items, count, limbs, n). `more` holds ciphertexts whose
-// multiples are added to the sums, (terms or 1, items, 2, more_rows, n). `weights` has shape (any, limbs, n). If
-// RESULTS > 0, a block computes RESULTS results, each a weighted sum of all terms, and y has shape (results, items, 2,
-// limbs, n). The weight of a term in result g is weights[places[term][first_result + g]]; if that place is NO_PLACE,
-// the term is left out. If RESULTS = 0, terms have no weights: they are divided into sets of neighbouring terms, a
-// block adds up the terms of one set, and y has shape (sets, items, 2, limbs, n). If `adds` is true, the sums are added
-// to what y holds. grid: blocks of ROTATED_THREADS * VALUES points, by item, by set, in x;
-// limbs of `rows` in y. block: ROTATED_THREADS. Rows of all arrays begin at multiples of VALUES residues in memory.
+// `digits` has shape (T, items, count, limbs, n), where T is the number of terms with a key, or 1 if all terms share
+// the same digits. `more` has shape (terms or 1, items, 2, more_rows, n) and holds ciphertexts; multiples of these are
+// added to the sums. `weights` has shape (number of weights, limbs, n). If RESULTS > 0, a block computes RESULTS
+// results, each a weighted sum of all terms, and y has shape (results, items, 2, limbs, n). The weight of a term in
+// result g is weights[places[term][first_result + g]]; if that place is NO_PLACE, the term is left out. If RESULTS = 0,
+// terms have no weights: neighbouring terms form a set, a block adds up the terms of one set, and y has shape (sets,
+// items, 2, limbs, n). If `adds` is true, the sums are added to the previous values of y. grid: (blocks of
+// ROTATED_THREADS * VALUES points) * items * sets in x (one set if RESULTS > 0); limbs of `rows` in y. block:
+// ROTATED_THREADS. Rows of all arrays begin at multiples of VALUES residues in memory.
 constexpr int ROTATED_TERMS = 32;     // terms of a launch, at most
 constexpr int ROTATED_THREADS = 128;  // threads of a block
 constexpr u64 NO_PLACE = ~0ull;
@@ -230,7 +233,7 @@ __global__ void __launch_bounds__(ROTATED_THREADS) rotated_sums(const __grid_con
     const u64 plane = (u64)p.limbs * n, place = row.limb * n;
     KeySum<W> results[KEPT][2][VALUES];
     T totals[2][VALUES] = {};
-    int weighted = 0;  // how many products were added since the results were last settled (sum.cuh)
+    int weighted = 0;  // how many products were added since the last settle() of the results (sum.cuh)
     const u32 start = set * p.terms_of_set, end = min(start + p.terms_of_set, p.term_count);
     for (u32 t = start; t < end; ++t) {
         const RotatedTerm term = p.terms[t];
@@ -250,7 +253,7 @@ __global__ void __launch_bounds__(ROTATED_THREADS) rotated_sums(const __grid_con
             }
         }
         KeySum<W> sums[2][VALUES];
-        int added = 0;  // how many products were added since the sums were last settled (sum.cuh)
+        int added = 0;  // how many products were added since the last settle() of the sums (sum.cuh)
         const auto settle = [&] {
             if (++added <= KeySum<W>::STEPS) return;
             added = 1;

@@ -5,9 +5,9 @@
 #include "ptx.cuh"
 
 // Cuts a matrix x (k, n) into digits. Row L * j + d of the result holds digit d of the words of column j (a word has L
-// bytes). If the integers have two bytes, each digit of a word x is followed by the same digit of 2^8 * x mod q, which
-// the high bytes of the integers multiply. Rows are `pitch` bytes long, and end with zeros. A thread makes 16 bytes of
-// each of the L rows of a column. grid: n * pitch / 16 / 256. block: 256.
+// bytes). If the integers of the left matrix have two bytes, each digit of a word w is followed by the same digit of
+// 2^8 * w mod q, which the high bytes of the integers multiply. Rows are `pitch` bytes long, and end with zeros. A
+// thread computes 16 bytes of each of the L rows of a column. grid: n * pitch / 16 / 256. block: 256.
 template <class W> struct CutParameters {
     const W *x;
     unsigned char *out;
@@ -47,8 +47,8 @@ template <class Tile, int SIZE> struct LeftBytes : Tile {
     static_assert(DOWN % 2 == 0, "a lane takes four neighbouring rows");
 
     // Returns where a chunk of a column lies in shared memory, such that the lanes of a warp read different banks. Of
-    // every 32 rows, a lane reads four, beginning with row 4 * (lane / 4), in columns whose first index is a multiple
-    // of 4 / SIZE.
+    // every 32 rows, a lane reads four, beginning with row 4 * (lane / 4), in 4 / SIZE neighbouring columns; the index
+    // of the first of these is a multiple of 4 / SIZE.
     static PG_DEVICE int place(int column, int chunk) {
         return column * LENGTH + (chunk ^ column / (4 / SIZE) % 4 * 2);
     }
@@ -97,8 +97,8 @@ template <class Tile> struct LeftBytes<Tile, 0> : Tile {
     }
 };
 
-// y[i] = the sum modulo q of rows i * part ... (i + 1) * part - 1 of x (rows, n), for each column. grid: n / 32 in x,
-// sums in y. block: 32 columns by 8 rows.
+// x: (rows, n). y: (sums, n). Row i of y is the sum modulo q of rows i * part to (i + 1) * part - 1 of x. grid: n / 32
+// in x, sums in y. block: 32 columns by 8 rows.
 template <class W> struct SumRowsParameters {
     const W *x;
     W *y;
@@ -125,7 +125,8 @@ template <class W> __global__ void __launch_bounds__(256) sum_rows(const SumRows
 
 // out[part] = left * right, summed over one part of the depth; out: (parts, m, n). Parts have at most 2^15 bytes, so
 // that sums of products stay below 2^31. `flip` flips the sign bits of signed integers, which adds `half` to each
-// integer. So `half` times the sum of the words is subtracted; `sums` has that sum for each part and column.
+// integer. So `half` times the sum of the words is subtracted from each result; `sums` has the sum of the words for
+// each part and column.
 template <class W> struct BytesParameters {
     const unsigned char *left, *right;
     const W *sums;

@@ -16,7 +16,7 @@ template <int WIDTH, class T> PG_DEVICE Neighbours<T, WIDTH> residues(const Modu
     return x;
 }
 
-// Adds the products of one step of k to all sums of a thread.
+// Adds the products for one value of k to all sums of a thread.
 template <class S, int TM, int TP, int WIDTH, class Items>
 PG_DEVICE void add_all(S (&sums)[TM][TP][WIDTH], const Items (&x)[TM], const Items (&y)[TP]) {
 #pragma unroll
@@ -49,12 +49,12 @@ constexpr __device__ int points_blocks(int rows, int columns) { return rows * co
 
 // out[s, i, j, e] = sum over k < length of a[s, i, k, e] * b[s, k, j, e]. e < entries runs over the points of all
 // limbs. A thread holds TM * TP sums at WIDTH neighbouring points. The last tile of an axis ends with the axis, so it
-// may overlap the tile before, which then writes the sums that lie in both. The threads of a block cover
-// 2^log_lanes places along e, 2^log_columns tiles along j, 2^log_rows tiles along i; the rest lie along s. Blocks run
-// along j first, then i, s and e, so that blocks which share operands run together and find them in the cache. a_batch
-// ... out_column: strides of the axes, in values.
-// INTEGERS: the product of few rows with a matrix whose columns are the points. Here a has no points, and words need
-// not be canonical. Product s takes `length` of the `total` terms, beginning at term s * length.
+// may overlap the tile before, which then writes the sums that lie in both. A block has 2^log_lanes threads along e,
+// 2^log_columns along j and 2^log_rows along i; all remaining threads lie along s. Blocks run along j first, then i, s
+// and e, so that blocks which share operands run together and find them in the cache. a_batch ... out_column: strides
+// of the axes, in values. If INTEGERS is true, out is the product of a matrix of few rows with a matrix whose columns
+// are the points e. Then a has no axis e, and words need not be canonical. Product s is the sum over at most `length`
+// of the `total` values of k, beginning with k = s * length.
 template <class T> struct PointsParameters {
     const T *a, *b;
     T *out;
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(POINTS_THREADS, points_blocks(TM, TP))
                 write<DEFAULT>((Item *)(out + i * p.out_row + j * p.out_column), values(sums[i][j], m));
 }
 
-// Shared memory holds the operands for STEPS values of k (steps), which are copied for DEPTH steps at a time. Each step
+// Shared memory holds the operands for STEPS values of k (steps). They are copied for DEPTH steps at a time. Each step
 // has EDGE rows of a and EDGE columns of b.
 template <class T, int TILE, int WIDTH> struct PointsStages {
     static constexpr int STAGES = 3, DEPTH = 4, STEPS = STAGES * DEPTH, EDGE = 2 * TILE;
@@ -133,10 +133,11 @@ template <class T, int TILE, int WIDTH> struct PointsStages {
     static_assert(EDGE * POINTS == POINTS_THREADS * CHUNK, "a thread copies a chunk of either operand for each step");
 };
 
-// The sums of matmul_points, by blocks of 2 x 2 warps at the same points, with TILE x TILE sums a thread. Copies for
-// the next steps of k run while the warps work on the present ones. Values outside of the operands are read as 0.
-// Arrays begin at multiples of 16 bytes (a chunk), and their strides and `entries` are multiples of a chunk. Blocks run
-// in the order of matmul_points. A multiprocessor should hold three blocks, or two if words have 64 bits.
+// Computes the sums of matmul_points with blocks of 2 x 2 warps. The warps of a block have the same points; a thread
+// has TILE x TILE sums at each of its points. Copies for the next values of k run while the warps multiply those of the
+// present ones. Values outside of the operands are read as 0. Arrays begin at multiples of 16 bytes (a chunk), and
+// their strides and `entries` are multiples of a chunk. Blocks run in the order of matmul_points. A multiprocessor
+// should hold three blocks, or two if words have 64 bits.
 template <class T> struct StagedParameters {
     const T *a, *b;
     T *out;
@@ -218,7 +219,7 @@ __global__ void __launch_bounds__(POINTS_THREADS, sizeof(typename S::Storage) ==
                 write<DEFAULT>((Item *)(out + i * p.out_row + j * p.out_column), values(sums[i][j], m));
 }
 
-// A block of 16 x 16 threads with TILE x TILE sums each, which walks along k in steps of DEPTH.
+// A block of 16 x 16 threads with TILE x TILE sums each. The block reads DEPTH values of k at a time.
 template <class T, int TILE> struct IntegerTile {
     static constexpr int SIDE = 16, THREADS = SIDE * SIDE, EDGE = SIDE * TILE;  // EDGE: rows and columns of outputs
     static constexpr int DEPTH = TILE == 1 ? 16 : 8, MOVED = EDGE * DEPTH / THREADS;  // MOVED: words a thread copies
@@ -233,8 +234,8 @@ template <class T, int TILE> struct IntegerTile {
 // out[s] = a[s] * b[s] for matrices of words, which need not be canonical. Shared memory holds the residues of the
 // present step, those of a by columns; while a block works on these, it reads the words of the next step. Words outside
 // of the operands are read as 0. a_batch, b_batch: words from one matrix to the next, 0 if all products share it.
-// a_row: words from one row of a to the next. Product s takes `length` of the `total` terms, beginning at term s *
-// length. Blocks run along columns first, then rows, then the batch.
+// a_row: words from one row of a to the next. Product s is the sum over at most `length` of the `total` values of k,
+// beginning with k = s * length. Blocks run along columns first, then rows, then the batch.
 template <class T> struct IntegerParameters {
     const T *a, *b;
     T *out;
@@ -302,7 +303,7 @@ __global__ void __launch_bounds__(256) matmul_integer(const IntegerParameters<ty
             add_all(sums, x, y);
             if ((l + 1) % S::STEPS == 0) settle_all(sums, m);
         }
-        if (more) put(buffer ^ 1);  // all threads read that buffer before the last barrier
+        if (more) put(buffer ^ 1);  // before the last barrier, all threads had read that buffer
         __syncthreads();
     }
 #pragma unroll
@@ -317,9 +318,9 @@ __global__ void __launch_bounds__(256) matmul_integer(const IntegerParameters<ty
 constexpr int NARROW_THREADS = 256;  // threads of a block
 
 // out[s] = a[s] * b[s] for matrices of words, which need not be canonical. out has at most N columns. b is stored
-// transposed, and rows of a and b have `pitch` words. 2^log_lanes threads share ROWS rows of the result: each sums over
-// its part of k, in chunks of WIDTH. Product s takes the same terms as in matmul_integer. Blocks run along rows first,
-// then the batch.
+// transposed, and rows of a and b have `pitch` words. 2^log_lanes threads share ROWS rows of the result: each thread
+// sums over its part of the values of k, WIDTH neighbours at a time. Product s has the same values of k as in
+// matmul_integer. Blocks run along rows first, then the batch.
 template <class T> struct NarrowParameters {
     const T *a, *b;
     T *out;

@@ -50,13 +50,13 @@ template <class Tile, class W> struct RightDigits {
                 words[turn][i] = n < columns && k + i < rows ? b[(u64)(k + i) * stride + n] : 0;
         }
     }
-    // Byte j of 2^(8 * i) times word k goes to byte L * k + i of row L * n + j.
+    // Byte j of 2^(8 * i) times word k of column n goes to byte L * k + i of row L * n + j.
     PG_DEVICE void store(Chunk *right, const ByteShift<W> &shift) const {
 #pragma unroll
         for (int turn = 0; turn < TURNS; ++turn) {
             if (TASKS % Tile::THREADS && task(turn) >= TASKS) break;
             int n = task(turn) % WIDE, chunk = task(turn) / WIDE;
-            u32 bytes[L][4];  // bytes[j]: the 16 bytes for row L * n + j
+            u32 bytes[L][4];  // bytes[j]: the 16 bytes for row L * n + j (n: the column)
 #pragma unroll
             for (int k = 0; k < DEEP; ++k) {
                 W x = words[turn][k];
@@ -157,8 +157,8 @@ __global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64)) gemm
 
 // ---- by residues ----
 
-// A modulus p <= 2^8, and the constants by which a centred word is reduced modulo p: its digits are multiplied by
-// weights and added up.
+// A modulus p <= 2^8, and the constants by which a centred word is reduced modulo p: the digits of the word are
+// multiplied by weights and added up.
 struct Residue {
     u32 p, inverse;  // inverse: floor(2^32 / p)
     u32 weights[3];  // 2^(16 * i), or 2^(21 * i) for words of 64 bits, times a factor, modulo p
@@ -192,8 +192,8 @@ template <> struct CentredDigits<u64> {
     }
 };
 
-// Computes signed residues of words: out[p][matrix][row][depth], with zeros at depths >= k. A thread takes eight words
-// of a row. If TRANSPOSED is false, x is x[matrix][row][depth]. Otherwise x is x[matrix][depth][row] with `width`
+// Computes signed residues of words: out[p][matrix][row][depth], with zeros at depths >= k. A thread reduces eight
+// words of a row. If TRANSPOSED is false, x is x[matrix][row][depth]. Otherwise x is x[matrix][depth][row] with `width`
 // entries along the last axis, and further rows of `out` are zeros. A warp then writes 32 bytes in each of 8 rows of
 // `out`, so that it reads and writes whole sectors of memory.
 template <class W> struct SplitParameters {
@@ -214,7 +214,7 @@ template <class W, bool TRANSPOSED> __global__ void __launch_bounds__(256) gemm_
     u32 part;
     if (TRANSPOSED) {
         const u32 bands = (p.rows + 7) / 8;
-        const u64 group = at / 64;  // a group: 8 rows by 8 parts
+        const u64 group = at / 64;  // a group: 8 rows by 8 parts of rows, of 8 words each
         matrix = group / ((u64)bands * (parts / 8)), part = (u32)(group / bands % (parts / 8)) * 8 + at / 8 % 8;
         row = group % bands * 8 + at % 8;
     } else {
@@ -253,9 +253,9 @@ struct Weight {
     u32 share, unused;
 };
 
-// Computes words modulo q of integers X, |X| < P/2 * (1 - 2^-11), from sums[p][row][pitch], |sum| < 2^31 - 2^8. With y
-// = sum mod p, X is the sum over p of y * P/p, minus t * P, where t is the sum over p of y/p, rounded.
-// weights[count].cofactor is -P mod q. A thread takes four words of a row.
+// Computes X modulo q for integers X with |X| < P/2 * (1 - 2^-11), from sums[p][row][pitch] with |sum| < 2^31 - 2^8.
+// With y = sum mod p, X is the sum over p of y * P/p, minus t * P, where t is the sum over p of y/p, rounded.
+// weights[count].cofactor is -P mod q. A thread computes four words of a row.
 template <class W> struct ComposeParameters {
     const i32 *sums;
     W *out;

@@ -1,6 +1,6 @@
 // What a block computes of a matrix product of bytes on tensor cores: a tile of ROWS rows of the left operand by
-// COLUMNS columns of the right one. The inner dimension (the depth) is taken in stages of DEPTH bytes. A stage holds
-// both operands as rows of DEPTH bytes along the depth.
+// COLUMNS columns of the right one. The inner dimension (the depth) is processed in stages of DEPTH bytes. A stage
+// holds both operands as rows of DEPTH bytes along the depth.
 #pragma once
 #include "memory.cuh"
 #include "tensor.cuh"
@@ -12,13 +12,15 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
     static constexpr int CHUNKS = DEPTH / 16;  // chunks of a row
     static constexpr int WARPS_DOWN = ROWS / WARP_ROWS, WARPS_ACROSS = COLUMNS / WARP_COLUMNS;
     static constexpr int THREADS = 32 * WARPS_DOWN * WARPS_ACROSS;
-    // For 32 bytes of depth, a warp makes DOWN * ACROSS products.
+    // For each 32 bytes of depth, a warp multiplies DOWN fragments of the left operand by ACROSS fragments of the
+    // right.
     static constexpr int DOWN = WARP_ROWS / 16, ACROSS = WARP_COLUMNS / 8;
     static constexpr int RUN = 2 * ACROSS;  // neighbouring columns of which a lane holds the sums
     static_assert(CHUNKS == 4 || CHUNKS == 8, "rows of 64 or 128 bytes");
     static_assert(ACROSS % 2 == 0, "two matrices of columns are loaded at a time");
 
-    // Where a chunk of a row lies. Neither 8 rows next to each other nor 4 pairs of rows RUN apart share a bank.
+    // Returns the index of a chunk of a row in shared memory. Neither 8 rows next to each other nor 4 pairs of rows RUN
+    // apart share a bank.
     static PG_DEVICE int place(int row, int chunk) {
         return row * CHUNKS + (chunk ^ (row / (8 / CHUNKS) ^ row / RUN) % CHUNKS);
     }

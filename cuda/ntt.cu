@@ -1,13 +1,13 @@
 // Transforms and fused products.
 //
 // A launch is one pass over rows of residues, or two passes of which the second follows the first through the L2 cache
-// (flow.cuh). A pass takes stages log_blocks ... log_blocks + LOG_LENGTH - 1 of the tree of factors (docs/math.md). Row
-// r holds residues modulo limb r % limbs. Tiles: tile.cuh. Launches: polygpu/_backends/cuda/. block: Shape::THREADS.
-// dynamic shared memory: Shape::SHARED_VALUES values.
+// (flow.cuh). A pass computes stages log_blocks ... log_blocks + LOG_LENGTH - 1 of the tree of factors (docs/math.md).
+// Row r holds residues modulo limb r % limbs. Tiles: tile.cuh. Launches: polygpu/_backends/cuda/. block:
+// Shape::THREADS. dynamic shared memory: Shape::SHARED_VALUES values.
 //
-// grid of a pass: either all blocks of threads in x, in the order of memory; or the batch in x and, in y, limbs and the
-// parts into which blocks of threads divide a row. In the second form, blocks that run side by side read the same
-// twiddles.
+// A block of threads computes some neighbouring rows, or one part of a row. grid of a pass: either all blocks of
+// threads in x, in the order of memory; or the batch in x, and limbs times parts of a row in y. In the second form,
+// blocks that run side by side read the same twiddles.
 #include "complex.cuh"
 #include "flow.cuh"
 #include "goldilocks.cuh"
@@ -16,20 +16,20 @@
 constexpr int MAX_LIMBS = 64;  // limbs of a launch, at most
 struct Tables {
     const char *of[MAX_LIMBS];  // indexed by limb: the table of the limb's prime (tables.cu)
-    u16 rows[MAX_LIMBS];        // GROUPED: rows[limb] is the limb's row in a polynomial
+    u16 rows[MAX_LIMBS];        // if GROUPED, rows[limb] is the limb's row in a polynomial
 };
 
 struct Pass {
     const Modulus *moduli;  // indexed by limb
-    u64 offset;             // bytes in a table before the twiddles of this pass; these are ordered by block and entry
+    u64 offset;             // bytes in a table before this pass's twiddles, which are ordered by block and entry
     u64 tiles;       // number of transforms (COLUMNS = 1), or of groups of COLUMNS transforms, in all rows together
     u32 limbs;       // number of limbs of this launch, which all have the same word type (word.cuh)
-    u32 total;       // GROUPED: rows of a polynomial, including those of other limbs
+    u32 total;       // if GROUPED, number of rows of a polynomial, including those of other limbs
     u32 log_degree;  // log2 of the number of values in a row, which is the number of points times the size of a leaf
     u32 log_blocks;
     u32 starts_next;  // whether the next kernel may start while this one computes
 
-    // Where in memory value `at` of the rows lies. GROUPED: rows of other limbs lie between these rows.
+    // Returns where value `at` of the rows lies in memory. If GROUPED, rows of other limbs lie between these rows.
     template <bool GROUPED> PG_DEVICE u64 place(const Tables &tables, u64 at) const {
         if constexpr (!GROUPED) return at;
         const u32 row = (u32)(at >> log_degree), item = limbs == 1 ? row : row / limbs;
@@ -76,7 +76,7 @@ template <class W, class S> struct Address {
     }
 };
 
-// The functions below move values between memory and threads that hold neighbouring values. `holds` tells whether value
+// The functions below copy values between memory and threads that hold neighbouring values. `holds` tells whether value
 // `first` exists: a block of several rows may reach beyond the last row.
 template <class S> PG_DEVICE bool holds(const Pass &pass, u64 first) {
     return S::ROWS == 1 || first < pass.tiles << S::LOG_LENGTH;
@@ -116,13 +116,13 @@ PG_DEVICE void write_neighbours(typename W::Storage *y, const Pass &pass, const 
             write<OUT>((typename Side::Chunk *)(y + place_of<W, S>(pass, tables, first + k * Side::STEP)), chunks[k]);
 }
 
-// Rounds and chunks use the same shared memory. If values and residues differ in size, a warp's part for rounds is not
-// its part for chunks, so that warps must wait for each other.
+// Rounds and chunks use the same shared memory. If values and residues differ in size, a warp uses another part of this
+// memory for rounds than for chunks, so warps must wait for each other.
 template <class W> PG_DEVICE void await_other_warps() {
     if constexpr (sizeof(typename W::Value) != sizeof(typename W::Storage)) __syncthreads();
 }
 
-// read_round and write_round move values that a thread holds in the order of round ROUND.
+// read_round loads, and write_round stores, the values that a thread holds in round ROUND.
 template <int ROUND, CacheHint IN, class S, class W, class T>
 PG_DEVICE void read_round(const T *x, const Address<W, S> &at, const Place<S> &place, T *values) {
     using Item = Neighbours<T, S::WIDTH>;
@@ -145,9 +145,10 @@ PG_DEVICE void write_round(T *y, const Address<W, S> &at, const Place<S> &place,
         }
 }
 
-// Transforms the tiles of block `group` of a launch. LAZY_IN: values are lazy, because this is not the first pass of
-// the transform. LAZY_OUT: this is not the last pass. x may be y. APART: a row of y holds the values below one node
-// after the pass, and rows lie `pitch` values apart.
+// Transforms the tiles of block `group` of a launch. LAZY_IN: whether the values that are read are lazy, because this
+// is not the first pass of the transform. LAZY_OUT: whether this is not the last pass, so that it writes lazy values. x
+// and y may be the same array. If APART, each row of y has the values below one node after the pass, and rows lie
+// `pitch` values apart.
 template <class W, class S, bool LAZY_IN, bool LAZY_OUT, CacheHint IN, CacheHint OUT, bool APART = false>
 PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass,
                              const Tables &tables, u64 group, typename W::Value *shared, u64 pitch = 0) {
@@ -172,7 +173,8 @@ PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *
     }
 }
 
-// The inverse of forward_tiles. LAZY_IN: this is not the first pass. ROOT: this is the last pass. x may be y.
+// The inverse of forward_tiles. LAZY_IN: whether this is not the first pass. ROOT: whether this is the last pass. x and
+// y may be the same array.
 template <class W, class S, bool LAZY_IN, bool ROOT, CacheHint IN, CacheHint OUT>
 PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass,
                              const Tables &tables, u64 group, typename W::Value *shared) {
@@ -202,7 +204,7 @@ PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *
     extern __shared__ __align__(16) unsigned char memory[]; \
     auto *shared = (typename W::Value *)memory
 
-// Returns the group of tiles that block x of this row of the grid takes.
+// Returns the index of the group of tiles that block x of this row of the grid computes.
 template <class S> PG_DEVICE u64 group_of(const Pass &pass, u32 x) {
     if (gridDim.y == 1) return x;
     const u32 log_parts = pass.log_degree - S::LOG_BLOCK_VALUES, limb = blockIdx.y >> log_parts;
@@ -257,9 +259,10 @@ __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
                                                                  group_of<S>(p.pass, blockIdx.x), shared);
 }
 
-// Two passes in one launch, as a flow (flow.cuh): the last two of a forward transform, or the first two of an inverse
-// one. In `pass`, 2^log_blocks is the number of the flow's units in a row, and `tiles` is the number of units in all
-// rows. COLUMNS, ROWS: the shapes of the passes, with the same number of threads. grid: flow.cuh.
+// Two passes in one launch (a flow, see flow.cuh): the last two of a forward transform, or the first two of an inverse
+// one. A unit is the values below one node of the tree of factors. In `pass`, 2^log_blocks is the number of units in a
+// row, and `tiles` is the number of units in all rows. COLUMNS, ROWS: the shapes of the passes, with the same number of
+// threads. grid: flow.cuh.
 template <class T> struct FlowParameters {
     const T *x;
     T *y;
@@ -336,13 +339,13 @@ __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
 
 // y = a * b in coefficients, by complete transforms of one pass. Both operands are transformed together, as two
 // columns, which share twiddles. Then each thread multiplies the values that it holds, and the inverse transform begins
-// with the products. Dynamic shared memory: twice Shape::SHARED_VALUES.
+// with the products. Dynamic shared memory: 2 * Shape::SHARED_VALUES values.
 template <class T> struct ProductParameters {
     const T *a, *b;
     T *y;
     Pass pass;           // its offset is that of the forward transform
     u64 inverse_offset;  // bytes before the twiddles of the inverse in a table
-    u32 rows_a, rows_b;  // row r takes row r % rows_a of a, which broadcasts a over the leading batch axis
+    u32 rows_a, rows_b;  // row r reads row r % rows_a of a, which broadcasts a over the leading batch axis
     u32 ahead;           // see PassParameters
     Tables tables;
 };

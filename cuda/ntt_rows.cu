@@ -1,11 +1,11 @@
-// Transforms of listed rows (some limbs of some polynomials) in two passes. The first pass takes the stages of the
-// columns and leaves lazy values. The second pass takes the stages of the rows, and may add multiples of other rows.
-// Listed row r is row places[r] of each polynomial. tables[r]: the table of the prime of listed row r (tables.cu).
-// offset: bytes in a table before the twiddles of the pass. dynamic shared memory: Shape::SHARED_VALUES values. block:
-// Shape::THREADS.
+// Transforms of some rows (limbs) of each polynomial, in two passes. The first pass computes the stages of the columns
+// and leaves lazy values. The second pass computes the stages of the rows, and may add multiples of other rows. The
+// array `places` lists the rows: listed row r is row places[r] of each polynomial. tables[r]: the table of the prime of
+// listed row r (tables.cu). offset: bytes in a table before the twiddles of the pass. dynamic shared memory:
+// Shape::SHARED_VALUES values. block: Shape::THREADS.
 #include "ntt_rows.cuh"
 
-// The first pass, in place on x (items, x_rows, n). grid: blocks of columns, by polynomial, in x; listed rows (entries
+// The first pass, in place. x: (items, x_rows, n). grid: (blocks of columns) * polynomials in x; listed rows (entries
 // of `places`) in y.
 struct StartParameters {
     void *x;
@@ -49,9 +49,9 @@ __global__ void __launch_bounds__(C::THREADS, C::THREADS < 768 ? 768 / C::THREAD
     }
 }
 
-// The second pass, in place on x (items, x_rows, n). With OWN, own_factors[r] times row own_places[r] of `own` (items,
-// own_rows, n) is added to row places[r] of x. grid: blocks of a row, by polynomial, in x; listed rows (entries of
-// `places`) in y.
+// The second pass, in place. x: (items, x_rows, n). own: (items, own_rows, n). If OWN is true, own_factors[r] times row
+// own_places[r] of `own` is added to row places[r] of x. grid: (blocks of a row) * polynomials in x; listed rows
+// (entries of `places`) in y.
 struct FinishParameters {
     const void *own;
     void *x;

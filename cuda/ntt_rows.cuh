@@ -25,7 +25,7 @@ template <class W, class R> struct RowsTile {
           twiddles((const typename W::Twiddle *)table + ((u64)(part * R::ROWS + place.row) << R::LOG_LENGTH)) {}
 
     // Places among the values of the block. chunk(k): the place of this thread's chunk k. value(k): the place of value
-    // k that the thread takes in its first round.
+    // k that the thread reads in its first round.
     PG_DEVICE u32 chunk(int k) const { return side.first() + k * Side::STEP; }
     PG_DEVICE u32 value(int k) const {
         return place.row * R::LENGTH + place.template group_index<0>(k) + place.template offset<0>(k);
@@ -42,8 +42,8 @@ template <class W, class R> struct RowsTile {
         for (int k = 0; k < R::VALUES; ++k) lazy[k] = W::store_lazy(values[k]);
         side.spread(lazy, chunks);
     }
-    // The first pass of the inverse transforms. It takes lazy values up to the bound FROM, in chunks, and returns lazy
-    // values in `raw`, whose places are value(k). inverse: this thread's twiddles of this pass.
+    // The first pass of the inverse transforms. It reads lazy values up to the bound FROM from `chunks`, and writes
+    // lazy values to `raw`, whose places are value(k). inverse: this thread's twiddles of this pass.
     template <int FROM>
     PG_DEVICE void inverse(const W &word, const Chunk *chunks, T *raw, const typename W::Twiddle *inverse) const {
         synchronise<R::sharers(0)>();

@@ -1,6 +1,6 @@
 // Operations on residues one by one: arithmetic, permutations, products modulo the leaves of an incomplete transform. A
 // thread computes one entry, or WIDTH neighbours of a row that it writes at once. Entry e of the result is entry e % n
-// of row e / n, modulo limb row % limbs. grid: entries / (256 * WIDTH) in x. block: 256 threads.
+// of row e / n. Row r is modulo limb r % limbs. grid: entries / (256 * WIDTH) in x. block: 256 threads.
 #include "memory.cuh"
 #include "ptx.cuh"
 #include "quotient.cuh"
@@ -64,11 +64,11 @@ template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) poi
 }
 
 // Computes `count` combinations, which are sums of multiples of the same operands. There are at most COMBINE_TERMS
-// operands. A thread reads its entries of each operand once, and writes its entries of each combination; combinations
-// lie `entries` apart in the result. Factor i of combination c for a limb is factors[(c * factors_each + i) * limbs +
+// operands. A thread reads its entries of each operand once, and writes its entries of each combination; in the result,
+// a combination has `entries` entries. Factor i of combination c for a limb is factors[(c * factors_each + i) * limbs +
 // limb]. If has_constant, `constant` has one residue for each row, which is added to the entries 0, step, 2 * step, ...
 // of the row. adds: the result already holds a sum of other operands, to which the new sum is added. A block of threads
-// takes CHUNKS * 256 * WIDTH neighbours; if CHUNKS > 1, they are of one row.
+// computes CHUNKS * 256 * WIDTH neighbouring entries; if CHUNKS > 1, these lie in one row.
 constexpr int COMBINE_TERMS = 8;
 template <class T> struct CombineParameters {
     const T *x[COMBINE_TERMS];
@@ -76,7 +76,7 @@ template <class T> struct CombineParameters {
     T *y;
     const Modulus *moduli;
     u64 n, entries, count, factors_each, step;
-    u32 limbs, terms, adds, has_constant, dense;  // dense: operands have the same rows as a combination
+    u32 limbs, terms, adds, has_constant, dense;  // dense: whether operands have the same rows as a combination
     LayoutOf<COMBINE_TERMS + 1> layout;           // of the operands and of `constant`, for all batch axes of the result
 };
 template <class T, int MODULI> struct SumOf {
@@ -136,10 +136,11 @@ __global__ void __launch_bounds__(256, 2) combine(const CombineParameters<T> p) 
     }
 }
 
-// Products of ciphertexts of two components: pair = (x_0 * y_0, x_0 * y_1 + x_1 * y_0) and square = x_1 * y_1. SQUARE:
-// y is x. If `adds`, the products are added to what the results hold; if has_more, the two components of `more` are
-// added to `pair`. In `pair` components lie `limbs` rows apart; in x, y and `more` they lie component[0], component[1]
-// and component[2] rows apart. Items lie pair_rows rows apart in `pair`, and square_rows rows in `square`.
+// Products of ciphertexts of two components: pair = (x_0 * y_0, x_0 * y_1 + x_1 * y_0) and square = x_1 * y_1. If
+// SQUARE, y is x. If `adds`, the products are added to the previous values of `pair` and `square`; if has_more, the two
+// components of `more` are added to `pair`. In `pair` components lie `limbs` rows apart; in x, y and `more` they lie
+// component[0], component[1] and component[2] rows apart. Items lie pair_rows rows apart in `pair`, and square_rows
+// rows apart in `square`.
 template <class T> struct TensorParameters {
     const T *x, *y, *more;
     T *pair, *square;
@@ -185,7 +186,7 @@ __global__ void __launch_bounds__(256) tensor(const TensorParameters<T> p) {
     for (int c = 0; c < 3; ++c) write<DEFAULT>(to[c], sums[c]);
 }
 
-// scale_by_powers: y[j] = x[j] * first * step^j for each row. Row i takes entry i % rows of `first` and of `step`. Rows
+// scale_by_powers: y[j] = x[j] * first * step^j for each row. Row i uses entry i % rows of `first` and of `step`. Rows
 // of x and y begin at multiples of x_pitch and y_pitch. A row of y is cut into runs of 2^log_run entries, which lie
 // run_step apart. A factor first * step^j is the product of two entries of a table that fill_powers makes. A row of the
 // table holds first * step^k for k < 2^log_near, then step^(2^log_near * k) for k = 0, 1, ...
@@ -217,8 +218,8 @@ template <class T> struct ScaleParameters {
     u64 n, entries, rows, row, x_pitch, y_pitch, run_step;
     u32 limbs, log_near, log_run;
 };
-// A block of threads takes CHUNKS * 256 * WIDTH neighbours. If CHUNKS > 1, they are of one row, and a thread's near
-// powers (k < 2^log_near) are the same in all chunks, since 2^log_near divides 256 * WIDTH.
+// A block of threads computes CHUNKS * 256 * WIDTH neighbouring entries. If CHUNKS > 1, these lie in one row, and a
+// thread's near powers (k < 2^log_near) are the same in all chunks, since 2^log_near divides 256 * WIDTH.
 template <class T, int WIDTH, int CHUNKS, int MODULI>
 __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> p) {
     using Item = Neighbours<T, WIDTH>;
@@ -252,7 +253,7 @@ __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> 
 }
 
 // Parameters of `permute` and `mul_monomial`, which reorder each row. `numbers` holds the multipliers of `permute`, or
-// the exponents of `mul_monomial`. The `rows` rows of an item have the same number; item i takes number i % count, and
+// the exponents of `mul_monomial`. The `rows` rows of an item have the same number; item i uses number i % count, and
 // numbers lie `step` apart. Row r is modulo limb r % limbs.
 template <class T> struct ReorderParameters {
     const T *x;
@@ -268,8 +269,9 @@ template <class T> struct ReorderParameters {
     }
 };
 // Automorphisms by multipliers (_core/plans/permutation.py): y[j] = x[k] for k = j * multiplier mod order, but -x[k -
-// n] if k >= n. EVALUATED: rows hold values at bit-reversed points, whose exponents are multiplied by the multiplier.
-// From one of a thread's WIDTH neighbouring entries to the next, k grows by the multiplier.
+// n] if k >= n. If EVALUATED, rows have values at points in bit-reversed order, and the exponents of the points are
+// multiplied by the multiplier instead. Else, k grows by the multiplier from one of a thread's WIDTH neighbouring
+// entries to the next.
 template <class T, bool EVALUATED, int WIDTH>
 __global__ void __launch_bounds__(256) permute(const ReorderParameters<T> p) {
     start_next(starts_early());

@@ -2,8 +2,8 @@
 #pragma once
 #include "modulus.cuh"
 
-// After this load the thread sees what other blocks wrote before the add_release whose result it has read. After a
-// barrier, the other threads of its block see it too.
+// After this load, the thread sees what other blocks wrote before the add_release whose result the load returned. After
+// a barrier, the other threads of the block see the same.
 PG_DEVICE u32 load_acquire(const u32 *p) {
 #ifdef PG_SIMULATOR
     return sim::load_acquire(p);
@@ -88,7 +88,7 @@ PG_DEVICE u32 add_in_block(u32 *p, u32 value) {
 
 // Bulk copies from global to shared memory, which one thread starts, on cards of compute capability 9.0. An mbarrier
 // counts the bytes that arrive. The parity of its phases alternates, beginning with 0. A phase ends when one thread has
-// called expect_bytes and all the bytes it announced have arrived.
+// called expect_bytes(barrier, bytes), and `bytes` bytes have arrived.
 PG_DEVICE void start_barrier(u64 *barrier) {
 #ifdef PG_SIMULATOR
     sim::mbarrier_init((uint64_t *)barrier, 1);
@@ -123,8 +123,8 @@ PG_DEVICE void copy_bulk(void *shared, const void *global, u32 bytes, u64 *barri
                  : "memory");
 #endif
 }
-// Orders this thread's reads of shared memory before the copies that another thread starts after a barrier. Without it,
-// such a copy may overwrite values that are still being read.
+// Orders this thread's reads of shared memory before the copies that another thread starts after a barrier. Without
+// this function, such a copy may overwrite values that are still being read.
 PG_DEVICE void finish_before_copies() {
 #ifdef PG_SIMULATOR
     sim::fence_proxy_async();

@@ -1,5 +1,5 @@
 // Basis conversion: turns rows of residues into rows of residues modulo other moduli, coefficient by coefficient
-// (docs/math.md, "Conversion between bases"; polygpu/_core/plans/rns.py computes the tables). A thread takes WIDTH
+// (docs/math.md, "Conversion between bases"; polygpu/_core/plans/rns.py computes the tables). A thread reads WIDTH
 // neighbouring coefficients of a polynomial and computes `share` rows of the target. The block keeps the moduli and
 // table entries of these rows in shared memory. grid: entries / (256 * WIDTH) in x, parts * (targets / share) in y.
 // block: 256 threads. dynamic shared memory: for each row of a share its modulus and its part of the table.
@@ -20,12 +20,13 @@ struct QuotientTable {
 };
 
 // A launch may have several parts: conversions of one array into rows of another that differ only in their target
-// moduli and their tables. The moduli of the parts follow each other, and so do their tables, of part_words words each.
+// moduli and their tables. The moduli of the parts are stored one part after another, and so are the tables, of
+// part_words words each.
 //
 // A table, in 64-bit words: for K source rows, the inverses, the ratios and the places of the rows; a TargetRow for
 // each target row; the `numbers` of the quotient (QuotientTable). If values are scaled, there follow, for K source
-// rows, the remainders and the ratios, then the `numbers` of the fraction. K may be larger than `rows`; entries of
-// source rows that do not exist are zeros.
+// rows, the remainders and the ratios, then the `numbers` for rounding the sum of fractions (_core/plans/rns.py). K may
+// be larger than `rows`; entries of source rows that do not exist are zeros.
 struct ConvertParameters {
     const void *x, *own;
     void *out;
@@ -36,24 +37,24 @@ struct ConvertParameters {
 };
 
 // Where the words of a target row lie in the table: the row's place in `out`, the place in `own` of the row that is
-// added to it (its own row), the value from which its sum starts, and factors, packed for S. The factors are those of K
-// source rows, of the quotient, of the low and the high part of a scaled value, of the residue that the result already
-// holds, and of the own row. A start value or factor that a kernel does not use is left out.
+// added to it (its own row), the value from which its sum starts, and factors in the packed form of the sum S. The
+// factors are those of K source rows, of the quotient, of the low and the high part of a scaled value, of the residue
+// that the result already holds, and of the own row. A start value or factor that a kernel does not use is left out.
 template <class S, int K, int WAY, int SCALE, bool ADDS, bool OWN> struct TargetRow {
     static constexpr int PLACE = 0, OWN_PLACE = 1, START = 2, FACTORS = START + S::STARTS, TURNS = FACTORS + K,
                          SCALED = TURNS + (WAY != NONE), THERE = SCALED + 2 * (SCALE != NONE),
                          OWN_FACTOR = THERE + ADDS, WORDS = OWN_FACTOR + OWN;
 };
 
-// Returns whether the sum of all z_i / q_i, plus half, is at least the positive integer `boundary`. With T = sum of z_i
-// * P / q_i this is 2 * T >= (2 * boundary - c) * P, where c is 1 for NEAREST, else 0. The difference is computed word
-// by word from the lowest; only its sign is kept.
+// Returns whether the sum of all z_i / q_i, plus half, is at least the positive integer `boundary`. Let P be the
+// product of the q_i, and V the sum of z_i * P / q_i. The condition is 2 * V >= (2 * boundary - c) * P, where c is 1
+// for NEAREST, else 0. The difference of both sides is computed word by word from the lowest; only its sign is kept.
 template <int WAY, class T, int K>
 PG_DEVICE bool reaches(const T (&z)[K], u32 rows, const QuotientTable &table, u64 boundary) {
     const u64 factor = 2 * boundary - (WAY == NEAREST);
     u64 carry_low = 0, carry_high = 0, product_carry = 0, top = 0, borrow = 0;
     for (u32 w = 0; w < table.words; ++w) {
-        u64 low = carry_low, middle = carry_high, high = 0;  // the carry; the products of this word are added
+        u64 low = carry_low, middle = carry_high, high = 0;  // the carry, to which this word's products are added
 #pragma unroll
         for (int i = 0; i < K; ++i)
             if (i < (int)rows) {
@@ -96,8 +97,8 @@ PG_DEVICE u64 quotient_of(const T (&z)[K], u32 rows, const Modulus *moduli, cons
     return boundary == 0 || reaches<WAY>(z, rows, table, boundary) ? boundary : boundary - 1;
 }
 
-// How many blocks of threads a multiprocessor should hold: four if the source's residues are few enough for the
-// registers.
+// How many blocks of threads a multiprocessor should hold: four if a thread's residues of the source need few
+// registers, else one.
 constexpr int FEW_ROWS = 12;
 constexpr int FEW_BYTES = 96;
 template <class S, int K, int SCALE, int WIDTH>
@@ -105,8 +106,9 @@ constexpr int CONVERT_BLOCKS =
     SCALE == NONE && K <= FEW_ROWS && K * WIDTH * sizeof(typename S::Storage) <= FEW_BYTES ? 4 : 1;
 
 // S: the type of sums (sum.cuh) modulo the target's moduli. X, Y, O: storage of x, own and out. K: source rows for
-// which there are registers, at least `rows`. ADDS: a multiple of what the result already holds is added. OWN: a
-// multiple of an own row is added. WIDTH: neighbouring coefficients of a thread, which it moves at once.
+// which there are registers, at least `rows`. If ADDS, a multiple of what `out` already holds is added. If OWN, a
+// multiple of a row of `own` is added. WIDTH: neighbouring coefficients of a thread, which one instruction loads or
+// stores.
 template <class S, class X, class Y, class O, int K, int WAY, int SCALE, bool ADDS, bool OWN, int WIDTH>
 __global__ void __launch_bounds__(256, (CONVERT_BLOCKS<S, K, SCALE, WIDTH>)) convert(const ConvertParameters p) {
     using T = typename S::Storage;
@@ -186,7 +188,7 @@ __global__ void __launch_bounds__(256, (CONVERT_BLOCKS<S, K, SCALE, WIDTH>)) con
             own = read<DEFAULT>((const Neighbours<Y, WIDTH> *)((const Y *)p.own + own_row * p.n + j));
         }
         S sums[WIDTH];
-        int held = 0;  // how many products were added since the sums were last settled (sum.cuh)
+        int held = 0;  // how many products were added since the last settle() of the sums (sum.cuh)
         const auto add = [&](const auto &value, int at) {
             const T factor = (T)row[at];
             const bool full = held == S::STEPS;

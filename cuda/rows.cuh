@@ -1,5 +1,5 @@
-// Computes the row and column of an entry and, with broadcasting, the row of an operand that belongs to a row of the
-// result. 64-bit divisions would take longer than the memory accesses. So if the divisor is a power of two, the usual
+// Computes the row and column of an entry and the row of a broadcast operand from which a row of the result is
+// computed. 64-bit divisions would take longer than the memory accesses. So if the divisor is a power of two, the usual
 // case, they are replaced by shifts and masks.
 #pragma once
 #include "modulus.cuh"
@@ -12,14 +12,15 @@ constexpr int MAX_AXES = 6;  // axes of a batch, at most; in arrays the innermos
 // How the operands' batch axes broadcast. Dense operands have the same rows as the result, and need no layout.
 template <int OPERANDS> struct LayoutOf {
     u64 shape[MAX_AXES];           // the shape of the batch
-    u64 step[OPERANDS][MAX_AXES];  // by operand and axis: rows from one index to the next, 0 if the operand broadcasts
+    u64 step[OPERANDS][MAX_AXES];  // by operand and axis: rows from one index to the next, 0 if the axis is broadcast
 
     PG_DEVICE u64 row(int operand, u64 row, u32 limbs) const {
         u64 at = rest(row, limbs);
         visit(quotient(row, limbs), [&](int axis, u64 i) { at += i * step[operand][axis]; });
         return at;
     }
-    // Writes the rows of the first COUNT operands to `at`. The batch index is divided once for all operands.
+    // Writes the rows of the first COUNT operands to `at`. The indices along the batch axes are computed once for all
+    // operands.
     template <int COUNT> PG_DEVICE void rows(u64 row, u32 limbs, u64 (&at)[COUNT]) const {
 #pragma unroll
         for (int k = 0; k < COUNT; ++k) at[k] = rest(row, limbs);

@@ -1,6 +1,6 @@
 // Random residues from the bytes of ChaCha20 streams (docs/math.md, "Random elements", "Small random elements"). A
 // stream is cut into blocks of 64 bytes; a thread computes one. The first `skip` coefficients of the first block are
-// not wanted. Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
+// not written. Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
 #include "memory.cuh"
 #include "rows.cuh"
 
@@ -16,7 +16,7 @@ PG_DEVICE void quarter_round(u32 &a, u32 &b, u32 &c, u32 &d) {
     a += b, d = rotated(d ^ a, 8);
     c += d, b = rotated(b ^ c, 7);
 }
-// Computes block stream.block + index of a limb's stream: 16 words x.
+// Computes x, the 16 words of block stream.block + index of a limb's stream.
 PG_DEVICE void chacha20(const Stream &stream, u32 limb, u64 index, u32 *x) {
     const u64 counter = stream.block + index;
     x[0] = 0x61707865u, x[1] = 0x3320646eu, x[2] = 0x79622d32u, x[3] = 0x6b206574u;
@@ -47,7 +47,7 @@ PG_DEVICE u64 reduce_any(const Modulus &m, u64 high, u64 low) {
     return min(r, r - m.q);
 }
 
-// Uniform residues. A thread computes four, each from 16 bytes. WHOLE: the four lie in one row, and are written
+// Uniform residues. A thread computes four, each from 16 bytes. WHOLE: whether the four lie in one row, and are written
 // together. grid: blocks of stream / 256 in x, limbs in y. block: 256 threads.
 template <class T> struct UniformParameters {
     T *y;
@@ -126,9 +126,9 @@ PG_DEVICE i64 small_integer(const unsigned char *x, const P &p, const u64 *thres
     }
 }
 
-// Small integers, the same for all limbs. A block of threads first computes its part of the stream. Then the threads
-// take turns: thread t takes coefficients t, t + 256, ... of this part, so that neighbouring threads write neighbouring
-// coefficients. grid: blocks of stream / 256 in x. block: 256 threads.
+// Small integers, the same for all limbs. A block of threads first computes its part of the stream. Then thread t
+// computes coefficients t, t + 256, ... of this part, so that neighbouring threads write neighbouring coefficients.
+// grid: blocks of stream / 256 in x. block: 256 threads.
 template <class T> struct SmallParameters {
     T *y;
     const Modulus *moduli;
@@ -179,8 +179,8 @@ __global__ void __launch_bounds__(256) keystream(const KeysParameters p) {
 }
 
 // Sparse ternary polynomials. Each coefficient has a word of the stream; its key is floor(word / 2). The `weight`
-// coefficients with the smallest (key, index) become 1 or -1, by the word's last bit. The greatest chosen key is found
-// in digits of 8 bits, beginning with the highest. grid: polynomials in x. block: 1024 threads.
+// coefficients with the smallest (key, index) become 1 or -1, depending on the word's last bit. The greatest chosen key
+// is found in digits of 8 bits, beginning with the highest. grid: polynomials in x. block: 1024 threads.
 template <class T> struct SparseParameters {
     const u64 *x;  // words of the stream; the first `skip` of them precede the first polynomial
     T *y;

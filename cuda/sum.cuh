@@ -42,8 +42,8 @@ struct Sum31 : SumOfIntegers<u32> {
         return reduce_once_by(r, m.minus_q32);
     }
     PG_DEVICE void add(u32 x, u32 y) { sum += (u64)x * y; }
-    // Subtracts q from the high word unless the high word is below q: then the difference would wrap to 2^32 - q or
-    // more, and the minimum is the high word itself.
+    // Subtracts q from the high word unless the high word is below q. If it is below q, the difference wraps to 2^32 -
+    // q or more, and the minimum is the high word itself.
     PG_DEVICE void settle(const Modulus &m) {
         const u32 high = (u32)(sum >> 32);
         sum = (u64)reduce_once_by(high, m.minus_q32) << 32 | (u32)sum;
@@ -75,9 +75,9 @@ struct Sum32 : SumOfIntegers<u32> {
     }
 };
 
-// q <= 2^64: a sum in 160 bits, which have room for 2^31 products. Factors are split into halves. One sum takes the
-// products of two low halves and those of two high halves. Another sum, of 96 bits and the weight 2^32, takes the
-// products of a low and a high half.
+// q <= 2^64: a sum in 160 bits, which have room for 2^31 products. Factors are split into halves. One sum adds up the
+// products of two low halves and those of two high halves. Another sum, of 96 bits and with the weight 2^32, adds up
+// the products of a low and a high half.
 struct Sum64 : SumOfIntegers<u64> {
     static constexpr int STEPS = 1;
     u64 low = 0, middle = 0, mixed = 0;
@@ -115,8 +115,8 @@ struct Sum62 : Sum64 {
     }
 
   protected:
-    // Returns a word congruent to x * 2^64 + y. The reduced product x * 2^64 is below 3q. If the sum with y wraps, what
-    // is left is below 3q too, so adding 2^64 mod q does not wrap again.
+    // Returns a word congruent to x * 2^64 + y. The product x * 2^64 is reduced to a number r below 3q. If r + y wraps,
+    // the low word is below 3q too, so adding 2^64 mod q does not wrap again.
     static PG_DEVICE u64 fold(const Modulus &m, u64 x, u64 y) {
         const u64 quotient = high_product_or_less(x, m.power64_quotient);
         const u64 sum = y + sum_of_products(x, m.power64, quotient, m.minus_q);

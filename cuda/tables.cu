@@ -5,12 +5,12 @@
 #include "goldilocks.cuh"
 #include "quotient.cuh"
 
-// A pass takes stages log_blocks ... log_blocks + log_length - 1 of the tree (tile.cuh). It starts at 2^log_blocks
+// A pass computes stages log_blocks ... log_blocks + log_length - 1 of the tree (tile.cuh). It starts at 2^log_blocks
 // nodes ("blocks"), and has 2^log_length twiddles below each. Its stages are grouped in rounds of log_values stages;
-// the first round takes the stages that are left over. A round starts at a stage that has 2^start nodes in each block.
-// Stage k of the round has 2^k nodes below each of these. They are stored in units of 2^unit entries, where `unit` is
-// the smaller of k and log_unit: below node b, node i lies in unit i >> unit. The 2^start units of the same index, one
-// for each b, lie side by side.
+// the first round may be shorter. A round starts at a stage that has 2^start nodes in each block. Let b number these
+// nodes. Stage k of the round has 2^k nodes i below each node b. Their twiddles are stored in units of 2^unit entries,
+// where `unit` is the smaller of k and log_unit: the twiddle of node i lies in unit i >> unit of node b. The 2^start
+// units of the same index, one for each b, lie side by side.
 struct PassTable {
     u32 log_blocks, log_length, log_values, log_unit;  // log_unit: log2 of the entries of the largest units
 
@@ -21,8 +21,8 @@ struct PassTable {
         return stage < first_radix() ? 0 : stage - (stage - first_radix()) % log_values;
     }
     PG_DEVICE u32 radix(u32 start) const { return start == 0 ? first_radix() : log_values; }
-    // An entry belongs to node i of stage `first` + k, counted below node b of stage `first`, at which the round of
-    // that stage starts. Entry 0 of a block belongs to no such node.
+    // The node of an entry of the table: node i of stage first + k, counted below node b of stage `first`. A round
+    // starts at stage `first`. Entry 0 of a block belongs to no such node.
     struct Entry {
         u64 block, b, i;
         u32 first, k;
@@ -35,8 +35,7 @@ struct PassTable {
         return {block, b, i, first, k};
     }
     PG_DEVICE bool is_first(u64 entry) const { return (entry & ((1ull << log_length) - 1)) == 0; }
-    // Returns the index in the tree of this node: node i of stage e.first + k, below the node at which the round of e
-    // starts.
+    // Returns the index in the tree of node i of stage e.first + k, counted below node e.b of stage e.first.
     PG_DEVICE u64 node(const Entry &e, u32 k, u64 i) const {
         const u32 stage = e.first + k;
         return (1ull << (log_blocks + stage)) + (e.block << stage) + (e.b << k) + i;
@@ -57,11 +56,11 @@ template <class W> constexpr u32 LOG_UNIT = sizeof(typename W::Twiddle) == 8;
 template <class W> constexpr bool POWERS = false;
 template <int K, Quotient QUOTIENT> constexpr bool POWERS<Goldilocks<K, QUOTIENT>> = true;
 
-// The twiddle of a node is the product of factors[prime][d] over the bits d that are set in its exponent. Entries 0 and
-// 1 are those of first[prime]. Both belong to node 1: the inverse transform multiplies one half of the root's results
-// by entry 0, the other half by entry 1 (inverse_root in word.cuh). Tables may be those of a part of a larger tree,
-// below its node `root`. Then nodes are numbered from 1 within the part, but `bits` and `factors` are those of the
-// larger tree, which has 2^bits leaves.
+// The twiddle of a node is the product of factors[prime][d] over the bits d that are set in the node's exponent
+// (exponent_of_node). Entries 0 and 1 are those of first[prime]. Both belong to node 1: the inverse transform
+// multiplies one half of the root's results by entry 0, the other half by entry 1 (inverse_root in word.cuh). Tables
+// may be those of a part of a larger tree, below its node `root`. Then nodes are numbered from 1 within the part, but
+// `bits` and `factors` are those of the larger tree, which has 2^bits leaves.
 struct FillParameters {
     char *const *tables;  // the table of each prime
     const Modulus *moduli;

@@ -46,8 +46,8 @@ template <int GROUPS> PG_DEVICE void await_copies() {
 // ---- operands ----
 
 // Loads four matrices of 8 rows of 16 bytes from shared memory, one register for each. Lane 8 * j + i gives the address
-// of row i of matrix j. Lane 4 * g + t gets bytes 4 * t to 4 * t + 3 of row g of each matrix. With TRANSPOSED, for
-// elements of 2 bytes, it gets instead the elements of column g in rows 2 * t and 2 * t + 1.
+// of row i of matrix j. Lane 4 * g + t gets bytes 4 * t to 4 * t + 3 of row g of each matrix. If TRANSPOSED is true,
+// elements have 2 bytes, and lane 4 * g + t gets the elements of column g in rows 2 * t and 2 * t + 1 instead.
 template <bool TRANSPOSED = false> PG_DEVICE void load_matrices(u32 *registers, const void *row) {
 #ifdef PG_SIMULATOR
     sim::load_matrices(registers, 4, row, TRANSPOSED);

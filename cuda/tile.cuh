@@ -2,8 +2,8 @@
 // LOG_VALUES stages in registers, with one exchange through shared memory between rounds.
 //
 // LOG_LENGTH    stages of the pass; the transforms of a tile have 2^LOG_LENGTH values
-// LOG_VALUES    stages of a round, at most; a thread holds 2^LOG_VALUES values of one transform. It is larger in long
-//               tiles and smaller in short ones
+// LOG_VALUES    stages of a round, at most; a thread holds 2^LOG_VALUES values of one transform; this
+//               number is larger in long tiles than in short ones
 // LOG_COLUMNS   0: the values of a transform are neighbours in memory, and a tile holds 2^LOG_ROWS transforms
 //               else: the values are `stride` apart, and a tile holds 2^LOG_COLUMNS neighbouring transforms
 // LOG_WIDTH     a thread works on 2^LOG_WIDTH neighbouring columns, whose values one instruction moves
@@ -21,7 +21,7 @@ template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int
     static constexpr bool SMALL = THREADS <= 256 && VALUES <= 16;
     static constexpr int LOG_BLOCK_VALUES = LOG_LENGTH + LOG_COLUMNS + LOG_ROWS;
     static constexpr int ROUNDS = (LOG_LENGTH + LOG_VALUES - 1) / LOG_VALUES;
-    // The first round takes the stages that do not fill the other rounds.
+    // The first round has the stages that remain when every other round has LOG_VALUES stages.
     static constexpr int FIRST_RADIX = LOG_LENGTH - (ROUNDS - 1) * LOG_VALUES;
     static constexpr __device__ int start(int round) { return round == 0 ? 0 : FIRST_RADIX + (round - 1) * LOG_VALUES; }
     static constexpr __device__ int radix(int round) { return round == 0 ? FIRST_RADIX : LOG_VALUES; }
@@ -32,11 +32,11 @@ template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int
     // consecutive.
     static constexpr __device__ int sharers(int round) { return (LENGTH >> start(round)) / VALUES * (COLUMNS / WIDTH); }
     // log2 of the gap in the exchange before a round. In the round a thread's values lie 2^run words apart, where run =
-    // log_stride + LOG_COLUMNS; in the round before, they lie 2^(run + LOG_VALUES) words apart. Neighbouring threads
-    // take 2^run neighbouring words, then go on in the next block of 2^(run + LOG_VALUES) words. A gap of 2^run words
-    // after every block keeps the threads of a warp in different banks, in both rounds. Round ROUNDS stands for the
-    // exchange of Chunks, which has another layout; its result is -1. No exchange precedes round 0; for it the result
-    // is that of round 1.
+    // log_stride + LOG_COLUMNS; in the round before, they lie 2^(run + LOG_VALUES) words apart. 2^run neighbouring
+    // threads access 2^run neighbouring words; the next 2^run threads access words of the next block of 2^(run +
+    // LOG_VALUES) words. A gap of 2^run words after every block keeps the threads of a warp in different banks, in both
+    // rounds. Round ROUNDS stands for the exchange of Chunks, which has another layout; its result is -1. No exchange
+    // precedes round 0; for it the result is that of round 1.
     static constexpr __device__ int log_gap(int round) {
         const int run = round == ROUNDS ? -1 : log_stride(round == 0 && ROUNDS > 1 ? 1 : round) + LOG_COLUMNS;
         return run < LOG_VALUES ? run : LOG_VALUES;
@@ -52,8 +52,8 @@ template <class S> struct Place {  // where the first of a thread's WIDTH transf
         lane = S::ROWS == 1 ? t / ACROSS : t / ACROSS % S::LANES;
         row = S::ROWS == 1 ? 0 : t / (ACROSS * S::LANES);
     }
-    // Value k of a round has the index group_index + offset in its transform. group_index: index of the first value of
-    // its group.
+    // In a round, value k of a thread has the index group_index(k) + offset(k) in its transform. group_index(k) is the
+    // index of the first value of the group (the 2^RADIX values that are transformed together) of value k.
     template <int ROUND> PG_DEVICE u32 group_index(int k) const {
         constexpr int RADIX = S::radix(ROUND), LOG_H = S::log_stride(ROUND);
         const u32 group = lane + S::LANES * (k >> RADIX);
@@ -150,7 +150,8 @@ PG_DEVICE void forward_stages(const W &word, typename W::Value *values, const Ro
     if constexpr (STAGE + 1 < RADIX)
         forward_stages<W, RADIX, WIDTH, forward_bound<typename W::Bounds>(BOUND, 1), STAGE + 1>(word, values, twiddles);
 }
-// The inverse of forward_stages. ROOT: stage 0 is the root of the whole tree. scale: entry 0 of the root's table.
+// The inverse of forward_stages. ROOT: whether stage 0 is the root of the whole tree. scale: entry 0 of the root's
+// table.
 template <class W, int RADIX, int WIDTH, bool ROOT, int BOUND, int STAGE = RADIX - 1, class Round>
 PG_DEVICE void inverse_stages(const W &word, typename W::Value *values, const Round &twiddles,
                               const typename W::Twiddle &scale) {

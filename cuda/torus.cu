@@ -1,9 +1,9 @@
 // Blind rotation modulo 2^32 or 2^64 in doubles, with rounding errors (docs/math.md, "Products in doubles").
 //
 // A ciphertext stays in shared memory as words of 32 bits, or in registers if each ciphertext has its own key. One
-// block of threads holds ITEMS ciphertexts of K components, S::LANES threads for each component. A transform takes the
-// n coefficients of a row as n/2 complex numbers (fft_product.cu). The inverse transform takes the rounds backwards,
-// but multiplies before it adds (x + w * y and x - w * y), so that a butterfly has six FMAs in both directions. Inverse
+// block of threads holds ITEMS ciphertexts of K components, S::LANES threads for each component. A transform reads the
+// n coefficients of a row as n/2 complex numbers (fft_product.cu). The inverse transform runs the rounds backwards, but
+// multiplies before it adds (x + w * y and x - w * y), so that a butterfly has six FMAs in both directions. Inverse
 // butterflies of this form leave out one factor for each coefficient, the twist, by which the results are then
 // multiplied. cpu/fft_torus.hpp does the same operations in the same order.
 #include "complex.cuh"
@@ -39,10 +39,10 @@ PG_DEVICE void turned_butterfly(Complex<double> &x, Complex<double> &y, Complex<
     finish_butterfly(x, y, {fma(y.im, w.re, fma(y.re, w.im, x.re)), fma(y.im, w.im, fma(-y.re, w.re, x.im))});
 }
 
-// Computes the stages of an inverse round on 2^RADIX values, beginning with the one that joins neighbours in `values`.
-// twiddle(0) is the twiddle of stage 0. twiddle(2^(STAGE - 1) + k) gives the first half of the twiddles of a later
-// stage; the others are -i times these. LAST: this is the first inverse round, in which the first twiddle of every
-// stage is 1.
+// Computes the stages of an inverse round on 2^RADIX values, beginning with the stage that joins neighbours in
+// `values`. twiddle(0) is the twiddle of stage 0. A later stage has 2^STAGE twiddles: those of the first half are
+// twiddle(2^(STAGE - 1) + k), k = 0, 1, ...; those of the second half are -i times these. If LAST, this is the first
+// inverse round (it undoes the last forward round), and the first twiddle of every stage is 1.
 template <int RADIX, bool LAST, int STAGE = 0, class Twiddle>
 PG_DEVICE void inverse_torus_stages(Complex<double> *values, const Twiddle &twiddle) {
     constexpr int HALF = 1 << STAGE, COUNT = STAGE ? HALF / 2 : 1;
@@ -65,9 +65,9 @@ PG_DEVICE void inverse_torus_stages(Complex<double> *values, const Twiddle &twid
     if constexpr (STAGE + 1 < RADIX) inverse_torus_stages<RADIX, LAST, STAGE + 1>(values, twiddle);
 }
 
-// A block transforms ROWS rows, with S::LANES threads for each row. INVERSE: there are tables for the inverse, too.
-// PAIRED: a warp has half of the lanes of each of two rows, and a transform of two rounds moves a quarter of its values
-// at a time, in place.
+// A block transforms ROWS rows, with S::LANES threads for each row. If INVERSE, there are tables for the inverse, too.
+// If PAIRED, a warp has half of the lanes of each of two rows, and a transform of two rounds moves a quarter of its
+// values at a time, in place.
 template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
     using Value = Complex<double>;
     static constexpr int V = S::VALUES, LANES = S::LANES, M = S::LENGTH, LAST = S::ROUNDS - 1;
@@ -135,7 +135,8 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
         for (int r = 0; r < 16; ++r) values[FAR + r] = own[h * 17 + r];
         __syncwarp();
     }
-    // Moves values as exchange() of tile.cuh does. As there, barriers are needed before writing if the gap changes.
+    // Moves values from their places in round FROM to those in round TO, as exchange() of tile.cuh does. If the gap
+    // changes, a barrier is needed before the values are written.
     template <int FROM, int TO> PG_DEVICE void move(Value *values) const {
         if constexpr (PAIRED) {
             if (__shfl_sync(~0u, place.lane, 0) < 16) transpose<0>(values);
@@ -196,8 +197,9 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
     }
 };
 
-// Returns the place of one leaf in a matrix (KEY_PARTS, columns, KEY_ROWS / KEY_PARTS, levels, k, n / 2 / KEY_ROWS).
-// The leaf is value v of a lane, in the polynomial that has the given column and the row (component `from`, level).
+// Returns the place of one leaf in a matrix of shape (KEY_PARTS, columns, KEY_ROWS / KEY_PARTS, levels, k, n / 2 /
+// KEY_ROWS). The leaf is value v of a lane, in the polynomial that has the given column and the row (component `from`,
+// level).
 template <class S>
 PG_DEVICE u32 matrix_place(u32 lane, int v, u32 levels, u32 k, u32 columns, u32 level, u32 from, u32 column) {
     constexpr u32 OF_PART = KEY_ROWS / KEY_PARTS;
@@ -228,17 +230,17 @@ template <class T> struct TorusParameters {
     const Complex<double> *tables;  // see TorusTransform
     double first[32], last[32];     // constant twiddles: see TorusTransform
     u32 items, count, width, bits, offset;
-    u32 begins;  // whether the kernel multiplies by X^e_0; if not, it takes 0 for the exponent e_0
+    u32 begins;  // whether the kernel multiplies by X^e_0; if not, e_0 counts as 0
 };
-// OWN: each ciphertext has its own matrices, and a step multiplies the ciphertext by one of them. Else a step
+// If OWN, each ciphertext has its own matrices, and a step multiplies the ciphertext by one of them. Else, a step
 // multiplies the ciphertext by X^e - 1 and by a matrix that all ciphertexts share, and adds the product to the
-// ciphertext. SPLIT: the components of a ciphertext are in the K blocks of a cluster.
+// ciphertext. If SPLIT, the components of a ciphertext are in the K blocks of a cluster.
 template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN, bool SPLIT> struct Torus {
     using Value = Complex<double>;
     static constexpr int V = S::VALUES, LANES = S::LANES, M = S::LENGTH, N = 2 * M;
     static constexpr int HERE = SPLIT ? 1 : K;  // components of a ciphertext in a block
     static constexpr int OF_ITEM = LANES * HERE, THREADS = OF_ITEM * ITEMS;
-    // PAIRED: a warp has half of the lanes of each of two components, which exchange digits by shuffles.
+    // PAIRED: whether a warp has half of the lanes of each of two components, which exchange digits by shuffles.
     static constexpr bool PAIRED = K == 2 && LANES == 32 && V == 32 && LEVELS == 1 && !SPLIT;
     using Transform = TorusTransform<S, HERE * ITEMS, true, PAIRED>;
     // Words in shared memory for a component. If PAIRED, the two components of a warp begin in different banks.
@@ -330,7 +332,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
         };
         if constexpr (SPLIT) {
 #pragma unroll
-            for (int i = 1; i < K; ++i) {  // sends to the block for which this component is number i of the others
+            for (int i = 1; i < K; ++i) {  // sends to the block in whose inbox this component is number i
                 const OtherBlock other(memory, component >= i ? component - i : component + K - i);
                 Value *const there = inbox(exchange) + (i - 1) * M + lane;
 #pragma unroll
@@ -505,9 +507,9 @@ template <class T> struct CombineParameters {
     u32 items, count, width, k, levels, group;
     u32 bits;  // bits of all steps together; the last group may be shorter
 };
-// Computes, for each step, the sum of X^(sum of e_i, i in S) * (the matrix of S) over all subsets S of the step's bits.
-// The sum is exact modulo 2^w (w: bits of T), and is then transformed. A block computes one polynomial of a step for
-// ITEMS ciphertexts, which share what it reads of the key.
+// Each step has a group of bits, and a matrix for each subset A of the group. Computes, for each step, the sum over all
+// A of X^(sum of e_i for i in A) times the matrix of A. The sum is exact modulo 2^w (w: bits of T), and is then
+// transformed. A block computes one polynomial of a step for ITEMS ciphertexts, which share what it reads of the key.
 template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
     using Value = Complex<double>;
     using Transform = TorusTransform<S, ITEMS, false, false>;

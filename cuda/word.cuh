@@ -311,8 +311,8 @@ template <class T> struct Strict {
 using Strict32 = Strict<u32>;
 using Strict64 = Strict<u64>;
 
-// The word W for a ring in which W serves only some of the limbs: rows of other limbs lie between the rows of these
-// limbs. T is the type in which the ring stores residues, which may be wider than that of W.
+// The word W for a ring in which only some of the limbs use W: rows of other limbs lie between the rows of these limbs.
+// T is the type in which the ring stores residues, which may be wider than that of W.
 template <class W, class T> struct Grouped : W {
     static constexpr bool GROUPED = true;
     using Storage = T;

@@ -6,7 +6,7 @@ processes, or on several machines. This module needs Dask: pip install "polygpu[
 >>> import polygpu as pg, polygpu.dask as pd
 >>> R = pg.Ring(2**10, pg.ntt_primes(2**10, bits=60))
 >>> a, b = R.random(seed=1), R.random(seed=2)
->>> c = pd.from_poly(a, chunks=(-1, 2**8)) * pd.from_poly(b, chunks=(-1, 2**8))  # four parts each
+>>> c = pd.from_poly(a, chunks=(-1, 2**8)) * pd.from_poly(b, chunks=(-1, 2**8))  # 4 blocks each
 >>> c.compute() == a * b
 True
 
@@ -596,7 +596,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     # ---- blocks ----
 
     def _operand(self, other: object) -> BlockedPoly:
-        """Return `other` as a BlockedPoly. Raise RingMismatch if it is not a value of this ring."""
+        """Return `other` as a BlockedPoly. Raise RingMismatch if `other` is not a value of this ring."""
         if isinstance(other, Poly):
             other = from_poly(other) if not self._divided else _divided_poly(other, self._parts)
         if not isinstance(other, BlockedPoly):
@@ -660,8 +660,8 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
             return a._mapped(operator.mul, b)
         if a.domain == "eval":
             return a._mapped(_multiply_points, b)
-        # One task, _product_rows, does all steps between the two exchanges and holds two blocks. One task for
-        # each step would hold four.
+        # One task, _product_rows, does all steps between the two exchanges and holds two blocks. Separate
+        # tasks for the steps would hold four.
         rows = partial(_product_rows, _with_roots(self.ring), _axes_alike([a, b]))
         return a._second_half(_exchange(rows, -2, a._first_half(), b._first_half()))
 
@@ -698,7 +698,7 @@ def _standing_for(key: Any) -> Any:
 
 
 def _check_lazy(keys: tuple[Any, ...]) -> None:
-    """Raise ParameterError if one of the keys besides the dask.array is not a slice or Ellipsis."""
+    """Raise ParameterError unless all keys other than the dask.array are slices or Ellipsis."""
     if sum(k is not Ellipsis and not isinstance(k, slice) for k in keys) > 1:
         raise ParameterError(
             "The key in x[key] combines a Dask array with other arrays, ints or None. Use "
@@ -1125,7 +1125,7 @@ def load(
             Damage within a chunk, and residues outside [0, q) in a .zarr that save() wrote, are found when a
             block is read.
         CoefficientError: the array in the file does not hold integers.
-        NotCanonical: a residue in another file is outside [0, q). See from_array.
+        NotCanonical: a residue in any other file is outside [0, q). See from_array.
         FileNotFoundError: `path` does not exist.
 
     Cost: before the value is computed, only the metadata of the file and the names of a .zarr's chunks are
@@ -1430,7 +1430,7 @@ async def _workers(client: Any) -> list[dict[str, Any]]:
 def _get(client: Any, most: int, graph: Any, keys: Any, **kwargs: Any) -> Any:
     """Compute a graph by Dask's distributed scheduler.
 
-    Error messages tell `most`, the size in bytes of the largest block.
+    Error messages contain `most`, the size in bytes of the largest block.
     """
     from distributed import KilledWorker
 
@@ -1500,7 +1500,7 @@ async def _gathered(client: Any, most: int, futures: Any, direct: bool | None) -
 
 
 def _waiting(worker: dict[str, Any]) -> Any:
-    """Return the managed and spilled bytes of a paused, idle worker, or None if the worker is at work."""
+    """Return (managed bytes, spilled bytes) of a worker that is paused and idle; else return None."""
     metrics = worker["metrics"]
     at_work = ("executing", "long-running", "flight", "cancelled", "resumed")
     if worker["status"] != "paused" or any(metrics["task_counts"].get(state) for state in at_work):
@@ -1835,7 +1835,7 @@ def _multiply_points(a: Poly, b: Poly) -> Poly:
 def _plus_constant(
     ring: Ring, domain: Domain, tail: int, constant: _Number, x: Array, block_id: tuple[int, ...] = ()
 ) -> Array:
-    """Add a constant to a block. In the coefficient domain only the first part of a polynomial changes."""
+    """Add a constant to a block. In the coefficient domain, only the block with coefficient 0 changes."""
     if domain == "coef" and any(block_id[len(block_id) - tail :]):
         return x
     return _block(_value(ring, x, domain, tail) + constant.value, x, tail)

@@ -1,4 +1,4 @@
-"""The errors that polygpu defines. A message names the wrong value, the rule that it breaks, and a remedy.
+"""The errors that polygpu defines. Each message names a wrong value, the rule broken, and a remedy.
 
 Each error is a PolyGPUError and also one of Python's errors, so `except ValueError` catches a ParameterError
 too. If an index in brackets is out of range, as in ring[[i]] or poly[i], IndexError is raised, as in NumPy.
@@ -44,7 +44,7 @@ class NotNTTFriendly(ParameterError):
 
 
 class BadRoot(ParameterError):
-    """A given root of unity has the wrong order, or an operation needs other roots than those given.
+    """A given root of unity has the wrong order, or an operation needs roots that its operands do not have.
 
     >>> import polygpu as pg
     >>> pg.Ring(4, 17, root=3)  # doctest: +ELLIPSIS
@@ -57,7 +57,8 @@ class BadRoot(ParameterError):
 class PrecisionError(ParameterError):
     """A product was requested with product="fft", but no FFT in doubles is proven to give the exact result.
 
-    product="auto" works in every ring, and its results are exact.
+    product="auto" works in every ring, and its results are exact. lattice.prepare with precision="double"
+    raises this error too, if NumPy has no extended precision on this machine.
 
     >>> import polygpu as pg
     >>> pg.Ring(2**50, 2**64, product="fft").zeros(0) ** 2  # doctest: +ELLIPSIS
@@ -150,8 +151,8 @@ class RingMismatch(PolyGPUError, TypeError):
 class OutputError(PolyGPUError, ValueError):
     """The argument `out` cannot hold the result of a call.
 
-    Its ring, batch shape or device is not that of the result, or it is read-only, or its memory overlaps an
-    operand in part.
+    `out` has another ring, batch shape or device than the result, is read-only, or shares only a part of its
+    memory with an operand.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4, 17)

@@ -115,8 +115,8 @@ def convolve64(a: Any, b: Any, *, out: Any = None) -> Any:
 
     Args:
         a: a complex64 or complex128 array (*batch, 64).
-        b: an array of a's dtype, on a's device. The batch axes of a and b broadcast. If one of them has a
-            single row, this row is a filter for all rows of the other, and it is transformed only once.
+        b: an array of a's dtype, on a's device. The batch axes of a and b broadcast. If a or b has a
+            single row, this row is a filter for all rows of the other operand, and is transformed only once.
         out: a C-contiguous array of the result's shape and of a's dtype to write into. It may be a or b.
 
     Returns:
@@ -312,9 +312,9 @@ def _step_twiddles(first: int, second: int, inverse: bool) -> Array:
 
 
 def _checked(x: Any, name: str, *dtypes: str) -> Array:
-    """Return x as an array of NumPy or CuPy. Raise NotComplex unless its dtype is in `dtypes`.
+    """Return x as an array of NumPy or CuPy. Raise NotComplex unless its dtype is allowed.
 
-    By default these are complex64 and complex128.
+    dtypes: the names of the allowed dtypes, by default complex64 and complex128.
     """
     dtypes = dtypes or ("complex64", "complex128")
     given, x = x, shared(x, name, NotComplex)

@@ -60,7 +60,7 @@ from .poly import Poly
 from .ring import Ring
 
 _FORMAT = 1
-_LONGEST_HEADER = 1 << 22  # bytes, enough for about 10000 values; parsed JSON takes up to 25 times this
+_LONGEST_HEADER = 1 << 22  # bytes, enough for about 10000 values; a parsed header takes up to 25 times this
 _MOST_LIMBS = 1 << 12  # the check that moduli are coprime takes time quadratic in their number
 _LONGEST_PRIME = 1 << 12  # bits; a primality test of such a number takes 2 s
 _MOST_AXES = 64  # NumPy allows at most 64 axes
@@ -415,14 +415,14 @@ def load(
         device: the device for the values, by default the current device (see polygpu.device).
         verify: True, the default, compares the SHA-256 of each value with the one in the file. SHA-256 covers
             the residues, the name and the ring of the value. If a byte of the file was changed, the call then
-            raises FileError, or the values are not affected. This finds damage but not forgery: whoever
-            writes the file can write another SHA-256.
+            raises FileError, or the values are not affected. The SHA-256 shows damage but not forgery:
+            whoever writes the file can write another SHA-256.
         mmap: True leaves the residues in the file and maps the file into memory, read-only. Use it for values
             that exceed the memory, and for files that several processes read. A file is mapped once for all
             its values, and no file descriptor stays open. Writing to such a value a by `out=a` or `a[i] = x`
             raises OutputError; a.copy() is writable. The file must not change while the values are in use.
-            polygpu.save never changes a file, since it writes a new one. But if a process shortens the file,
-            reading the values ends this process with a bus error. False, the default, copies the residues
+            polygpu.save never changes a file, since it writes a new one. But if another process shortens the
+            file, a bus error ends the process that reads the values. False, the default, copies the residues
             from the file into memory.
 
     Returns:
@@ -494,7 +494,7 @@ class Entry:
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[File]:
-    """Open a file that polygpu.save wrote. Use it in a `with` statement, which gets a File and closes it.
+    """Yield a File for reading a file that polygpu.save wrote. Close it at the end of the `with` block.
 
     Raises:
         FileError: `path` is not a valid name or not a regular file, or the header is wrong.
@@ -525,7 +525,7 @@ def _regular(name: str, flags: int) -> int:
 
 
 class File:
-    """An open file. The header is checked when it is opened, and read() reads one value at a time."""
+    """An open file. The constructor checks the header, and read() reads one value at a time."""
 
     def __init__(self, path: str, file: io.FileIO) -> None:
         self.path, self._file = path, file
@@ -596,10 +596,10 @@ class File:
     def _residues(
         self, ring: Ring, tensor: dict[str, Any], mmap: bool, seen: Callable[[memoryview], None]
     ) -> Array:
-        """Return the residues of the value of `ring` that `tensor` describes.
+        """Read the residues of one value.
 
-        `tensor` is the value's entry in the header. `seen` is called with each piece of the residues' bytes.
-        mmap: see polygpu.load.
+        ring: the ring of the value. tensor: its entry in the header. mmap: see polygpu.load. seen: a function
+        that is called with the bytes of the residues, one piece after the other.
         """
         shape, dtype, (begin, end) = tuple(tensor["shape"]), _DTYPES[tensor["dtype"]], tensor["data_offsets"]
         if dtype != ring.dtype or shape[-2:] != (ring.rows, ring.n):
@@ -799,7 +799,7 @@ def _are_lengths(x: Any) -> bool:
 
 
 def _check_tensors(tensors: dict[str, Any], size: int) -> None:
-    """Raise Flaw unless the tensors are valid and fill the `size` bytes of residues exactly, without gaps."""
+    """Raise Flaw unless the entries `tensors` of a header are valid and fill `size` bytes without gaps."""
     for name, x in tensors.items():
         what = f"value {_named(name)}"
         _check_fields(x, {"dtype", "shape", "data_offsets"}, what)

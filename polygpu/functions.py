@@ -66,7 +66,7 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, *, ring: Ring | None = None, out:
 
 
 def _evaluated(x: Poly | Array) -> Poly | Array:
-    """Return a Poly x evaluated. Return an array x, which holds the residues of an int, unchanged."""
+    """Return x, evaluated if it is a Poly. An array x (the residues of an int) is returned unchanged."""
     return ntt(x) if isinstance(x, Poly) else x
 
 

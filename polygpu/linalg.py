@@ -90,10 +90,10 @@ def matmul(A: Any, B: Any, *, q: int, out: Any = None) -> Any:
 
 
 def _product(basis: Basis, A: Any, B: Any, out: Any) -> Any:
-    """Return A @ B modulo q for a call that cannot be replayed from a record (see polygpu/_ops/calls.py)."""
+    """Return A @ B modulo q. `matmul` calls this function if it has no recorded call to repeat."""
     left = _bytes(A) if _are_bytes(A) else _words(A, "A", basis)
     right = _words(B, "B", basis)
-    if left.dtype.itemsize <= 2 and right.ndim > 2:  # the kernels for bytes take no batch of matrices B
+    if left.dtype.itemsize <= 2 and right.ndim > 2:  # the kernels for bytes support only a single matrix B
         left = _words(left, "A", basis)
     compute = backend_of(left)
     if backend_of(right).name != compute.name:

@@ -671,7 +671,10 @@ class Poly(Value, NotAnArray):
         return self._with(integers.constant(plan.basis, plan.n, number, step, home))
 
     def _factor(self, other: object) -> Poly | Array:
-        """Return `other` after checking its ring and device. For an int, return its residues (rows, 1)."""
+        """Return `other` after checking its ring and device. For an int, return its residues.
+
+        The residues are an array of shape (rows, 1).
+        """
         if isinstance(other, Poly):
             return self._operand(other)
         return integers.residues_on(backend_of(self._data), self._plan.basis, integer(other, "operand"))
@@ -824,9 +827,9 @@ class Poly(Value, NotAnArray):
         """Return the slots: the values at the n roots of X^n + 1 modulo a prime q.
 
         The n slots are arranged in two rows of n/2 slots. Slot j of the first row is the value at psi^(5^j),
-        and slot j of the second row is the value at psi^(-5^j). Here psi is ring.roots[0], and j is
-        0 ... n/2 - 1. `automorphism(5)` rotates both rows left by one slot, and `automorphism(-1)` exchanges
-        the rows.
+        and slot j of the second row is the value at psi^(-5^j). Here psi is ring.roots[0], and j runs
+        from 0 to n/2 - 1. `automorphism(5)` rotates both rows left by one slot, and `automorphism(-1)`
+        exchanges the rows.
 
         Returns:
             Residues (*batch, n) of the ring's dtype on the value's device. The last axis holds the n/2 slots
@@ -846,7 +849,7 @@ class Poly(Value, NotAnArray):
         return to_slots(self)
 
     def __call__(self, x: int | Sequence[int] | Array) -> Any:
-        """Evaluate the polynomials at the points x, modulo Q.
+        """Evaluate the polynomials at the points x, modulo Q, the product of the ring's moduli.
 
         A ring element is evaluated as the polynomial of degree below n that represents it. So a point need
         not be a root of the ring's polynomial.
@@ -864,7 +867,7 @@ class Poly(Value, NotAnArray):
         Cost: n products of words per limb, point and polynomial. Moduli up to 2**64 are handled by matrix
         products on the value's device. For moduli up to 2**62 and n = 2**20, one point takes 0.3 ms on one
         core. A modulus above 2**64 takes log2 n passes, each over half as many coefficients as the one
-        before, or 80 ns per coefficient in all. An evaluated value is transformed back first.
+        before. All passes together take 80 ns per coefficient. An evaluated value is transformed back first.
         Source: Paterson & Stockmeyer 1973 (baby steps, giant steps).
 
         >>> from polygpu import Ring
@@ -1053,11 +1056,11 @@ class Poly(Value, NotAnArray):
         Args:
             ring: the ring of the result. All its moduli must be moduli of this value, in any order.
             rounding: "nearest" gives floor((2a + P) / (2P)), which rounds halves up; "floor" gives
-                floor(a / P). a is known only modulo Q, the product of this value's moduli. Every integer
-                that represents a gives the same result modulo `ring`.
-            conversion: "exact" gives exactly these quotients. "fast" may differ from them by a small
-                integer: with "nearest" by at most floor(d / 2). With "floor" it gives floor(a / P) - u for an
-                integer u, 0 <= u < d.
+                floor(a / P). Since a is known only modulo Q, the product of this value's moduli, many
+                integers represent a. All of them give the same result modulo `ring`.
+            conversion: "exact" gives exactly these quotients. With "fast" and rounding="nearest",
+                the result differs from the quotient by at most floor(d / 2). With "fast" and
+                rounding="floor", the result is floor(a / P) - u for an integer u, 0 <= u < d.
             plaintext: the plaintext modulus t of BGV, from 2 to 2**64 and coprime to P. The result r is then
                 changed by at most t / 2, so that P * r is equal to a modulo t. By default r is not changed.
             out: a Poly of `ring`, of this batch shape, to write the result into.
@@ -1160,7 +1163,8 @@ class Poly(Value, NotAnArray):
         """Return the coefficients as Python ints.
 
         Args:
-            centered: True for coefficients in [-Q/2, Q/2). False, the default, for coefficients in [0, Q).
+            centered: True for coefficients in [-Q/2, Q/2), where Q is the product of the ring's moduli.
+                False, the default, for coefficients in [0, Q).
 
         Returns an object array (*batch, n) in host memory, with the coefficient of X^0 first.
 
@@ -1179,7 +1183,8 @@ class Poly(Value, NotAnArray):
     def tolist(self) -> list[Any]:
         """Return the coefficients as nested lists (*batch, n) of Python ints in [0, Q), constant term first.
 
-        The result is equal to to_bigints().tolist(), for any number of limbs and in either domain.
+        Q is the product of the ring's moduli. The result is equal to to_bigints().tolist(), for any number of
+        limbs and in either domain.
 
         Raises:
             OutOfHostMemory: the result does not fit.
@@ -1197,7 +1202,8 @@ class Poly(Value, NotAnArray):
         """Return the coefficients as machine integers.
 
         Args:
-            centered: True, the default, for coefficients in [-Q/2, Q/2). False for coefficients in [0, Q).
+            centered: True, the default, for coefficients in [-Q/2, Q/2), where Q is the product of the ring's
+                moduli. False for coefficients in [0, Q).
 
         Returns an int64 array (*batch, n) on the value's device.
 
@@ -1219,7 +1225,8 @@ class Poly(Value, NotAnArray):
         An integer beyond the largest double becomes infinite. This can happen only if Q > 2**1023.
 
         Args:
-            centered: True, the default, for coefficients in [-Q/2, Q/2). False for coefficients in [0, Q).
+            centered: True, the default, for coefficients in [-Q/2, Q/2), where Q is the product of the ring's
+                moduli. False for coefficients in [0, Q).
 
         Returns a float64 array (*batch, n) on the value's device.
 

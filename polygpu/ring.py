@@ -166,10 +166,10 @@ class Ring:
     def leaf_size(self) -> int | None:
         """Size of the leaves of the transform: 1 if it is complete, None if the ring has no transform.
 
-        A complete transform evaluates a polynomial at points. An incomplete transform computes its residues
-        modulo factors X^leaf_size - c of the ring's polynomial. These factors are called leaves, because the
-        transform factors the ring's polynomial step by step along a binary tree. A leaf holds a residue of
-        leaf_size coefficients.
+        A complete transform evaluates a polynomial at points. An incomplete transform computes the
+        polynomial's residues modulo factors X^leaf_size - c of the ring's polynomial. These factors are the
+        leaves of the binary tree by which the transform factors the ring's polynomial. A residue modulo a
+        leaf has leaf_size coefficients.
         Source: docs/math.md, "Incomplete transforms".
 
         >>> Ring(256, 12289).leaf_size, Ring.preset("ml-kem").leaf_size, Ring(256, 2**32).leaf_size
@@ -198,7 +198,7 @@ class Ring:
 
         Cost: on first use, a primitive root is found for each prime, and root="minimal" takes N more steps
         per limb. After that the roots are kept. A cache on disk stores primitive roots. If it does not have
-        the root of a prime, SymPy is imported to find it, which takes about 0.3 s.
+        the root of a prime, SymPy is imported to find this root. The import takes about 0.3 s.
 
         >>> Ring(4, [17, 97]).roots
         (2, 33)
@@ -427,8 +427,8 @@ class Ring:
     def from_slots(self, values: Any) -> Poly:
         """Return the evaluated elements whose slots are these integers. This is the inverse of Poly.to_slots.
 
-        The slots of an element are its values at the n roots of X^n + 1 modulo the prime q. The sum or
-        product of two elements has the slotwise sums or products of their slots. The BFV scheme encrypts
+        The slots of an element are its values at the n roots of X^n + 1 modulo the prime q. The slots
+        of a sum or product of two elements are the sums or products of their slots. The BFV scheme encrypts
         elements of this form; its papers call this batching.
 
         Args:

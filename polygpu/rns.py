@@ -69,7 +69,7 @@ def scale(a: Poly, t: int, ring: Ring, *, divisor: Ring | None = None, out: Poly
             that a's ring does not have.
         ParameterError: a modulus is above 2**64. NotAnInteger: t is not an int.
         BadRoot: two of the rings have different roots for the same prime.
-        OutputError: `out` cannot take the result.
+        OutputError: `out` cannot hold the result.
 
     Cost: k + 3 products for each coefficient and limb of `ring`. An evaluated value also takes k inverse
     transforms, and a forward transform for each limb of `ring`.

@@ -359,7 +359,9 @@ def _chains(draw: st.DrawFn, max_degree: int, max_limbs: int, transform: bool | 
             start = draw(st.one_of(st.sampled_from((least, most)), st.integers(least, most)))
             found.append(_coprime_near(start, found))
     else:
-        enough = 64 - len(sizes).bit_length()  # choose n as for primes of this many bits; then enough exist
+        # Choose n so that there is a suitable prime of at most `enough` bits. Then there are enough distinct
+        # primes of up to 64 bits.
+        enough = 64 - len(sizes).bit_length()
         least = int(kind == "trinomial")
         n = 1 << draw(st.integers(least, max(least, _largest_degree(max_degree, kind, enough))))
         if way == "incomplete" and kind == "trinomial":

@@ -206,7 +206,7 @@ def low_degree_extension(a: Poly, factor: int, *, shift: int = 1) -> Poly:
         a: the polynomial. If it is given by its values (evaluated), it is transformed to coefficients first.
         factor: a power of two, the inverse of the code's rate.
         shift: an int. The values are taken at shift times the points of the larger ring. If shift is a
-            generator of the field's multiplicative group, none of these is a point of a's ring.
+            generator of the field's multiplicative group, none of these points is one of a's ring.
 
     Returns:
         An evaluated value of the larger ring, which has degree factor * n and the moduli, kind, `root` and

@@ -28,7 +28,7 @@ class Buffer {
     Buffer() = default;
     Buffer(const Buffer &) = delete;
     ~Buffer() { PyBuffer_Release(&view_); }
-    // Returns false, without a Python error, if the object offers no such array.
+    // Returns false, without a Python error, if the object does not offer a readable array with the flags `access`.
     bool open(PyObject *object, int access) {
         if (PyObject_GetBuffer(object, &view_, access) == 0) {
             if (readable()) return true;
@@ -41,7 +41,8 @@ class Buffer {
         return {view_.buf, (size_t)view_.len, (size_t)view_.itemsize, (size_t)view_.ndim, view_.shape, view_.strides,
                 kind()};
     }
-    // The array's memory, which keeps its Python owner alive. The last copy must be destroyed with the GIL held.
+    // The array's memory, which keeps its Python owner alive. The last copy of the returned pointer must be destroyed
+    // with the GIL held.
     Memory memory() const {
         const nanobind::object owner = nanobind::borrow(view_.obj);
         return Memory(view_.buf, [owner](const void *) {});

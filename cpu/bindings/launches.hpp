@@ -95,7 +95,7 @@ inline bool launch_on(Launches &self, u64 stream, const nanobind::tuple &operand
     if (bits % 16) return false;
     addresses[arrays + 1] = 0;
     addresses[arrays + 2] = room;
-    Launches::OfStream *const own = self.of_stream(stream);  // while this thread has the GIL
+    Launches::OfStream *const own = self.of_stream(stream);  // needs the GIL, which the next line releases
     GilReleased released;
     self.repeat(stream, own, addresses, count);
     return true;

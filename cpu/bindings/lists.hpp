@@ -46,7 +46,7 @@ inline bool write_integers(PyObject *x, const std::vector<npy_intp> &shape, size
 }
 
 // Returns the int64 array of nested lists and tuples of ints, or None for anything else, which Python code then
-// examines. No Python code runs between the entries, so that no list changes meanwhile.
+// examines. No Python code runs meanwhile, so no list can change.
 inline nanobind::object integers_of_list(nanobind::handle x) {
     std::vector<npy_intp> shape;
     PyObject *first = x.ptr();

@@ -1,5 +1,5 @@
-// Repeats a recorded call on arrays in host memory: calls the functions that the recorded call has called, on other
-// arrays (polygpu/_backends/host_records.py).
+// Repeats a recorded call: calls the functions that the recorded call called, but on other arrays in host memory
+// (polygpu/_backends/host_records.py).
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
@@ -12,9 +12,9 @@
 
 namespace pg {
 
-// Objects are numbered in this order: the operands of the call; its result; `made`, the arrays of (shape, dtype) that
-// each call allocates; `fixed`, objects that stay the same; `views`, each given by (number, shape, dtype, offset,
-// strides), where `number` is the number of an earlier object, of which the view is taken.
+// Objects are numbered in this order: the operands of the call; its result; `made`, arrays that each call allocates,
+// given by (shape, dtype); `fixed`, objects that stay the same; `views`, each given by (number, shape, dtype, offset,
+// strides): a view of the earlier object with this number.
 class Replay {
   public:
     Replay(const nanobind::tuple &shape, nanobind::object dtype, const nanobind::list &made,
@@ -49,7 +49,8 @@ class Replay {
     }
 
     // Returns the result, in `out` or in new memory. Returns None, with nothing done, if there is not enough memory, if
-    // an array does not have the recorded form, or if unusual() returns True and serves() does not.
+    // an array does not have the recorded form, or if unusual() returns True (a context other than the default) and
+    // serves() does not (the record may replace a call in this context).
     nanobind::object operator()(const nanobind::tuple &operands, nanobind::handle out) const {
         if (operands.size() != operands_ || (asks(unusual_) && !asks(serves_))) return nanobind::none();
         if (!out.is_none() && !takes(out.ptr(), operands)) return nanobind::none();
@@ -80,7 +81,7 @@ class Replay {
         return result;
     }
 
-    static constexpr size_t MOST_ARGUMENTS = 64;  // arguments of a step
+    static constexpr size_t MOST_ARGUMENTS = 64;  // arguments of a recorded function call, at most
 
   private:
     struct Array {

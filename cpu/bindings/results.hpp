@@ -22,8 +22,8 @@ inline PyDataMem_Handler results_handler{
      [](void *, void *block, size_t) { pool_free(block); }}};
 inline PyObject *results_capsule = nullptr;
 
-// Returns the handler for set_memory_handler. Must be called before anything else here, because it loads NumPy's
-// functions.
+// Returns the handler for set_memory_handler. Must be called before any other function of this file, because it loads
+// NumPy's functions.
 inline nanobind::object make_results_handler() {
     if (PyArray_ImportNumPyAPI() < 0) throw nanobind::python_error();
     results_capsule = PyCapsule_New(&results_handler, "mem_handler", nullptr);

@@ -79,7 +79,7 @@ class Memory(ABC):
         return self.from_host(x)
 
     def take(self, x: Array, index: Array, out: Array) -> None:
-        """Permute rows: out[..., j] = x[..., index[j]]; out is not x.
+        """Permute the entries of each row: out[..., j] = x[..., index[j]]; out is not x.
 
         x and out: C-contiguous arrays of words. index: int64, on the device of x. It has as many entries as a
         row of x.
@@ -104,8 +104,8 @@ class Memory(ABC):
     def device_scope(self, views: bool = False) -> AbstractContextManager[Any]:
         """Let functions of `xp` (NumPy or CuPy) work on this device inside a `with`.
 
-        views: whether these functions only make views. If not, the call that uses them is not recorded, so it
-        cannot be repeated.
+        views: whether these functions only make views. If not, a call that uses these functions is
+        not recorded and cannot be repeated.
         """
         return nullcontext()
 
@@ -121,7 +121,7 @@ class Memory(ABC):
         return work(), None
 
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
-        """Record the work of f once. Return a function that repeats it, or f itself if that is as fast."""
+        """Return a function that repeats the recorded work of f, or f itself if calling f is as fast."""
         return f
 
     def mark(self) -> Mark:
@@ -129,15 +129,16 @@ class Memory(ABC):
         return None
 
     def await_marks(self, marks: Iterable[Mark]) -> None:
-        """Make work queued after this call wait for the marks, which may be on other devices of this kind."""
+        """Make work queued after this call wait for the marks. Marks may be on other devices of this kind."""
         return None
 
     def send(self, x: Array, target: Array, after: Iterable[Mark]) -> Mark:
-        """Copy x, which lies on this device, into an array of its shape on any device of this kind.
+        """Copy x, which lies on this device, to `target`, which lies on any device of this kind.
 
         The copy waits for the marks in `after` and runs concurrently with the current stream. Returns a mark
         that is reached when the copy is done. Until then the caller keeps both arrays alive and unchanged.
-        The last axis of both arrays is dense. Copies to the same device run one after another.
+        Both arrays have the same shape, and their last axis is dense. Copies to the same device run one after
+        another.
         """
         self.copy(x, target)
 
@@ -164,7 +165,7 @@ class Arithmetic(Memory):
 
     @abstractmethod
     def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
-        """Compute a + b, a - b, -a, a * b or a * b + c, entry by entry; b may be (*batch, rows, 1).
+        """Compute a + b, a - b, -a, a * b or a * b + c, entry by entry; b may have shape (*batch, rows, 1).
 
         Batch axes of a, b and c broadcast to those of out, and may have any strides.
         """
@@ -190,8 +191,8 @@ class Arithmetic(Memory):
     def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
         """Transform coefficients to the evaluation domain, in bit-reversed order.
 
-        If the arrays have more rows than the plan, the transform takes as many rows as the plan has, from row
-        `first`. The other rows of out stay as they are.
+        If the arrays have more rows than the plan, only as many rows as the plan has are transformed,
+        beginning with row `first`. The other rows of out stay as they are.
         """
 
     @abstractmethod
@@ -214,7 +215,7 @@ class Arithmetic(Memory):
     def automorphism(
         self, basis: Basis, quotient: Quotient, x: Array, multipliers: Array, evaluated: bool, out: Array
     ) -> None:
-        """Apply X -> X^g to each item of x, in coefficients or evaluated; out is not x.
+        """Apply X -> X^g to each item (polynomial) of x, in coefficients or evaluated; out is not x.
 
         multipliers: for each item the number multiplier_of(quotient, g, evaluated), which determines how the
             entries of the item are permuted (_core/plans/permutation.py).
@@ -224,7 +225,7 @@ class Arithmetic(Memory):
         self._permute(basis, x, multipliers, lambda g: automorphism_index(quotient, g, evaluated), out)
 
     def mul_monomial(self, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array) -> None:
-        """Multiply each item of x by X^e, in coefficients; out is not x.
+        """Multiply each item (polynomial) of x by X^e, in coefficients; out is not x.
 
         exponents: e for each item, int64 in [0, order of X). On a GPU any int64 is allowed if the order is a
             power of two.
@@ -238,7 +239,7 @@ class Arithmetic(Memory):
     ) -> None:
         """Permute the entries of each item: entry j of the result is entry index_of(number)[j] of the item.
 
-        numbers: for each item an integer, the argument of index_of. An index n + k, where n is the degree,
+        numbers: one integer for each item (polynomial). An index n + k, where n is the degree,
         stands for minus entry k of the item. Items with the same number are permuted by one call of take().
         """
         batch, n = x.shape[:-2], x.shape[-1]
@@ -257,10 +258,10 @@ class Arithmetic(Memory):
             self.scatter(moved, chosen, target)
 
     def to_int64(self, basis: Basis, x: Array, centered: bool, out: Array) -> int:
-        """Compose integers as int64, (*batch, n). Return the flat index of the first misfit, or -1.
+        """Compose integers from residues as int64. Return the flat index of the first misfit, or -1.
 
-        A misfit is an integer that int64 cannot hold. If there is one, the contents of `out` are undefined.
-        The call waits until the integers are computed.
+        out: (*batch, n). A misfit is an integer that int64 cannot hold. If there is one, the
+        contents of `out` are undefined. The call waits until the integers are computed.
         """
         values = self._integers(basis, x, centered)
         wrong = [i for i, v in enumerate(values.flat) if not -(1 << 63) <= v < 1 << 63]
@@ -277,7 +278,7 @@ class Arithmetic(Memory):
     def norm(self, basis: Basis, x: Array, p: float, out: Array) -> None:
         """Compute a norm of the centered integers v: max |v| (p = inf), sum of |v| (p = 1) or of v^2 (p = 2).
 
-        out: (*batch, words), uint64 words of the result (_core/plans/crt.py).
+        out: (*batch, words), the uint64 words of each norm (_core/plans/crt.py).
         """
         sizes = abs(self._integers(basis, x, True))
         norms = sizes.max(-1) if p == math.inf else (sizes ** int(p)).sum(-1)
@@ -345,7 +346,7 @@ class Arithmetic(Memory):
     ) -> None:
         """Compute linear combinations: out[m] = constant + sum over i of factors[m, i] * operands[i].
 
-        m runs over the indices of the first axes of out. factors has shape (*first axes, operands, rows, 1).
+        m runs over the indices of the first axes of out. factors: (*first axes, len(operands), rows, 1).
         Operands broadcast to the other axes of out; their batch axes may have any strides. constant: None, or
         an array (*batch, rows, 1) that broadcasts to out and is added to entries 0, step, 2 * step, ... of
         each row. out is not an operand.
@@ -391,8 +392,9 @@ class Arithmetic(Memory):
 class Backend(Arithmetic):
     """All operations of a device. Those defined here exist only for moduli up to 2^64."""
 
-    # Key switching divides its sums by the special primes in pieces of about this many bytes, so that a
-    # piece stays in a cache. The same number determines the batch size in packing LWE ciphertexts.
+    # Key switching computes the quotients of its sums by the special primes in chunks of about this many
+    # bytes, so that a chunk stays in a cache. This number also determines the batch size in
+    # packing LWE ciphertexts.
     divided_bytes = 1 << 23
 
     # ---- primitives ----
@@ -401,9 +403,9 @@ class Backend(Arithmetic):
     def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> None:
         """Convert residues x to other moduli, and add multiples of `own` if the conversion has own_factors.
 
-        The conversion (_core/plans/rns.py) says which rows of x, `own` and out take part.
-        out is not an operand. Batch axes of x and own broadcast to those of out. The dtype of each array is
-        wide enough for the moduli of its rows.
+        The conversion (_core/plans/rns.py) says which rows of x and `own` are read, and which rows
+        of out are written. out is not an operand. Batch axes of x and own broadcast to those of out. The
+        dtype of each array is wide enough for the moduli of its rows.
         """
 
     @abstractmethod
@@ -434,10 +436,11 @@ class Backend(Arithmetic):
     def scale_by_powers(self, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
         """Multiply entry j of each row by first * step^j; out may be x.
 
-        first, step: residues (*, rows, 1), m items each, where m divides the number of items of x. Item i of
-        x takes item i mod m of `first` and of `step`. If the items of x have only one row, they need not lie
-        side by side in memory. Then out may also have the shape (items, 1, pieces, length). In this shape,
-        each row is cut into dense pieces of `length` entries, a power of two, at equal distances.
+        first, step: residues of shape (*batch, rows, 1). Both have m items (one for each index of the batch
+        axes), where m divides the number of items of x. Item i of x uses item i mod m of `first` and of
+        `step`. If the items of x have only one row, they need not lie side by side in memory. In this case
+        out may also have the shape (items, 1, pieces, length): each row then consists of dense pieces of
+        `length` entries (a power of two), which begin at equal distances.
         """
         rows, n = x.shape[-2:]
         moduli = np.array(basis.moduli, object)
@@ -499,9 +502,10 @@ class Backend(Arithmetic):
         """Multiply evaluated ciphertexts: pair = (x_0*y_0, x_0*y_1 + x_1*y_0) + more, square = x_1*y_1.
 
         x, y, more, pair: (*batch, 2, rows, n). square: (*batch, rows, n). Batch axes of x, y and more
-        broadcast to those of the results. Operands may have any strides between components and items. The
-        results are not operands; their items are dense and evenly spaced. adds: if True, the products are
-        added to the previous contents of pair and square, and `more` is None.
+        broadcast to those of the results. In operands, the batch axes and the axis of length 2 may have any
+        strides. The results are not operands. At each index of the batch axes a result is dense, and these
+        dense parts begin at equal distances. adds: if True, the products are added to the previous contents
+        of pair and square, and `more` is None.
         """
         (x0, x1), (y0, y1) = ((v[..., 0, :, :], v[..., 1, :, :]) for v in (x, y))
         held = pair if adds else more
@@ -540,9 +544,9 @@ class Backend(Arithmetic):
 
         out: (*batch, 2, limbs, n), evaluated, except that the limbs of `plan.inverse` are in coefficients.
         value: the value to split into digits, as a pair of arrays (coefficients, evaluated), or None if it is
-        already split. digits: (*batch, digits, limbs, n). If `value` is None, it holds the evaluated digits,
-        otherwise it is workspace for them. more: a ciphertext, (*batch, 2, rows, n), evaluated; a multiple of
-        it is added to the sums.
+        already split. digits: (*batch, digits, limbs, n). If `value` is None, this array contains the
+        evaluated digits, otherwise it is workspace for them. more: a ciphertext, (*batch, 2, rows, n),
+        evaluated; a multiple of this ciphertext is added to the sums.
         """
         *batch, count, limbs, n = digits.shape
         basis, items = plan.transform.basis, prod(batch)
@@ -577,10 +581,11 @@ class Backend(Arithmetic):
     ) -> None:
         """Compute sums over rotations of products of digits and keys (RotatedSums in _core/plans/switch.py).
 
-        out: (results, *batch, 2, limbs, n), evaluated. digits: (*batch, digits, limbs, n), evaluated; None if
+        out: (sums, *batch, 2, limbs, n), evaluated. digits: (*batch, digits, limbs, n), evaluated; None if
         no term has a key. keys: for each term, an array (d, 2, rows, n) with d at least the number of digits,
         or None if the term has no key. multipliers: (terms,), one for the automorphism of each term, as in
-        automorphism(). more: (*batch, 2, rows, n), evaluated. weights: (count, limbs, n), evaluated. If
+        automorphism(). more: (*batch, 2, rows, n), evaluated. weights: None, or
+        (count, limbs, n), evaluated; plan.places chooses the weight of each term in each sum. If
         `plan.is_split`, `more` has a first axis of terms, and `digits` a first axis of the terms with a key.
         """
         basis, quotient, shape = plan.transform.basis, plan.transform.quotient, out.shape[1:]
@@ -748,8 +753,8 @@ class HostBackend(Backend):
     def invert(self, basis: Basis, x: Array, quotient: Quotient, out: Array) -> Array:
         """Compute inverses of polynomials modulo the quotient and the one modulus of `basis`, a prime.
 
-        Returns an int64 for each item: 0 if the item has an inverse, otherwise the degree of its greatest
-        common divisor with the quotient. For an item without an inverse, `out` holds any values.
+        Returns an int64 for each item (polynomial): 0 if the item has an inverse, otherwise the degree of its
+        greatest common divisor with the quotient. In `out`, an item without an inverse is undefined.
         """
 
     @abstractmethod

@@ -37,10 +37,10 @@ from .records import Array, Record
 _PIECE = 1 << 17  # bytes of random stream made at a time; with as many zero bytes, they fit the L2 cache
 _OPS = {name: code for code, name in enumerate(_cpu.OPS)}
 
-_LONG_TABLES = 1 << 17  # tables for at least this many points take about 10 ms, and report progress
+_LONG_TABLES = 1 << 17  # points; tables for at least this many take about 10 ms to make, so report progress
 _ORDERS = 256  # the most permutations of points (one for each automorphism) kept for one transform
 _SUMS = 32  # the most native objects kept for a plan of rotated sums; each is for one tuple of automorphisms
-_MOST_KEPT = 1 << 62  # bytes; above the core's own bound, a share of the free memory, which thus takes effect
+_MOST_KEPT = 1 << 62  # bytes; so large that only the core's own bound, a share of the free memory, applies
 _DIGIT_BITS = 52  # bits of a digit in the core's sums of words (kernels.hpp, SumWords)
 
 
@@ -79,12 +79,12 @@ def configure() -> None:
 
 
 def _words(moduli: Iterable[int]) -> list[int]:
-    """Return moduli as the core takes them, in 64 bits: 0 stands for 2^64."""
+    """Return moduli as 64-bit words for the core; 0 stands for 2^64."""
     return [q % (1 << 64) for q in moduli]
 
 
 def _coefficients(out: Array) -> int:
-    """Return how many coefficients the polynomials of a result have together, counted once for all limbs."""
+    """Return the number of coefficients of all polynomials of a result, whatever the number of limbs."""
     return int(prod(out.shape[:-2]) * out.shape[-1])
 
 

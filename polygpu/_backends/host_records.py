@@ -78,7 +78,9 @@ def address(x: Array) -> int:
 def observe(
     work: Callable[[], Array], operands: Sequence[Array], out: Array | None, home: Any
 ) -> tuple[Array, Record | None]:
-    """Do the work of a call. Return its result and its record, or None if the call cannot be repeated.
+    """Do the work of a call. Return the call's result and its record.
+
+    The record is None if this call is not recorded, and NEVER if the call can never be repeated.
 
     home: the backend that does the work.
     """
@@ -111,8 +113,8 @@ class _View(NamedTuple):
 class _Arguments:
     """The arguments of a record's steps, each with an index: operands, the result, then all others.
 
-    The others (`later`) are temporaries, constants, views and objects that are not arrays. own: the note that
-    allocated the result, or None if the result is an operand or the given `out`.
+    The others (`later`) are temporaries, constants, views and objects that are not arrays. own: the note of
+    the result's allocation, or None if the result is an operand or the given `out`.
     """
 
     def __init__(self, operands: Sequence[Array], result: Array, own: Made | None) -> None:
@@ -181,8 +183,8 @@ def _record(
     if not result.size or (out is not None and result is not out):
         return None
     pairs = ((x, y) for i, x in enumerate((*taken, result)) for y in (*taken, result)[:i] if x is not y)
-    # A call without `out` chooses where its result lies. If it overlaps an operand, it will do so in every
-    # repetition. Other overlaps depend on the arrays that the caller passes.
+    # A call without `out` chooses where its result lies. If this result overlaps an operand, the results of
+    # all repetitions will too. Other overlaps depend on the arrays that the caller passes.
     if any(np.may_share_memory(x, y) for x, y in pairs):
         return NEVER if out is None and any(np.may_share_memory(x, result) for x in operands) else None
     own = None

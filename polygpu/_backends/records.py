@@ -74,8 +74,8 @@ class Blocks:
 def placed(sizes: Sequence[int], uses: Sequence[tuple[int, int]]) -> tuple[list[int], int]:
     """Place temporaries in one shared allocation: return the offset of each, and the size of the allocation.
 
-    sizes: the bytes of each temporary. uses: the first and the last step that uses it. Two temporaries share
-    bytes only if the last use of one comes before the first use of the other.
+    sizes: the bytes of each temporary. uses: the first and the last step that use each temporary. Two
+    temporaries share bytes only if the last use of one comes before the first use of the other.
     """
     begins: list[int] = []
     # First fit: the lowest offset that is free of all earlier temporaries in use at the same time.

@@ -255,7 +255,7 @@ class ReferenceBackend(HostBackend):
     def automorphism(
         self, basis: Any, quotient: Any, x: Array, multipliers: Array, evaluated: bool, out: Array
     ) -> None:
-        """Substitute X^g for X in coefficients, where X^n is 1 or -1, or permute evaluations.
+        """Substitute X^g for X in coefficients (X^n is 1 or -1), or permute evaluations.
 
         The value of a(X^g) at root^e is the value of a at another point, root^(e * g). The multiplier is g
         for evaluations, and the inverse of g for coefficients.
@@ -445,8 +445,8 @@ class ReferenceBackend(HostBackend):
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
         """Write entry k: the sum over j of x_j * w^(j*k), with w = exp(-2 pi i / n).
 
-        For the inverse, w is exp(2 pi i / n), and the sum is divided by n. Products are rounded, and each sum
-        of them is rounded once.
+        For the inverse, w is exp(2 pi i / n), and the sum is divided by n, the length of a row. Products are
+        rounded, and each sum of them is rounded once.
         """
         n, sign = x.shape[-1], 1 if inverse else -1
         roots = [cmath.exp(sign * 2j * math.pi * k / n) for k in range(n)]

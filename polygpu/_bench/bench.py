@@ -64,7 +64,7 @@ class Workload:
         names: a dict from "ntt", "intt" and "product" to the `op` of the rows (see `Row`). more: further
         entries of the rows' `params`.
 
-        Each case for batches writes to an `out` of its own. Every result is compared as a whole with a second
+        Each case for batches writes to its own `out`. Every result is compared as a whole with a second
         computation of the same value. A few polynomials of the result are also compared with Python ints, at
         random points.
         """
@@ -190,7 +190,7 @@ class Figures:
 
 
 def _key(row: Row) -> tuple[str, Key] | None:
-    """Return the kind of machine and the key of a row, or None if the tables do not show such a row."""
+    """Return the kind of machine and the Key of a row, or None if the tables do not show such a row."""
     p, op, kind = row.params, row.op, row.machine["kind"]
     if p.get("limbs") != 1 or not row.verified or row.unit != "ns" or not {"bits", "n"} <= p.keys():
         return None
@@ -214,7 +214,7 @@ def _key(row: Row) -> tuple[str, Key] | None:
 def figures(rows: Iterable[Row]) -> list[Figures]:
     """Return the figures of each machine and kind.
 
-    The time of a key is the time of its newest row. If this row belongs to a run of several passes, the time
+    The time of a Key is the time of its newest row. If this row belongs to a run of several passes, the time
     is the median over the passes. Only rows of the machine's best instruction set count.
     """
     groups: dict[tuple[str, str], dict[Key, list[Row]]] = {}

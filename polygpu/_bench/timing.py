@@ -38,7 +38,7 @@ WARM_UP_NS = 20_000_000  # in this time caches, branch predictors and the core's
 REST_S = 0.5  # seconds for which a GPU rests before it is timed
 SAMPLES = 20  # least number of samples
 TOTAL_NS = 100_000_000  # least length of all samples together, so that they include the machine's noise
-HEAP_KEPT = 31 * 2**20  # bytes, just below the largest threshold that glibc adapts to (see WallClock)
+HEAP_KEPT = 31 * 2**20  # bytes; just below 32 MiB, up to which glibc keeps freed blocks (see WallClock)
 
 Machine = Mapping[str, str | int | float]
 
@@ -90,7 +90,7 @@ class Row:
     work: int
     ps_per_coefficient: float
     verified: bool
-    digest: str  # digest of the values, which is equal in all libraries that compute the same
+    digest: str  # digest of the result; it is equal for libraries that compute equal values
     machine: dict[str, str | int | float]
     versions: dict[str, str]
     commit: str

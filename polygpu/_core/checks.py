@@ -217,9 +217,9 @@ def verify() -> Iterator[None]:
     The checks cover a * b, powers, fma, matmul, dot, einsum, inverses, and linalg.matmul. Each thread has its
     own setting. The checks do not work inside polygpu.capture, because they copy values to the host.
 
-    - If the operands are in coefficients, every modulus is a prime of at least 4 * n, and the ring is not
-      trinomial, the product is compared with its operands at random points. A wrong product passes with
-      probability at most 2^-40.
+    - If the operands are in coefficients, every modulus is a prime of at least 4 * n (n is the degree), and
+      the ring is not trinomial, the value of the product at random points is compared with the value that
+      follows from the operands. A wrong product passes with probability at most 2^-40.
     - Otherwise, a product of polynomials is computed a second time by another method.
     - Products of matrices are multiplied by random vectors (Freivalds 1977). A wrong product passes with
       probability at most 2^-40, too.

@@ -1,8 +1,8 @@
 """Locks and cached properties that cannot block a child of fork().
 
 A child has only the thread that forked. A lock that another thread of the parent held during the fork stays
-held in the child for ever. So every lock of this library comes from this module, and a test looks for others.
-The caches of functools are allowed, because in CPython they have no lock.
+held in the child for ever. So every lock of this library is made here, and a test looks
+for locks made elsewhere. The caches of functools are allowed, because in CPython they have no lock.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ no_fork = new_lock()
 
 # The child cannot finish an import that another thread has begun, because Python's lock of the module stays
 # held. So a fork waits for imports of the standard library and of these packages, some of which this library
-# and its dependencies import only when a function is first called. It does not wait for other modules: a
-# program may run for its whole life inside the import of one of its modules.
+# and its dependencies import only when a function is first called. A fork does not wait
+# for other modules, because a program may run for its whole life inside the import of one of its modules.
 _PACKAGES = {
     *("polygpu", "numpy", "sympy", "mpmath", "cryptography", "cupy", "cupyx", "cupy_backends", "cuda"),
     *("dask", "distributed", "zarr", "zstandard", "compression", "jax", "jaxlib", "rich", "hypothesis"),
@@ -78,7 +78,7 @@ def _importing() -> bool:
     held = getattr(importlib._bootstrap, "_module_locks", {})
     for name, reference in list(held.items()):
         lock, package = reference(), name.partition(".")[0]
-        if lock is None or lock.owner == get_ident():  # if owner is None, a thread is about to take it
+        if lock is None or lock.owner == get_ident():  # if owner is None, a thread is about to take the lock
             continue
         if package in _PACKAGES or package in sys.stdlib_module_names:
             return True

@@ -123,7 +123,7 @@ class Quotient(NamedTuple):
         return (k + 2 * (k & 1)) % self.degree if self.kind == "trinomial" else k
 
     def exponent_of_node(self, node: int) -> int:
-        """Return e for a node's twiddle c = w^e, w the root of unity. The node's first child is X^m - c."""
+        """Return e for a node's twiddle c = w^e of a root of unity w. The node's first child is X^m - c."""
         position = f"{node:b}"[1:]
         level = len(position)
         exponent: int = self.exponents(int("0" + position[::-1], 2))
@@ -164,7 +164,7 @@ class Quotient(NamedTuple):
         sign = self.cover.wrap ** (turns % 2)
         if exponent < self.degree:
             return ((exponent, sign),)
-        # Only a trinomial comes here. X^degree = X^half - 1 is multiplied by X^(exponent - degree).
+        # The polynomial is a trinomial: X^degree = X^half - 1. Multiply this by X^(exponent - degree).
         return (exponent - half, sign), (exponent - self.degree, -sign)
 
     @property

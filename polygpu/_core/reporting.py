@@ -165,7 +165,7 @@ class _Display:
         self._process = os.getpid()
         self._lock, self._closed = new_lock(), False
         self._thread: Thread | None = None
-        # A key is the thread and `what` of some work. The value is its last report, and the report's time.
+        # A key is the thread and the text `what` of a Work. The value is the Work's last report and its time.
         self._running: dict[tuple[int, str], tuple[Progress, float]] = {}
         self._drawing: _Bars | _Lines | None = None
 

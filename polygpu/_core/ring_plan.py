@@ -67,7 +67,7 @@ class RingPlan:
 
     @cached_property
     def basis(self) -> Basis:
-        """Return the moduli and how residues are stored, as backends take them."""
+        """Return the Basis that operations pass to backends: the moduli, and how residues are stored."""
         return basis_of(self.moduli)
 
     @cached_property
@@ -212,7 +212,7 @@ class RingPlan:
 
     @cached_property
     def products(self) -> dict[tuple[Product, str], Plan]:
-        """Return a dict of the plans of products. A key is the `product` of a call and the device's name."""
+        """Return a dict of plans of products. A key is (argument `product` of a call, name of the device)."""
         return {}
 
     @cached_property

@@ -74,7 +74,7 @@ def _time(ns: float) -> str:
 
 
 def plan_of_product(ring: RingPlan, product: Product, compute: Any) -> Plan:
-    """Return the plan of products of coefficients on a backend's device. The ring keeps the plan.
+    """Return the plan of products of coefficients on a backend's device. The ring caches the plan.
 
     Raises:
         PrecisionError, ParameterError: the rule is "fft", and no FFT is proven to be exact.

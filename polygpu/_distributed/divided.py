@@ -49,11 +49,11 @@ _NATURAL_SLICES = 8
 # Largest number of slices of a device's rows. In intt() each of them is copied in pieces, one for each slice
 # of columns, so more slices would need more copies.
 _ROW_SLICES = 4
-# Least number of residues in a slice, divided by the number of devices. With smaller slices, the devices
-# would compute faster than the host queues their work.
+# If a device's columns are cut into slices, a slice has at least this many residues times the number of
+# devices. With smaller slices, the devices would compute faster than the host queues their work.
 _SLICE = 2**24
 _LOG_HEIGHT = 14  # largest log2 of the height that layout_of chooses if rows are multiplied by twiddles
-_LOG_WIDTH = 12  # largest log2 of the width in layout_of if each row has a table: a row then takes one pass
+_LOG_WIDTH = 12  # largest log2 of the width if each row has its own table; such rows need only one pass
 
 
 @dataclass(frozen=True)
@@ -489,7 +489,7 @@ class Divided(NotAnArray):
         return self._group.each(lambda i: four_step.twiddles(self._plan, self._group.backends[i], power))
 
     def reorder(self, order: Order) -> Divided:
-        """Return the same value with its coefficients in this order, or itself if they already are in it.
+        """Return the value with its coefficients in this order; return the value itself if they already are.
 
         Args:
             order: "natural" or "transposed" (see Devices.divide).

@@ -23,13 +23,13 @@ Axis = Literal["batch", "limbs", "copies"]
 
 
 class Spread(NotAnArray):
-    """Polynomials on several devices: `parts[i]` is a Poly on device i. Devices.spread makes them.
+    """Polynomials on several devices: `parts[i]` is a Poly on device i. Devices.spread makes a Spread.
 
     If `axis` is "batch", the first batch axis is divided; if it is "limbs", the moduli are divided; if it is
     "copies", each device has all polynomials. The operators +, -, * and == follow the rules of Poly. Each
-    device computes on its own parts, and nothing moves between devices. So both operands must be divided in
-    the same way. There are two exceptions. One operand may be an int. If the axis of one operand is "batch",
-    the other may have the axis "copies" and a batch shape that broadcasts to it.
+    device computes on its own parts, and nothing is copied between devices. So both operands must be divided
+    in the same way. There are two exceptions. One operand may be an int. If the axis of one operand is
+    "batch", the other may have the axis "copies" and a batch shape that broadcasts to that of the first.
 
     Raises:
         DeviceError: the other operand of an operator is on other devices, or it is a Poly.
@@ -73,7 +73,7 @@ class Spread(NotAnArray):
 
     @property
     def parts(self) -> tuple[Poly, ...]:
-        """The parts, one Poly on each device. If limbs are divided, the ring of a part has only its limbs.
+        """The parts, one Poly on each device. If limbs are divided, a part's ring has only that part's limbs.
 
         >>> import polygpu as pg
         >>> a = pg.devices("cpu", "cpu").spread(pg.Ring(4, [17, 97])([20]))
@@ -217,8 +217,8 @@ class Spread(NotAnArray):
 
         Args:
             f: a function that takes one Poly for each operand, all on one device, and returns a Poly on this
-                device. If a batch is divided, f must keep the length of its first axis. If limbs are divided,
-                f must keep the ring of its operand.
+                device. If a batch is divided, f must not change the length of the first axis. If limbs are
+                divided, f must not change the ring.
             *others: further operands. Each is a Spread that is divided in the same way as this value or has
                 the axis "copies", or an int. On each device, f gets the parts that lie on this device, and
                 ints as they are.
@@ -232,7 +232,7 @@ class Spread(NotAnArray):
                 of f cannot be parts of one value.
             RingMismatch: a result of f is not a Poly.
 
-        Cost: one call of f for each device. GPUs work at the same time, and nothing moves between them.
+        Cost: one call of f for each device. GPUs work at the same time, and nothing is copied between them.
 
         >>> import polygpu as pg
         >>> two = pg.devices("cpu", "cpu")

@@ -28,7 +28,7 @@ def empty(compute: Memory, shape: tuple[int, ...], dtype: np.dtype[Any], *, zero
     Raises:
         OutOfHostMemory, OutOfDeviceMemory: the array does not fit in the memory of the device.
     """
-    if compute.xp is np or prod(shape) * dtype.itemsize >> 62:  # new_array raises if there are 2^62 bytes
+    if compute.xp is np or prod(shape) * dtype.itemsize >> 62:  # for 2^62 bytes or more, new_array raises
         array = new_array(shape, dtype, zero)
         note_made(array, zero)
         return array
@@ -78,8 +78,8 @@ def contiguous(x: Any) -> Array:
 def layouts(*operands: Any) -> tuple[tuple[int, ...], ...] | None:
     """Return the strides of all operands if one of them is not C-contiguous, else None.
 
-    A recorded call (calls.py) is found by a key, in which only the shape describes the array of a value. If
-    an array is not C-contiguous, the key needs its strides, too, so callers add this result to the key.
+    Callers add the result to the key under which a call is recorded (calls.py). Otherwise the key would
+    describe a value's array by its shape alone.
     """
     return None if all(x.flags.c_contiguous for x in operands) else tuple(x.strides for x in operands)
 
@@ -238,14 +238,14 @@ def check_uncut(x: Any, dtype: np.dtype[Any], name: str) -> None:
 
 
 def holds_poly(x: object) -> bool:
-    """Return whether x is a Poly or another value of a ring, or nested lists that hold one."""
+    """Return whether x is a Poly or another value of a ring, or nested lists that contain one."""
     if isinstance(x, (list, tuple)):
         return set(map(type, x)) != {int} and any(map(holds_poly, x))
     return isinstance(x, NotAnArray)
 
 
 def _value_in(x: Any) -> NotAnArray:
-    """Return the first value of a ring in nested lists that hold one."""
+    """Return the first Poly, or other value of a ring, in nested lists that contain one."""
     return x if isinstance(x, NotAnArray) else _value_in(next(filter(holds_poly, x)))
 
 
@@ -383,7 +383,7 @@ def as_integers(x: object, name: str = "x", *, are_coefficients: bool = False) -
     if isinstance(x, (np.ndarray, np.generic)):
         array = np.asarray(x)
     else:
-        # With dtype=object, entries keep their types. Otherwise np.array would turn [True, 2] into ints and
+        # With dtype=object, entries keep their types. Without it, np.array would turn [True, 2] into ints and
         # [2**63, -1] into floats.
         try:
             array = np.array(x, dtype=object)

@@ -17,7 +17,7 @@ from .arrays import broadcasts, contiguous, copied, empty, joined, overlap, spre
 from .calls import repeated
 from .results import batch_shapes
 
-ROWS = 32  # least rows per thread in a piece of work; threads wait for each other at the end of a piece
+ROWS = 32  # the least rows per thread in a piece of work; threads wait for each other after each piece
 _OF_VIEWS = {int, slice, type(None), type(Ellipsis)}  # types of indices for which NumPy returns a view
 
 
@@ -25,7 +25,7 @@ _OF_VIEWS = {int, slice, type(None), type(Ellipsis)}  # types of indices for whi
 
 
 def in_pieces(what: str, limbs: int, run: Callable[..., Any], out: Array, *operands: Array) -> None:
-    """Call run(*operands, out) on the host, in pieces of the batch if progress is reported.
+    """Call run(*operands, out) on the host. To report progress, call it once for each piece of the batch.
 
     what: the text that is shown as progress, with {} for the number of polynomials (Work in reporting.py).
     limbs: the number of limbs of the ring.
@@ -94,7 +94,7 @@ def _items(x: Array) -> Array:
 
 
 def _item_numbers(x: Array, keys: tuple[Any, ...]) -> Array:
-    """Return the indices, in the flattened batch, of the items that these keys choose.
+    """Return the indices, in the flattened batch, of the polynomials that these keys choose.
 
     The keys are in host memory.
     """
@@ -104,7 +104,7 @@ def _item_numbers(x: Array, keys: tuple[Any, ...]) -> Array:
 
 
 def _no_such_entry(error: IndexError, keys: tuple[Any, ...], x: Array) -> IndexError:
-    """Return the error for wrong keys. It replaces NumPy's error, which counts limbs as an axis."""
+    """Return an IndexError for wrong keys. NumPy's own message would count the limb axis as a batch axis."""
     batch, used = x.shape[:-2], sum(map(_axes_of, keys))
     reason = str(error)
     if used > len(batch):
@@ -116,7 +116,7 @@ def _no_such_entry(error: IndexError, keys: tuple[Any, ...], x: Array) -> IndexE
 
 
 def index(x: Array, key: Any) -> Array:
-    """Return the items that a key of the batch axes chooses by NumPy's rules.
+    """Return the polynomials of x that x[key] would choose by NumPy's rules, if x had only its batch axes.
 
     The result is a C-contiguous view or a copy.
     """
@@ -137,9 +137,9 @@ def index(x: Array, key: Any) -> Array:
 
 
 def assign(x: Array, key: Any, value: Array) -> None:
-    """Write values to the items that a key of the batch axes chooses by NumPy's rules.
+    """Write `value` to the polynomials of x that `key`, an index of the batch axes, chooses by NumPy's rules.
 
-    The values may share memory with x. If the key names an item twice, the last value stays.
+    `value` may share memory with x. If the key names a polynomial twice, its last value stays.
     """
     keys, compute, rest = _batch_keys(key), backend_of(x), x.shape[-2:]
     if isinstance(x, np.ndarray) and not x.flags.writeable:
@@ -175,8 +175,8 @@ def assign(x: Array, key: Any, value: Array) -> None:
     else:
         values = _items(contiguous(spread(value, (*place, *rest))))
         numbers = numbers.ravel()
-        # If an item occurs several times, its last value must stay. np.unique finds the first place of each
-        # entry, so `numbers` is passed in reversed order.
+        # If an index occurs several times, its last value must stay. np.unique finds the first occurrence of
+        # each index, so `numbers` is passed in reversed order.
         different, last = np.unique(numbers[::-1], return_index=True)
         if len(different) < len(numbers):
             chosen = empty(compute, (len(different), *rest), x.dtype)

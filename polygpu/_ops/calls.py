@@ -41,7 +41,7 @@ class _Entry(NamedTuple):
     """A recorded call: the function that replays it, and what its result is."""
 
     replay: Replay
-    # The plan of the result. None stands for the plan of the first value, and an int i for argument i.
+    # The plan of the result, or None for the plan of the first value, or an int i if argument i is the plan.
     plan: Any
     domain: Domain | None  # the result's domain; None if the result is an array
     watched: list[Any]  # weak references to plans; the entry is dropped when one of them is gone
@@ -66,8 +66,8 @@ def record(
 ) -> Array:
     """Do the work of a call that was not replayed, and record it if it can be repeated.
 
-    If `calls` already has a record with this key, which could not be replayed for these operands, that record
-    stays. The key must tell which operands are the same object, and which of them is `out`.
+    An earlier record with this key stays in `calls`, although it could not be replayed for these operands.
+    The key must tell which operands are the same object, and which of them is `out`.
     """
     if key in calls or not _apart(compute, operands):
         return work()
@@ -79,7 +79,7 @@ def record(
 
 
 def device_of(x: Array) -> int | None:
-    """Return the index of the array's GPU, or None if the array is in host memory, for the keys of calls."""
+    """Return the index of the GPU whose memory x is in, or None if x is in host memory."""
     return None if type(x) is np.ndarray else x.data.device_id  # type: ignore[attr-defined]
 
 
@@ -167,10 +167,10 @@ def _drop(calls: Callable[[], Calls | None], key: tuple[Any, ...], _: Any) -> No
 
 
 def _describe(x: Any, parts: list[Any], operands: list[Array]) -> bool:
-    """Append an argument's parts of the key to `parts`, and its arrays to `operands`.
+    """Append what describes the argument x in a key to `parts`, and the arrays of x to `operands`.
 
-    Return False if the argument cannot be part of a key. This is so for an array without axes, because its
-    value may decide what the operation does.
+    Return False if x cannot be part of a key. An array without axes cannot, because its value may decide
+    what the operation does.
     """
     kind = type(x)
     if kind in _PLAIN:
@@ -244,8 +244,8 @@ def _observed(
     """Return the result of an operation, and the record of the call.
 
     The record is None if the call cannot be repeated. If operands share memory, a record could not tell to
-    which of them an address belongs. In this case the operation works on copies, unless `out` is given or the
-    call is a part of another call that is being recorded.
+    which of them an address belongs. In this case the operation works on copies, unless `out` is given or
+    another call, of which this one is a part, is being recorded.
     """
     if out is None and not _is_observed.get() and not _apart(backend_of(operands[0]), operands):
         copies: dict[int, Array] = {}

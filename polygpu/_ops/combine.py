@@ -20,6 +20,7 @@ def combine(values: Sequence[V], ints: Any, constant: Any, step: int, out: Array
 
     ints: the factors, of shape (..., number of values).
     constant: integers that broadcast to the result's batch shape. They are added to every step-th entry.
+    step: n if the values are in coefficients, else the leaf size.
 
     The arrays of the values may have any strides.
     """
@@ -42,7 +43,7 @@ def combine(values: Sequence[V], ints: Any, constant: Any, step: int, out: Array
 
 
 def _constants(basis: Basis, constant: Any, batch: tuple[int, ...], compute: Memory) -> Array:
-    """Return residues (*shape, rows, 1) of integers of this shape, which must broadcast to `batch`."""
+    """Return residues (*shape of `constant`, rows, 1). Raise unless this shape broadcasts to `batch`."""
     added = as_integers(constant, "constant")
     if not broadcasts(added.shape, batch):
         raise ParameterError(

@@ -31,7 +31,7 @@ from .verify import check_matrices_of_points
 # The label of a batch axis: a letter, or -1, -2, ... for axes that broadcast, counted from the right.
 Label = str | int
 
-_CHUNK_BYTES = 1 << 26  # bytes of products of polynomials that are in memory before they are added
+_CHUNK_BYTES = 1 << 26  # compute about this many bytes of products of polynomials, then add them to the sum
 
 
 # If only one operand has an axis, and the result does not, this operand is summed over the axis first, before
@@ -163,7 +163,7 @@ def _labels(term: str, ndim: int, operand: int) -> list[Label]:
 
 
 def _split(term: str, axes: int) -> list[Label]:
-    """Return the labels of a term: its letters, and -axes ... -1 for '...', which stands for `axes` axes."""
+    """Return the labels in a term such as 'ij...': its letters, and -axes ... -1 in place of '...'."""
     before, dots, after = term.partition("...")
     return [*before, *range(-axes if dots else 0, 0), *after]
 
@@ -291,7 +291,7 @@ def _prepare(ring: RingPlan, term: _Term, needed: set[Label], source: Domain, ta
 
 
 def _between(compute: Memory, left: _Term, right: _Term, needed: set[Label]) -> _Term:
-    """Return a new array for the product of two terms. It has the axes whose labels are in `needed`."""
+    """Return a new term for the product of two terms. Its axes are those with labels in `needed`."""
     sizes = left.sizes | right.sizes
     labels = [x for x in sizes if x in needed]
     shape = (*(sizes[x] for x in labels), *left.data.shape[-2:])
@@ -305,7 +305,7 @@ Groups = tuple[list[Label], list[Label], list[Label]]
 def _multiply_points(ring: RingPlan, compute: Backend, left: _Term, right: _Term, out: _Term) -> None:
     """Multiply two terms as one batch of matrices at each point.
 
-    Axes of the left operand alone become rows, and axes of the right operand alone become columns.
+    Axes that only the left operand has become rows, and axes that only the right one has become columns.
     Several row axes, or several column axes, are merged into one if their strides allow it. If not, all of
     them but the last become batch axes, along which the other operand is repeated by strides of 0. If that
     does not help either, arrays are copied.

@@ -1,4 +1,4 @@
-"""The steps of a four-step transform (_core/plans/four_step.py) of values that lie in several memories.
+"""The steps of a four-step transform (_core/plans/four_step.py), for values on several devices.
 
 Each step works on a part of the values. A part is an array (*batch, limbs, height, count) of neighbouring
 columns, where count is a power of two, or an array (*batch, limbs, count, width) of neighbouring rows. The
@@ -79,7 +79,7 @@ def transform_rows(plan: FourStepPlan, x: Array, out: Array, transform: Transfor
 def transform_columns_apart(
     plan: FourStepPlan, x: Array, buffer: Array, out: list[Array], transform: Transform
 ) -> None:
-    """Transform open columns of x (see `transform_columns`), and divide the result's rows evenly among `out`.
+    """Transform open columns of x (see `transform_columns`), and write equal shares of rows to all of `out`.
 
     Each array in `out` is a part of `buffer`, or lies elsewhere and may have gaps between its rows. `buffer`
     has x's shape and may be x. The backend must prefer tables (`prefers_tables`), and

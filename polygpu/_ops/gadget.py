@@ -1,4 +1,4 @@
-"""Gadget decomposition: digits of a value to a base, and products of the digits with GGSW ciphertexts."""
+"""Gadget decomposition: digits of a value in a base, and products of the digits with GGSW ciphertexts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,10 @@ class RnsGadget:
     levels: int  # the number of digits
 
     def digits_of(self, c: Value) -> Value:
-        """Return the digits modulo T, (*batch, levels), evaluated if T has a complete transform."""
+        """Return the digits of c in the ring self.T, evaluated if T has a complete transform.
+
+        The batch shape of the result is (*batch, levels).
+        """
         raise NotImplementedError
 
 
@@ -136,12 +139,15 @@ class LimbGadget(RnsGadget):
         self.switch, self.ring, self.T, self.levels = switch, switch.ring, switch.T, len(switch.parts)
 
     def digits_of(self, c: Value) -> Value:
-        """Return the evaluated digits, (*batch, levels), modulo T."""
+        """Return the evaluated digits of c, of batch shape (*batch, levels), in the ring self.T."""
         made = digits(c, self.T, self.switch.size, self.switch.conversion)
         return ntt(made, made._data)
 
     def divided(self, total: Value, out: Array | None) -> Value:
-        """Return `total`, a sum modulo T, divided by P and rounded, in its domain. `total` is overwritten."""
+        """Return `total`, in the ring self.T, divided by P and rounded. `total` is overwritten.
+
+        P is the product of the special moduli.
+        """
         return divided(total, self.ring, "nearest", self.switch.conversion, out=out, scratch=total._domain)
 
 
@@ -161,7 +167,7 @@ def _limb_gadget(way: KeySwitch, levels: int, name: str) -> LimbGadget:
 
 
 def _composed_gadget(ring: RingPlan, bits: object, levels: object) -> ComposedGadget:
-    """Return the ComposedGadget for these parameters, which the ring keeps."""
+    """Return the ComposedGadget for these parameters. The ring caches this plan."""
     b, count = _checked_composed(ring, bits, levels)
     return kept_plan(ring, ("composed gadget", b, count), lambda: ComposedGadget(ring, b, count))
 
@@ -205,7 +211,10 @@ def _plan(
 
 
 def gadget(ring: RingPlan, bits: object, levels: object) -> tuple[int, ...]:
-    """Return the integers nearest to Q / 2^(bits * i) for i = 1 ... levels. Halves are rounded up."""
+    """Return the integers nearest to Q / 2^(bits * i) for i = 1 ... levels, where Q is the modulus.
+
+    Halves are rounded up.
+    """
     b, count = _checked_composed(ring, bits, levels)
     powers = [1 << b * (i + 1) for i in range(count)]
     return tuple((2 * ring.modulus + p) // (2 * p) for p in powers)

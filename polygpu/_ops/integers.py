@@ -68,7 +68,7 @@ def from_integers(basis: Basis, n: int, x: Any, compute: Memory) -> Array:
             return compute.from_host(data)
         integers = compute.from_host(
             integers
-        )  # copied to the GPU before they are reduced, because residues of several limbs have more bytes
+        )  # copy the integers and reduce them on the GPU, because residues of several limbs take more bytes
     data = empty(backend_of(integers), shape, basis.dtype)
     backend_for(basis, data).reduce_integers(basis, integers, data)
     return data
@@ -273,7 +273,7 @@ def _times_power(basis: Basis, n: int, x: Array, exponent: int) -> Array:
 
 
 def _nearest_by_pairs(x: Array, factor: Fraction) -> Array | None:
-    """Return the int64s nearest to finite doubles times a factor, or None if they are not sure to be right.
+    """Return the int64s nearest to finite doubles times a factor, or None.
 
     The result is None if a product may be too large for an int64, or if the factor is far from 1 (_USUAL).
 
@@ -328,7 +328,7 @@ def _round_pairs(x: Array, high: float, low: float, exact: bool, out: Array) -> 
 
 
 def _two_product(x: Array, y: float) -> tuple[Array, Array]:
-    """Return the doubles nearest to x * y, and the errors, x * y minus these doubles: they are doubles, too.
+    """Return the doubles nearest to x * y, and the exact differences between x * y and these doubles.
 
     x is split after 26 bits, so that its second part has 27 bits. The second part of y has 26 bits. So all
     products of parts fit 53 bits.
@@ -456,7 +456,7 @@ def ones(ring: RingPlan, domain: Domain, batch: tuple[int, ...], compute: Memory
 
 
 def from_residues(basis: Basis, n: int, data: Any, copy: bool | None, check: bool | None) -> Array:
-    """Return an array of residues that an element can hold: `data` itself, or a copy.
+    """Return an array of residues that an element can use as its data: `data` itself, or a copy.
 
     See Ring.from_residues for `copy` and `check`.
     """
@@ -488,7 +488,7 @@ def from_residues(basis: Basis, n: int, data: Any, copy: bool | None, check: boo
 
 
 def _flaw(basis: Basis, array: Array) -> str | None:
-    """Return why an element cannot hold the array as it is, as the end of a sentence, or None if it can."""
+    """Return why an element cannot use the array as its data, as the end of a sentence, or None if it can."""
     if isinstance(array, np.ndarray) and type(array) is not np.ndarray:
         return f"is of type {type(array).__name__}, a subclass of ndarray"
     if array.dtype != basis.dtype:
@@ -615,7 +615,7 @@ def norm(basis: Basis, data: Array, p: float) -> Any:
     batch, compute = data.shape[:-2], backend_for(basis, data)
     words = empty(compute, (*batch, norm_words(composition_of(basis).modulus, data.shape[-1], p)), _WORD)
     compute.norm(basis, data, p, words)
-    # The words are unsigned, but signed_ints takes two's complement. So a zero is appended as highest word.
+    # The words are unsigned, but signed_ints reads two's complement. So a zero is appended as highest word.
     host_words = compute.to_host(words)
     padded = np.concatenate([host_words, np.zeros((*batch, 1), _WORD)], axis=-1)
     value = signed_ints(padded)

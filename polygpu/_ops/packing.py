@@ -46,7 +46,7 @@ class Steps:
 def steps_of(
     ring: RingPlan, switches: tuple[KeySwitch, ...], gs: tuple[int, ...], shifts: tuple[int, ...]
 ) -> Steps:
-    """Return the Steps for these arguments. The ring keeps them."""
+    """Return the Steps for these arguments. The ring caches this plan."""
     key = "steps", switches, gs, shifts
     return kept_plan(ring, key, lambda: Steps(ring, switches, gs, shifts))
 

@@ -107,8 +107,8 @@ def _times_monomials(x: V, exponents: Array, batch: tuple[int, ...], *, out: Arr
 def exponents_of(ring: RingPlan, numbers: object, name: str, near: Memory) -> Array:
     """Return exponents of X as int64, reduced modulo the order of X.
 
-    Exponents given on the device `near` stay there; others are copied to the host. On a GPU they are not
-    reduced if the order is a power of two, because kernels reduce them.
+    Exponents given on the device `near` stay there; others are copied to the host. Exponents on a GPU
+    are not reduced if the order is a power of two, because kernels reduce them.
     """
     given = as_integers(numbers, name)
     if backend_of(given) is not near:
@@ -164,7 +164,7 @@ def _check_slots(ring: RingPlan) -> None:
         )
 
 
-# ---- numbers for items ----
+# ---- one integer for each batch element ----
 
 
 def _is_one(x: object) -> bool:
@@ -202,9 +202,9 @@ def _result_batch(x: Array, numbers: tuple[int, ...], name: str) -> tuple[int, .
 
 
 def _in_turn(x: Value, numbers: Array, batch: tuple[int, ...]) -> Array:
-    """Drop the leading axes of `numbers` that have length 1, and broadcast the rest to the end of `batch`.
+    """Drop the leading axes of `numbers` of length 1, and broadcast the other k axes to batch[-k:].
 
-    The remaining axes take the last lengths of the batch shape `batch`. The result is on x's device.
+    If k is 0, the result has the shape (1,). The result is on x's device.
     """
     while numbers.ndim and len(numbers) == 1:
         numbers = numbers.reshape(numbers.shape[1:])

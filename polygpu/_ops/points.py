@@ -65,7 +65,7 @@ def _scaled(basis: Basis, x: Array, first: Array, step: Array, *, out: None = No
 
 
 def padded(x: Array, n: int) -> Array:
-    """Return coefficients (*batch, rows, n): those of x, then zeros; x itself if it has n coefficients."""
+    """Return x with zeros appended, so that it has n coefficients, or x itself if it has n already."""
     return x if n == x.shape[-1] else _padded(x, n)
 
 
@@ -78,9 +78,9 @@ def _padded(x: Array, n: int, *, out: None = None) -> Array:
 
 
 def truncated(x: Array, n: int) -> tuple[Array, tuple[int, ...] | None]:
-    """Return the first n coefficients, and the index of the first item with a nonzero coefficient after them.
+    """Return the first n coefficients, and the batch index of the first polynomial with other nonzero ones.
 
-    The index is None if there is no such item. The call waits for the GPU.
+    The index is None if there is no such polynomial. The call waits for the GPU.
     """
     compute = backend_of(x)
     with compute.device_scope():
@@ -119,7 +119,7 @@ def _parts(basis: Basis) -> list[tuple[slice, Basis]]:
 
 
 def _by_matrices(basis: Basis, x: Array, points: Array) -> Array:
-    """Return values (items, 1, points), by two products of matrices.
+    """Return values (polynomials, 1, points), by two products of matrices.
 
     At a point r, the value is the sum over i and j of r^(i * m) * x_(i * m + j) * r^j, where m is about
     sqrt(n). The first product of matrices sums over i (giant steps), the second over j (baby steps).
@@ -141,7 +141,7 @@ def _by_matrices(basis: Basis, x: Array, points: Array) -> Array:
 
 
 def _by_halves(basis: Basis, x: Array, points: Array) -> Array:
-    """Return values (items, rows, points) for any modulus.
+    """Return values (polynomials, rows, points) for any modulus.
 
     A polynomial has the same value at r as the lower half of its coefficients plus r^(n/2) times the upper
     half. So the number of coefficients is halved until one is left.

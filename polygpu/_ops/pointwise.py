@@ -150,9 +150,9 @@ def _added_to_first(basis: Basis, x: Array, constants: Array, step: int, *, out:
 def folded(
     basis: Basis, x: Array, n: int, runs: list[tuple[int, int, int, int]], out: Array | None = None
 ) -> Array:
-    """Return the first n coefficients, after runs of the others are added to or subtracted from them.
+    """Return the first n coefficients of x plus or minus runs of the other coefficients.
 
-    runs: made by Quotient.folding. If the list is empty, the result is x itself.
+    runs: the result of Quotient.folding. If `runs` is empty, the result is x itself.
     """
     if not runs:
         return x

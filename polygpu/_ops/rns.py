@@ -194,7 +194,7 @@ def _in_domain(x: V, domain: Domain) -> V:
 def _through_coefficients(
     verb: Callable[..., Value], x: Value, S: RingPlan, *options: Any, out: Array | None
 ) -> Value:
-    """Apply a verb to x in coefficients, because S has another transform for the limbs of x."""
+    """Bring x to coefficients and call `verb` (e.g. convert), since x and S have different transforms."""
     return _in_domain(verb(intt(x), S, *options, out=out), "eval")
 
 
@@ -404,12 +404,12 @@ def divided(
         return tuple(pow(P, -1, s) for s in S.moduli)
 
     def taken_away(**last: Any) -> Conversion:
-        """Return the conversion that gives -v / P modulo S, where v is x modulo P."""
+        """Return the conversion to -(x mod P) / P modulo S, for the product P of the dropped moduli."""
         multipliers = tuple(-i % s for i, s in zip(inverses(), S.moduli, strict=True))
         return Conversion(rows, target, multipliers, rounding, exact, **last)
 
     def last() -> dict[str, Any]:
-        """Return options of the last conversion: it transforms its result, and then adds x / P modulo S."""
+        """Return the options by which a conversion transforms its result and then adds x / P modulo S."""
         own = Residues(S.moduli, kept, ring.rows)
         return {"transform": _transform(S, places, domain), "own": own, "own_factors": inverses()}
 

@@ -148,7 +148,10 @@ def _name(ring: RingPlan) -> str:
 
 
 def _some(count: int, first: int, last: int) -> list[int | None]:
-    """Return the indices below `count`. If there are many, return the first and last, and None between."""
+    """Return the indices below `count`, or, if there are many, only some of them.
+
+    These are the `first` lowest and the `last` highest, with None between.
+    """
     if count <= first + last + 1:
         return list(range(count))
     return [*range(first), None, *range(count - last, count)]

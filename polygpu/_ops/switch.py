@@ -72,7 +72,7 @@ class KeySwitch:
         self._check_groups(special)
 
     def _check_groups(self, special: RingPlan) -> None:
-        """Count the key's digits. Raise RingMismatch unless the value's limbs are the key's first limbs."""
+        """Set key_digits. Raise RingMismatch unless the limbs of values are the first limbs of the key."""
         whole = [q for q in self.key_ring.moduli if q not in special.moduli]
         self.key_digits = -(-len(whole) // self.size)
         for i, q in enumerate(self.ring.moduli):
@@ -130,7 +130,7 @@ class KeySwitch:
 def key_switch_plan(
     ring: RingPlan, special: RingPlan, key_ring: RingPlan, size: int, conversion: Precision = "exact"
 ) -> KeySwitch:
-    """Return the KeySwitch of these parameters. The ring keeps it. size: the number of limbs of a digit."""
+    """Return the KeySwitch of these parameters. The ring caches it. size: number of limbs of a digit."""
     checked_option(conversion, "conversion", Precision)
     number = integer(size, "limbs_per_digit")
     # The next call may pass an equal `special` that is another object. So `key` holds special.arguments.
@@ -151,8 +151,10 @@ def key_switch(
     """Return the sum over j of digit_j * key[j], divided by P: (*batch, 2), in x's domain.
 
     add: (*batch, 2), in x's domain; it is added to the quotient.
-    target: the ring of the result, by default x's ring. It may have fewer limbs. Then the sum is also
+    target: the ring of the result, by default x's ring. If `target` has fewer limbs than x, the sum is also
     divided by the moduli of the other limbs.
+
+    P is the product of the special moduli.
     """
     factors = switch.checked_key(key)
     ring, T, compute = x._plan, switch.T, backend_of(x._data)
@@ -168,7 +170,7 @@ def key_switch(
         total = intt(total, total._data)
         if more is not None:
             compute.convert(plan.adding, None, more, total._data)
-    # The rows of the sums that are divided away are in coefficients already.
+    # divided() drops some rows of the sums and needs them in coefficients, which they are already.
     return divided(total, S, "nearest", switch.conversion, out=out, scratch="coef")
 
 
@@ -176,7 +178,10 @@ def key_switch(
 def key_switch_sums(
     x: Value, key: Value, switch: KeySwitch, add: Value | None = None, *, out: Array | None = None
 ) -> Value:
-    """Return the sum over j of digit_j * key[j], plus P times `add`, modulo T: (*batch, 2), evaluated."""
+    """Return the sum over j of digit_j * key[j], plus P times `add`, modulo T: (*batch, 2), evaluated.
+
+    P is the product of the special moduli. T: see KeySwitch.
+    """
     factors, T = switch.checked_key(key), switch.T
     more = None if add is None else in_dtype(ntt(add)._data, T.dtype)
     if out is not None:
@@ -193,7 +198,7 @@ def _products(
     more: Array | None,
     out: Array | None = None,
 ) -> Value:
-    """Return the sums that the plan computes from x, plus P times `more`, an evaluated value."""
+    """Return the sums that `plan` computes from x, plus the evaluated `more` times the special moduli."""
     T, compute = switch.T, backend_of(x._data)
     data, _ = coefficients_of(x)
     own = in_dtype(ntt(x)._data, T.dtype)
@@ -267,7 +272,8 @@ class Rotations:
     ) -> None:
         """Plan one term for each entry of `switches`: its KeySwitch, or None for a term without a key.
 
-        A term without a key is the ciphertext itself. Ciphertexts are multiplied by P, unless `is_split`.
+        A term without a key is the ciphertext itself. Unless `is_split`, ciphertexts are multiplied by
+        P, the product of the special moduli.
 
         switch: any KeySwitch with the same rings.
         is_turned, places: see RotatedSums.
@@ -314,7 +320,7 @@ class Rotations:
 
 
 def rotations(switches: tuple[KeySwitch, ...], is_turned: bool) -> Rotations:
-    """Return the Rotations with one result for each key. The ring keeps this plan."""
+    """Return the Rotations with one result for each key. The ring caches this plan."""
 
     def build() -> Rotations:
         count = range(len(switches))  # result i is term i alone
@@ -330,6 +336,8 @@ def rotated_sums(
     c: Value, made: Value, plan: Rotations, moves: Array, keys: tuple[Value, ...], *, out: None = None
 ) -> Value:
     """Return P times the rotation of c by each key, modulo T, evaluated: (len(keys), *batch, 2).
+
+    P is the product of the special moduli. T: see KeySwitch.
 
     made: the evaluated digits of c's masks, (*batch, digits).
     """
@@ -398,7 +406,7 @@ def _rotated(
 
 @repeated
 def _rotated_once(c: V, moves: Array, switch: KeySwitch, key: Value, *, out: None = None) -> V:
-    """Return (c_0(X^g), 0) + key_switch(c_1(X^g)), (1, *batch, 2).
+    """Return (c_0(X^g), 0) + key_switch(c_1(X^g)), of batch shape (1, *batch, 2).
 
     The mask is permuted before it is split into digits, so that the digits need not be kept or permuted.
     """
@@ -440,8 +448,8 @@ class SlotProduct:
 
         babies, giants: the KeySwitch of each baby step and of each giant step. Only the first entry may be
         None, which stands for step 0.
-        places: for each giant step and each baby step the index of their diagonal in the weights, or -1 if
-        the diagonal is 0.
+        places: places[g][i] is the index, in the weights, of the diagonal of giant step g and baby step i, or
+        -1 if this diagonal is 0.
         """
         self.switch, self.T = switch, switch.T
         self.babies = Rotations(switch, babies, True, places)
@@ -467,7 +475,7 @@ def slot_product(
     *,
     out: Array | None = None,
 ) -> Value:
-    """Return the matrix times c, divided by P and by the moduli of c's ring that `target` does not have.
+    """Return the matrix times c, divided by the moduli of c's ring that `target` does not have.
 
     weights: the diagonals, evaluated modulo T.
     made: the evaluated digits of c's masks; None to compute them.
@@ -504,6 +512,6 @@ def slot_product_plan(
     giants: tuple[KeySwitch | None, ...],
     places: tuple[tuple[int, ...], ...],
 ) -> SlotProduct:
-    """Return the SlotProduct for these arguments. The ring keeps it."""
+    """Return the SlotProduct for these arguments. The ring caches this plan."""
     key = "slot product", switch, babies, giants, places
     return kept_plan(switch.ring, key, lambda: SlotProduct(switch, babies, giants, places))

@@ -72,7 +72,7 @@ def check_again(a: Value, b: Value, c: Value, multiply: Multiply, by_fft: bool) 
     """Raise VerificationError if c is not a*b, which is computed in another way. All are in coefficients.
 
     For a random s, X^s * a is multiplied by b modulo X^m - 1, a multiple of the ring's polynomial. So the
-    transform has another length and in most cases another method, and coefficients have other places.
+    transform has another length and in most cases another method, and coefficients have other indices.
 
     by_fft: whether to use an FFT, if one is proven exact.
     """
@@ -121,7 +121,7 @@ def _wrong(c: Value, item: int, where: str) -> VerificationError:
 
 
 def check_matrices(compute: Backend, basis: Basis, a: Array, b: Array, c: Array) -> None:
-    """Raise VerificationError if c is not a*b modulo the basis's one q. Shapes: see Backend.matmul."""
+    """Raise VerificationError if c is not a*b modulo the modulus of `basis`. Shapes: see Backend.matmul."""
     count = _vectors_needed(basis)
     v = compute.from_host(_uniform(basis, (b.shape[2], count))[0][None])
 

@@ -2,13 +2,13 @@
 
 Plaintexts are polynomials modulo X^N + 1 and a prime t. Ciphertexts are polynomials modulo X^N + 1 and Q. A
 ciphertext is one Poly of batch shape (components, *batch), with components c0, c1 and, after a product, c2.
-Its phase c0 + c1 * s + c2 * s^2, where s is the secret, is Q/t times the plaintext, plus noise. The plaintext
-holds N integers mod t, its slots, which are its values at the roots of X^N + 1. Ciphertexts with the same
+Its phase c0 + c1 * s + c2 * s^2, where s is the secret, is Q/t times the plaintext, plus noise. The N slots
+of a plaintext are its values at the roots of X^N + 1, which are integers mod t. Ciphertexts with the same
 number of components are added by `+`. Products are relinearised by hybrid key switching (Han & Ki 2019/688),
 with one special prime. By the HE standard, the default parameters have 128 bits of security.
 
-This is an example, not a product: it is not constant time, nobody has reviewed it, and like every scheme of
-its kind it does not withstand chosen-ciphertext attacks.
+This is an example, not a product: it is not constant time, nobody has reviewed it, and, like every
+homomorphic scheme, BFV does not withstand chosen-ciphertext attacks.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BFV:
     t: int = 65537
     bits: int = 47  # bit length of each prime of Q
     limbs: int = 4
-    special_bits: int = 30  # with this length, relinearisation adds less noise than the product before it
+    special_bits: int = 30  # bits of P; with 30, relinearisation adds less noise than the product before it
 
     @cached_property
     def ring(self) -> pg.Ring:
@@ -81,9 +81,9 @@ class BFV:
 
     @cached_property
     def wide(self) -> pg.Ring:
-        """Return the ring modulo Q times auxiliary primes, which holds integers up to N * Q^2 / 2 in size."""
+        """Return the ring modulo Q times auxiliary primes. Integers from -N * Q^2 / 2 to N * Q^2 / 2 fit."""
         needed = (self.n * self.q**2).bit_length()
-        # ntt_primes begins with the primes of Q, which are left out.
+        # The list of ntt_primes begins with the primes of Q, which are left out here.
         auxiliary = pg.ntt_primes(self.n, bits=self.bits, count=-(-needed // (self.bits - 1)))[self.limbs :]
         return self.ring.join(pg.Ring(self.n, auxiliary))
 
@@ -117,7 +117,7 @@ class BFV:
     def decrypt(self, secret: pg.Poly, ciphertext: pg.Poly) -> Array:
         """Decrypt to the slots, an int64 array (*batch, N) with entries in (-t/2, t/2)."""
         message = pg.rns.scale(self._phase(secret, ciphertext), self.t, self.plain)  # round(t/Q * phase)
-        return np.asarray(self.plain(message.to_slots()).cpu().to_int64())  # to_int64 centres them
+        return np.asarray(self.plain(message.to_slots()).cpu().to_int64())  # integers in (-t/2, t/2)
 
     def noise_budget(self, secret: pg.Poly, ciphertext: pg.Poly) -> float:
         """Return log2 of (Q/2) / (t * the largest noise in the batch). If it is near 0, decryption fails."""
@@ -145,7 +145,7 @@ class BFV:
 
 
 def zeros(s: pg.Poly, seed: bytes, batch: tuple[int, ...] = ()) -> pg.Poly:
-    """Return encryptions of 0 under s, (e - a * s, a), of batch shape (2, *batch).
+    """Return encryptions (e - a * s, a) of 0 under s, of batch shape (2, *batch).
 
     a is uniform, and e is centred binomial with standard deviation 3.24.
     """
@@ -161,8 +161,8 @@ def derive(seed: bytes, label: str) -> bytes:
 class Result(NamedTuple):
     """Result of `run`.
 
-    slots: the number of slots. sum_ok, product_ok: whether all slots of the sum and of the product are as
-    NumPy computes them. fresh_budget, product_budget: noise budgets in bits, of a fresh ciphertext and of the
+    slots: the number of slots. sum_ok, product_ok: whether all slots of the sum and of the product equal
+    NumPy's results. fresh_budget, product_budget: noise budgets in bits, of a fresh ciphertext and of the
     product.
     """
 
@@ -179,8 +179,8 @@ def run(seed: bytes | None = None) -> Result:
     scheme = BFV()
     keys = scheme.keygen(derive(seed, "keys"))
 
-    # Numbers in [-1, 1] get seven fractional bits. So sums are at most 2^8 and products at most 2^14 in size,
-    # and both are below t/2.
+    # Numbers in [-1, 1] are multiplied by 2^7 and rounded. So the absolute values of sums are at most 2^8 and
+    # those of products at most 2^14, and both are below t/2.
     angle = np.arange(scheme.n)
     x, y = (np.array([round(128 * v) for v in f(angle)]) for f in (np.cos, np.sin))
     cx, cy = (scheme.encrypt(keys.public, v, derive(seed, label)) for v, label in ((x, "x"), (y, "y")))

@@ -3,10 +3,10 @@
     python -m polygpu.examples.bootstrapping --logn 12 --insecure
     python -m polygpu.examples.bootstrapping --logn 16 --preset wide --device cuda
 
-Let m be the phase modulo the first prime q. Read modulo a larger Q, the phase is m + q * I, and the
-coefficients of I are small integers (ModRaise). CoeffToSlot moves the coefficients to the slots. In each slot
-a polynomial computes sin(2 pi x), which is nearly 2 pi m / q for x = m / q + I (EvalMod). SlotToCoeff moves
-the results back.
+Let m be the phase c_0 + c_1 * s of the ciphertext (c_0, c_1) modulo the first prime q. Modulo a larger Q, the
+phase is m + q * I, and the coefficients of I are small integers (ModRaise). CoeffToSlot moves the
+coefficients to the slots. In each slot, a polynomial computes sin(2 pi x), which is nearly 2 pi m / q for
+x = m / q + I (EvalMod). SlotToCoeff moves the results back to the coefficients.
 
 Sources: Cheon, Han, Kim, Kim, Song 2018/153 (the idea); Bossuat, Troncoso-Pastoriza, Hubaux 2022/024 (a
 sparse secret only in ModRaise); Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux 2020/1203 (matrices, exact
@@ -57,7 +57,7 @@ class Parameters:
     """Parameters of a bootstrap.
 
     The primes of Q are, in this order: the first prime, the primes of the levels, of SlotToCoeff, of EvalMod
-    and of CoeffToSlot. A bootstrap uses them up from the end. Fields whose names end in `bits` are bit
+    and of CoeffToSlot. A bootstrap uses up the primes from the end. Fields whose names end in `bits` are bit
     lengths of primes. The primes of EvalMod are near r = 2^mod_bits, and the scale in EvalMod is 2 r, because
     EvalMod computes 2 * x * y - c. A ciphertext of x * y at the scale 4 r^2 is also a ciphertext of 2 * x * y
     at the scale 2 r^2. Rescaling divides this scale by r, so it is 2 r again.
@@ -76,15 +76,15 @@ class Parameters:
     special_bits: int = 60
     weight: int = 192  # number of nonzero coefficients of the secret
     sparse_weight: int = 32  # number of nonzero coefficients of the sparse secret of ModRaise
-    # K: ModRaise adds q * I to the phase. Coefficients of I are at most K in size, except with the
-    # probability that `failure` gives.
+    # ModRaise adds q * I to the phase. The coefficients of I are at most K = `bound` in absolute value,
+    # except with the probability that `failure` gives.
     bound: int = 14
     degree: int = 31  # degree of the Chebyshev series that approximates the sine
     doublings: int = 3  # number of double-angle steps after the series
     arcsine: int = 0  # degree of the arcsine series that corrects the sine: 3, 5, or 0 for none
-    giant: int = 2  # cost of a giant step in baby steps; a larger cost gives fewer giant steps but more keys
+    giant: int = 2  # cost of a giant step / cost of a baby step; a larger value means more keys
     log_slots: int | None = None  # log2 of the number of different slots; None means that all N/2 differ
-    real: bool = False  # whether slots are real numbers, which halves the work of EvalMod
+    real: bool = False  # whether all slots are real numbers; this halves the work of EvalMod
 
     def __post_init__(self) -> None:
         """Raise ParameterError if the parameters do not fit together."""
@@ -179,12 +179,12 @@ class Parameters:
 
     @property
     def failure(self) -> float:
-        """Log2 of a bound on the probability that a bootstrap fails. If it fails, its slots are wrong.
+        """Log2 of a bound on the probability that a bootstrap fails. A failed bootstrap gives wrong slots.
 
         ModRaise adds q * I to the phase. A bootstrap fails if a coefficient of I is larger than K, the field
-        `bound`. I is c_1 * s / q, rounded, where c_1 is a part of the ciphertext and s is the sparse secret.
-        So each coefficient is near a sum of h independent uniform numbers in [-1/2, 1/2], where h is the
-        weight of s. The bound is the expected number of coefficients with |sum| > K + 1/2.
+        `bound`. I is c_1 * s / q, rounded, where c_1 is the second component of the ciphertext and s is the
+        sparse secret. So each coefficient is near a sum of h independent uniform numbers in [-1/2, 1/2],
+        where h is the weight of s. The bound is the expected number of coefficients with |sum| > K + 1/2.
         """
         count = self.sparse_weight
         x = Fraction(count, 2) - self.bound - Fraction(1, 2)
@@ -374,7 +374,7 @@ class Bootstrapper:
     def _matrices(
         self, matrices: Sequence[Diagonals], limbs: int, factor: float, gain: float
     ) -> list[lattice.LinearTransform]:
-        """Return the encoded matrices. The first has `limbs` limbs, and each next one has one limb less.
+        """Return the encoded matrices. The first has `limbs` limbs, and each later one has one limb less.
 
         Together they multiply the slots by `factor` and the scale by `gain`. Each of the l matrices
         multiplies the slots by the l-th root of `factor`, and the scale by the l-th root of `gain`.
@@ -418,7 +418,7 @@ class Bootstrapper:
         sparse = whole.ternary(weight=p.sparse_weight, seed=derive(seed, "sparse")).ntt()
         used = [(g, Q) for g in self._trace] + [(2 * p.n - 1, top)]
         used += [(g, matrix.ring) for matrix in (*self.matrices, *matrices) for g in matrix.galois_elements]
-        rings: dict[int, pg.Ring] = {}  # for each Galois element g, the largest ring that needs a key for g
+        rings: dict[int, pg.Ring] = {}  # from a Galois element g to the largest ring that needs a key for g
         for g, ring in used:
             rings[g] = max(rings.get(g, ring), ring, key=lambda ring: ring.rows)
 
@@ -459,7 +459,7 @@ class Bootstrapper:
         return Ciphertext(pg.stack([m + e - mask * secret.restrict(ring), mask], axis=-1), scale)
 
     def decrypt(self, secret: pg.Poly, c: Ciphertext) -> Array:
-        """Decrypt c to its slots, (*batch, slots)."""
+        """Decrypt c to its slots, an array of shape (*batch, slots)."""
         return decrypt(secret, c)[..., : self.p.slots]
 
     # ---- steps ----
@@ -657,7 +657,7 @@ def _measure(p: Parameters, device: str, repeat: int) -> None:
 
 
 class _Watch:
-    """A stopwatch for the stages of a bootstrap. It waits for the device before it takes a time."""
+    """A stopwatch for the stages of a bootstrap. It waits for the device before it reads the clock."""
 
     def __init__(self) -> None:
         self._last = pg.Ring(2, 5).zeros()

@@ -56,7 +56,7 @@ class CKKS:
     """The CKKS scheme in a ring of degree n. Q is the product of a first prime and of `depth` others.
 
     A digit has `size` limbs, and there are `size` special primes. The special primes have as many bits as the
-    first prime and are larger than it. So their product exceeds the product of the primes of any digit.
+    first prime, and are larger. So their product exceeds the product of the primes of any digit.
     """
 
     n: int = 16384
@@ -137,7 +137,7 @@ class CKKS:
         return Ciphertext(pg.fma(public, u[..., None], e + _first(m)), self.scale)
 
     def decrypt(self, secret: pg.Poly, c: Ciphertext) -> Array:
-        """Decrypt c to its slots, (*batch, N/2)."""
+        """Decrypt c to its slots, an array of shape (*batch, N/2)."""
         return decrypt(secret, c)
 
     # ---- arithmetic; batches broadcast ----

@@ -1,8 +1,8 @@
 """CKKS ciphertexts with exact scales: encoding, sums, products, matrices, and polynomials of low depth.
 
-A ciphertext holds its slots times its scale. Rescaling divides the scale by a prime that is only near a power
-of two, so the scales of ciphertexts of different depth differ slightly. Here every constant is encoded at
-exactly the scale that its term needs, so that the different scales do not cause an error.
+A ciphertext encrypts its slots times its scale. Rescaling divides the scale by a prime that is only near a
+power of two, so the scales of ciphertexts of different depth differ slightly. Here every constant is
+encoded at a scale that cancels these differences exactly, so that they do not cause an error.
 
 The other examples of CKKS, such as `ckks` and `bootstrapping`, use this module.
 
@@ -69,7 +69,7 @@ def encode(z: Any, ring: pg.Ring, scale: float | Fraction) -> pg.Poly:
 
 
 def decode(m: pg.Poly, scale: float) -> Array:
-    """Return the slots (*batch, n/2) of plaintexts."""
+    """Return the slots of plaintexts m, an array of shape (*batch, n/2)."""
     coefficients = m.cpu().to_float64()
     if np.isfinite(coefficients).all():
         parts, exponent = _near_one(coefficients / scale)
@@ -82,17 +82,17 @@ def decode(m: pg.Poly, scale: float) -> Array:
 
 
 def phase(secret: pg.Poly, c: Ciphertext) -> pg.Poly:
-    """Return the phases c_0 + c_1 * s, (*batch,): plaintexts that hold scale times the slots, plus noise."""
+    """Return the phases c_0 + c_1 * s, of batch shape (*batch,). They encode scale * slots, plus noise."""
     return pg.fma(c.value[..., 1], secret, c.value[..., 0], ring=c.value.ring)
 
 
 def decrypt(secret: pg.Poly, c: Ciphertext) -> Array:
-    """Decrypt c to its slots, (*batch, n/2)."""
+    """Decrypt c to its slots, an array of shape (*batch, n/2)."""
     return decode(phase(secret, c), c.scale)
 
 
 def _near_one(x: Array) -> tuple[Array, int]:
-    """Return x / 2^e and e, where e is such that all real and imaginary parts are less than 1 in size.
+    """Return x / 2^e and e, so that real and imaginary parts of x / 2^e are below 1 in absolute value.
 
     Then sums do not overflow when x / 2^e is transformed.
     """
@@ -110,7 +110,7 @@ def _times_power(x: Array, exponent: int) -> Array:
 
 # ---- sums and products ----
 
-_CLOSE = 2.0**-20  # the largest relative difference of scales that are taken as equal
+_CLOSE = 2.0**-20  # scales are treated as equal if their relative difference is at most this
 
 
 def rescale(c: Ciphertext) -> Ciphertext:
@@ -190,7 +190,7 @@ class Arithmetic:
     relin: lattice.SwitchKey
 
     def rescaled(self, total: Sum, scale: float) -> Ciphertext:
-        """Relinearise a sum and divide it by its last prime. `scale` is the scale before the division."""
+        """Relinearise a sum and divide it by the last prime of its ring. `scale` is the scale before that."""
         ring = total.rest.ring
         if not total.products:
             return rescale(Ciphertext(total.rest, scale))
@@ -307,9 +307,10 @@ class _Series:
             raise pg.ParameterError(f"basis={basis!r} must be 'power' or 'chebyshev'.")
         if baby < 2 or baby & (baby - 1):
             raise pg.ParameterError(f"baby={baby} must be a power of two of at least 2, such as 8.")
-        # If b_i and b_j have the scale q (in a Chebyshev series 2 q), so has their rescaled product. If the
-        # scale of x = b_1 were smaller, the scales of b_2, b_4, ... would become smaller and smaller. So x is
-        # multiplied by an integer that brings its scale near q or 2 q. This does not use up a limb.
+        # Let q be the last prime. If b_i and b_j have the scale q (in a Chebyshev series, 2 q), so has their
+        # rescaled product. If the scale of x = b_1 were smaller, the scales of b_2, b_4, ... would become
+        # smaller and smaller. So x is multiplied by an integer that brings its scale near q or 2 q. The
+        # multiplication does not use up a limb.
         q = x.value.ring.moduli[-1]
         factor = round((2 if self.is_chebyshev else 1) * q / x.scale)
         if factor > 1:

@@ -77,8 +77,8 @@ class Parameters:
 
     The primes of Q are, in this order: the first prime, the primes of the levels, and one prime for the
     matrix that moves results to the slots. There are as many special primes as primes of Q, and the special
-    primes are larger. So a key switch takes all of Q as one digit. If all primes are below 2^31, residues
-    take four bytes.
+    primes are larger. So a key switch treats a value modulo Q as one digit. If all primes are below 2^31,
+    residues take four bytes.
     """
 
     log_n: int = 13
@@ -395,7 +395,7 @@ class Comparator:
         return Ciphertext(value, 2.0**p.scale)
 
     def decrypt(self, secret: Secrets, c: Ciphertext) -> Array:
-        """Decrypt c to the real parts of its slots, (*batch, slots)."""
+        """Decrypt c to the real parts of its slots, an array of shape (*batch, slots)."""
         return np.asarray(decrypt(secret.ring, c)[..., : self.p.slots].real)
 
     def multiply(self, keys: Keys, x: Ciphertext, y: Ciphertext) -> Ciphertext:
@@ -423,7 +423,7 @@ class Comparator:
         return self.to_slots(keys, self.pack(keys, self.rotate(keys, vectors, threshold)))
 
     def extract(self, keys: Keys, c: Ciphertext) -> Vectors:
-        """Move the slots to coefficients. Return an LWE vector for each of them, under the ring's secret."""
+        """Move the slots to coefficients. Return an LWE vector for each slot, under the ring's secret."""
         p, q = self.p, self.p.ring.moduli[0]
         if c.limbs < 2:
             raise pg.ParameterError(
@@ -463,7 +463,7 @@ class Comparator:
         steps = there.from_host(steps)
         with there.device_scope():
             moved = vectors.value.astype(np.int64)
-            moved[..., 0] -= steps  # these may be negative: lwe_modulus_switch reduces its input modulo q
+            moved[..., 0] -= steps  # may become negative; lwe_modulus_switch reduces its input modulo q
         return lattice.lwe_modulus_switch(moved, q=q, to=size, centered_mean=True)
 
     def rotate(self, keys: Keys, vectors: Vectors, threshold: Any = 0.0) -> pg.Poly:
@@ -483,7 +483,7 @@ class Comparator:
         return value
 
     def pack(self, keys: Keys, c: pg.Poly) -> Ciphertext:
-        """Pack the ciphertexts of all slots into one, (*batch, 2).
+        """Pack the ciphertexts of all slots into one. Return ciphertexts of batch shape (*batch, 2).
 
         The result for slot k becomes coefficient k * N / slots. Packing multiplies phases by N. So c is first
         multiplied by 1 / N modulo Q. Thus the size of results and of their noise stays the same.
@@ -532,10 +532,10 @@ def to_coefficients(slots: int) -> dict[int, Array]:
 def from_packed(slots: int) -> dict[int, Array]:
     """Return a matrix that moves x_k, coefficient k * N / slots, to slot k, if the conjugate is then added.
 
-    Let h = slots / 2. The polynomial with these coefficients has h different slots. They are `_roots(h)`
-    times the vector t of the numbers t_k = x_k + i * x_(k + h), so the inverse of `_roots(h)` gives t. The
-    matrix puts t / 2 in the first h slots and -i * t / 2 in the others. Adding the conjugate gives the real
-    parts of t and of -i * t, which are the numbers x_k.
+    Let h = slots / 2. The polynomial with these coefficients has h different slots. These slots are
+    `_roots(h)` times the vector t of the numbers t_k = x_k + i * x_(k + h), so the inverse of `_roots(h)`
+    gives t. The matrix puts t / 2 in the first h slots and -i * t / 2 in the others. Adding the conjugate
+    gives the real parts of t and of -i * t, which are the numbers x_k.
     """
     h = slots // 2
     inverse = _roots(h).conj().T / (2 * h)

@@ -24,7 +24,7 @@ class Row:
     """One line of the demo's output.
 
     name: the scheme. what: the computation. count: the number of cases, slots, bytes or bootstraps. seconds:
-    the time of the computation. ok: whether all results are right. note: for homomorphic computations the
+    the time of the computation. ok: whether all results are right. note: for homomorphic computations, the
     noise budget, the error, the noise or the probability of an error.
     """
 

@@ -74,7 +74,7 @@ def keygen(p: ParameterSet, xi: Batch) -> tuple[list[bytes], list[bytes]]:
 
 
 def _expand_a(rho: Batch, p: ParameterSet) -> pg.Poly:
-    """Return the matrices of ExpandA (FIPS 204, algorithm 32), (batch, k, l).
+    """Return the matrices of ExpandA (FIPS 204, algorithm 32), of shape (batch, k, l).
 
     Entry [r, s] of a matrix is RejNTTPoly(rho || s || r) (algorithm 30).
     """
@@ -87,14 +87,14 @@ def _expand_a(rho: Batch, p: ParameterSet) -> pg.Poly:
 
 
 def _expand_s(rho_prime: Batch, eta: int, nonces: Sequence[int]) -> Array:
-    """Return the secret vectors of ExpandS (FIPS 204, algorithm 33), (batch, len(nonces), N).
+    """Return the vectors of ExpandS (FIPS 204, algorithm 33), of shape (batch, len(nonces), N).
 
     The entries are integers in [-eta, eta].
     """
     seeds = [seed + nonce.to_bytes(2, "little") for seed in rho_prime for nonce in nonces]
     stream = as_array([_h(seed, SECRET_BYTES) for seed in seeds], SECRET_BYTES)
-    # RejBoundedPoly (FIPS 204, algorithm 31): half-bytes are accepted if they are below the largest multiple
-    # of 2 * eta + 1. So their remainders are uniform.
+    # RejBoundedPoly (FIPS 204, algorithm 31): a half-byte is accepted if it is below the largest multiple of
+    # 2 * eta + 1 up to 16. So the remainders modulo 2 * eta + 1 are uniform.
     width = 2 * eta + 1
     values = first_accepted(byte_decode(stream, 4), below=16 // width * width) % width
     return (eta - values.astype(np.int64)).reshape(len(rho_prime), len(nonces), N)
@@ -108,7 +108,7 @@ def _power2round(r: Array) -> tuple[Array, Array]:
 
 
 def _bit_pack(w: Array, a: int, b: int) -> list[bytes]:
-    """Encode values in [-a, b] as b - w: BitPack (algorithm 17)."""
+    """Encode each w in [-a, b] as b - w: BitPack (algorithm 17)."""
     return byte_encode(b - w, (a + b).bit_length())
 
 

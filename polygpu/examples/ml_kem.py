@@ -120,7 +120,7 @@ def _pke_decrypt(p: ParameterSet, s: Batch, c: Batch) -> list[bytes]:
 
 
 def _matrix(rho: Batch, k: int) -> pg.Poly:
-    """Return the matrices A, (batch, k, k): entry [i, j] is SampleNTT(rho || j || i)."""
+    """Return the matrices A, of shape (batch, k, k). Entry [i, j] is SampleNTT(rho || j || i)."""
     seeds = [ri + bytes([j, i]) for ri in rho for i in range(k) for j in range(k)]
     stream = as_array([shake_128(seed).digest(XOF_BYTES) for seed in seeds], XOF_BYTES)
     values = first_accepted(byte_decode(stream, 12), below=Q)  # SampleNTT (algorithm 7)
@@ -128,7 +128,7 @@ def _matrix(rho: Batch, k: int) -> pg.Poly:
 
 
 def _noise(seeds: Batch, eta: int, nonces: Sequence[int]) -> pg.Poly:
-    """Return SamplePolyCBD_eta(PRF_eta(seed, nonce)) (algorithm 8), (batch, len(nonces))."""
+    """Return SamplePolyCBD_eta(PRF_eta(seed, nonce)) (algorithm 8), shape (batch, len(nonces))."""
     stream = [shake_256(si + bytes([n])).digest(64 * eta) for si in seeds for n in nonces]
     bits = np.unpackbits(as_array(stream, 64 * eta), axis=-1, bitorder="little")
     x, y = np.moveaxis(bits.reshape(len(seeds), len(nonces), N, 2, eta).sum(-1, np.int8), -1, 0)
@@ -218,7 +218,7 @@ def check_lengths(rows: Batch, length: int) -> None:
 
 
 def as_array(rows: Batch, *shape: int) -> Array:
-    """Return byte strings as a uint8 array, (len(rows), *shape)."""
+    """Return byte strings as a uint8 array of shape (len(rows), *shape)."""
     check_lengths(rows, prod(shape))
     return np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), *shape)
 

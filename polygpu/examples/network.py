@@ -43,7 +43,7 @@ TRAINED = 1297  # training images; the others are test images
 
 
 class Digits(NamedTuple):
-    """Images of digits. images: pixels from 0 to 1, (count, 64). labels: the digit in each, (count,)."""
+    """Images of digits. images (count, 64): pixels from 0 to 1. labels (count,): the digit in each image."""
 
     images: Array
     labels: Array
@@ -62,7 +62,7 @@ class Network:
     second_bias: Array  # shape (10,)
 
     def scores(self, images: Array) -> Array:
-        """Return the scores of images, (count, 10)."""
+        """Return the scores of images, an array of shape (count, 10)."""
         squares = (images @ self.first.T + self.first_bias) ** 2
         return np.asarray(squares @ self.second.T + self.second_bias)
 
@@ -76,7 +76,7 @@ def load() -> tuple[Digits, Digits]:
             'The images come from scikit-learn, which is not installed. Run pip install "polygpu[examples]".'
         ) from None
     found = load_digits()
-    # Only a few people wrote the last images, so all images are mixed.
+    # Only a few people wrote the last images, so the images are shuffled.
     mixed = np.random.default_rng(0).permutation(len(found.target))
     images, labels = found.data[mixed] / 16, found.target[mixed]
     return Digits(images[:TRAINED], labels[:TRAINED]), Digits(images[TRAINED:], labels[TRAINED:])
@@ -150,7 +150,7 @@ class EncryptedNetwork:
         return moved
 
     def encrypt(self, secret: pg.Poly, images: Array, seed: bytes) -> Ciphertext:
-        """Encrypt images (count, 64) in as few ciphertexts as possible, (ciphertexts, 2)."""
+        """Encrypt images (count, 64) in as few ciphertexts as possible, of batch shape (ciphertexts, 2)."""
         if images.ndim != 2 or images.shape[1] != PIXELS or not len(images):
             raise pg.ParameterError(
                 f"The shape of images is {images.shape}. It must be (count, {PIXELS}) with at least one "
@@ -162,7 +162,7 @@ class EncryptedNetwork:
         return self.boot.encrypt(secret, slots.reshape(count, -1), seed, limbs=self.boot.p.levels + 1)
 
     def decrypt(self, secret: pg.Poly, c: Ciphertext, count: int) -> Array:
-        """Return the scores of the first `count` samples, (count, 10)."""
+        """Return the scores of the first `count` samples, an array of shape (count, 10)."""
         return self.boot.decrypt(secret, c).real.reshape(-1, PIXELS)[:count, :CLASSES]
 
     def __call__(self, keys: Keys, c: Ciphertext) -> Ciphertext:
@@ -182,7 +182,7 @@ class EncryptedNetwork:
 
 
 def _matrix(weights: Array, ring: pg.Ring, special: pg.Ring) -> lattice.LinearTransform:
-    """Return the matrix that multiplies each block of 64 slots by the weights (rows, columns)."""
+    """Return the matrix that multiplies each block of 64 slots by `weights`, a matrix (rows, columns)."""
     rows, columns = weights.shape
     diagonals = {}
     for k in range(1 - rows, columns):  # entry j of diagonal k is weights[j, j + k]

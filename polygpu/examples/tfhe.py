@@ -1,6 +1,6 @@
 """TFHE: bootstrapping that applies a table to an encrypted message.
 
-A message m in 0 ... p - 1 is encrypted as an LWE vector (b, a) modulo q. The entries of its secret s are the
+A message m in 0 ... p - 1 is encrypted as an LWE vector (b, a) modulo q. The entries of the secret s are the
 coefficients of secret polynomials of degree below N. The phase b + <a, s> is m * q / (2 * p) plus noise, so
 the upper half of 0 ... q - 1 stays free. For any table f, `bootstrap` returns an encryption of f(m). It
 switches the vector to a shorter secret, rounds it modulo 2N, multiplies the table's polynomial by X^-phase
@@ -13,9 +13,10 @@ Sources: Chillotti et al. 2018/421; Joye 2021/1402 is a guide.
 SETS has named sets of parameters. The sets with "bits" in their names are those of TFHE-rs 1.4
 (tfhe/src/shortint/parameters/v1_4, noise "TUNIFORM"). Zama estimates 128 bits of security for them, with the
 lattice estimator. The probability of a failure is below 2^-128, or below 2^-124 for the sets with `group`
-above 1. The set "2020" is that of the TFHE library, with a prime modulus. By the HE standard of 2018 the
+above 1. The set "2020" is that of the TFHE library, with a prime modulus. By the HE standard of 2018, the
 polynomials of this set have 128 bits of security, but the standard assumes ternary secrets, and the secrets
-here are binary. By newer estimates, its short vectors, with 630 entries, have about 120 bits of security.
+here are binary. By newer estimates, the short vectors of this set, with 630 entries, have about
+120 bits of security.
 
 This is an example, not a product: it is not constant time, and nobody has reviewed it.
 """
@@ -82,7 +83,7 @@ class TFHE:
     switch_digits: tuple[int, int] = (2, 8)  # bits of a digit, and number of digits, in key switching
     centered_mean: bool = False  # an option of the rounding modulo 2N (lattice.lwe_modulus_switch)
     norm: float = math.sqrt(3)  # largest 2-norm of the coefficients of a sum that is bootstrapped
-    group: int = 1  # number of bits of the short secret that a step of the blind rotation takes
+    group: int = 1  # number of bits of the short secret that one step of the blind rotation handles
 
     @cached_property
     def ring(self) -> pg.Ring:
@@ -181,7 +182,7 @@ class TFHE:
         return self.turned(keys, acc, vectors)
 
     def turned(self, keys: Keys, acc: pg.Poly, vectors: Array) -> Array:
-        """Multiply acc by X^-phase for the phase of each vector. Return coefficient 0 as LWE vectors.
+        """Multiply acc by X^-phase of each vector. Return coefficient 0 of each product as an LWE vector.
 
         `polygpu.capture` can record this part of a bootstrap.
         """
@@ -189,7 +190,7 @@ class TFHE:
         return lattice.extract(lattice.blind_rotate(acc, keys.bootstrap, exponents, bits=self.digits[0]), 0)
 
     def rounded(self, keys: Keys, vectors: Array) -> Array:
-        """Return the vectors, switched to the short secret and rounded modulo 2N: (*batch, n + 1)."""
+        """Return `vectors`, switched to the short secret and rounded modulo 2N, as (*batch, n + 1)."""
         bits, levels = self.switch_digits
         short = lattice.lwe_switch(vectors, keys.switch, q=self.q, bits=bits, levels=levels)
         return lattice.lwe_modulus_switch(short, q=self.q, to=2 * self.N, centered_mean=self.centered_mean)
@@ -218,11 +219,11 @@ class TFHE:
         """Return the variance that each step adds to the phase, divided by q^2, for independent noises.
 
         The formulas are those of Chillotti et al. 2018/421, theorems 4.1 and 6.3. Digits to the base B are
-        taken as uniform, and their squares are (B^2 + 2) / 12 on average. The part of a coefficient that l
-        digits leave out has the variance 1 / (12 * B^(2 l)). In each step this part is multiplied by a bit of
-        the secret, and half of these bits are 1. In a step for a group of g bits it is multiplied by a power
-        of X instead, so it always counts, and the noises of 2^g matrices add up. Each component of a product
-        has a rounding error too.
+        assumed to be uniform, and their squares are (B^2 + 2) / 12 on average. l digits leave out the low
+        bits of a coefficient, and this error has the variance 1 / (12 * B^(2 l)). In each step, the error is
+        multiplied by a bit of the secret, and half of these bits are 1. In a step for a group of g bits, the
+        error is multiplied by a power of X instead, so it always counts, and the noises of 2^g matrices add
+        up. Each component of a product has a rounding error too.
         """
         bits, levels = self.digits
         # The phase is a sum of 1 + k * N / 2 coefficients with errors, because half of the secret bits are 1.
@@ -245,7 +246,7 @@ class TFHE:
 
     @cached_property
     def error(self) -> float:
-        """Return `Prepared.error.std`, the standard deviation of a product's rounding error; 0 if exact."""
+        """Return the standard deviation of the rounding error of a product, or 0 if q is a prime."""
         if not self.is_torus:
             return 0.0
         bits, levels = self.digits
@@ -279,8 +280,9 @@ class TFHE:
 _TFHE_RS: dict[str, Any] = {"bits": 64, "is_torus": True, "ring_noise": 17, "centered_mean": True}
 SETS = {
     "2020": TFHE(),
-    # In the next three sets, message and carry have 1, 2 and 3 bits each. TFHE-rs gives -144.3, -129.6 and
-    # -129.0 as log2 of the probability of failure. TFHE.failure gives -143.8, -129.1 and -128.6.
+    # Set "a+b bits" is for messages of a bits and carries of b bits. For the next three sets, TFHE-rs gives
+    # -144.3, -129.6 and -129.0 as log2 of the probability of failure. TFHE.failure gives -143.8, -129.1 and
+    # -128.6.
     "1+1 bits": TFHE(
         p=4, n=879, k=4, N=512, noise=46, digits=(23, 1), switch_digits=(5, 3), norm=3, **_TFHE_RS
     ),
@@ -295,7 +297,7 @@ SETS = {
         norm=9,
         **_TFHE_RS | {"ring_noise": 3},
     ),
-    # In the next three sets, TFHE-rs gives -145.0, -134.3 and -131.0 as log2 of the probability of failure.
+    # For the next three sets, TFHE-rs gives -145.0, -134.3 and -131.0 as log2 of the probability of failure.
     # TFHE.failure gives -144.8, -139.2 and -124.7. There are two reasons for the differences. TFHE-rs rounds
     # the sum of a group modulo 2N, which counts as n * 15/64 rounding errors. Here each entry is rounded and
     # the mean error is subtracted, which counts as n * 16/64. And TFHE-rs assumes a larger error of products.

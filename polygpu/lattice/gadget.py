@@ -59,7 +59,7 @@ def decompose(a: Poly, *, bits: int, levels: int, out: Poly | None = None) -> Po
 
     Raises:
         ParameterError: a modulus is above 2**64, or bits or levels is below 1 or too large.
-        OutputError: `out` cannot take the result.
+        OutputError: `out` cannot hold the result.
 
     Cost: one pass over the coefficients. An evaluated value first takes an inverse transform. If there are
     several moduli, y is computed by a basis conversion, and the digits are reduced modulo each modulus.
@@ -112,9 +112,9 @@ class Prepared:
         )
 
     def _for(self, c: Poly, bits: int, name: str) -> ops.Matrices:
-        """Return the matrices for products with c.
+        """Return the prepared matrices, for a product with the ciphertexts c.
 
-        Raise an error if c's ring or device, or `bits`, is not that of self.
+        Raise an error if they were prepared for another ring or device than c's, or for another `bits`.
         """
         if self.ring != c.ring:
             raise RingMismatch(
@@ -152,10 +152,10 @@ def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Pol
             shape is (count, k, levels, k), (count, 2, k, levels, k) for ternary secrets, or
             (groups, 2**g, k, levels, k) for groups of g bits.
         bits: how many bits a digit has in the products with these ciphertexts.
-        precision: "exact" or "double". "double" needs bits <= 31, and a ring modulo X**n + 1 with q = 2**32
-            or 2**64 and n a power of two, at least 32. "double" takes one transform for each polynomial, and
-            "exact" takes several. With "double", if bits * levels is below 32, blind_rotate rounds
-            ciphertexts modulo 2**64 to multiples of 2**32.
+        precision: "exact" or "double". "double" needs bits <= 31, and a ring modulo X**n + 1 whose modulus
+            q is 2**32 or 2**64 and whose n is a power of two, at least 32. "double" takes one transform for
+            each polynomial, and "exact" takes several. With "double", if bits * levels is below 32,
+            blind_rotate rounds ciphertexts modulo 2**64 to multiples of 2**32.
 
     Returns:
         What to pass to external_product, cmux and blind_rotate in place of ggsw, with the same `bits`. It is
@@ -244,7 +244,7 @@ def external_product(
         RingMismatch: the ring of ggsw is not c's ring (if `bits` is given) or not T (if `special` is given).
         DeviceError: the operands are on two devices, or ggsw was prepared for another device or instruction
             set.
-        OutputError: `out` cannot take the result, or overlaps ggsw.
+        OutputError: `out` cannot hold the result, or overlaps ggsw.
 
     Cost: for each ciphertext and limb (special primes included), k * levels transforms of digits, k inverse
     transforms, and k^2 * levels products for each point. If the ring has no complete transform, for example
@@ -334,15 +334,15 @@ def blind_rotate(
                                     and whether s_i = -1. Each i takes two cmux steps, for e_i and -e_i.
       (groups, 2**g, k, levels, k)  if multi_bit_key made the key, for groups of g >= 2 bits. For each group
                                     j, acc is multiplied (external_product) by a sum over all subsets S of
-                                    the group. The term of S is X^(sum of e_i for i in S) * bsk[j, S], where
-                                    the index S is the number whose set bits are the members of S.
+                                    the group. The term of S is X^(sum of e_i for i in S) * bsk[j, S]. As an
+                                    index, S is the number whose bit t is 1 if S contains bit t of the group.
 
     Args:
         acc: ciphertexts of batch shape (*batch, k).
         bsk: the bootstrapping key: GGSW ciphertexts as external_product takes them, except that a key for
-            groups may be in either domain. If q is 2**32 or 2**64, call prepare() once; otherwise each call
-            takes about twice as long. Prepare a key for groups with precision="double"; otherwise each call
-            takes 5 to 25 times as long on a CPU core.
+            groups may be in either domain. If the modulus q is 2**32 or 2**64, call prepare() once; otherwise
+            each call takes about twice as long. Prepare a key for groups with precision="double"; otherwise
+            each call takes 5 to 25 times as long on a CPU core.
         exponents: integers of shape (*batch, 1 + count), e_0 first, taken modulo the order of X. Their batch
             axes broadcast to those of acc. For a key for groups, count is the number of bits; the last
             group may have fewer than g bits. An array on acc's GPU is read in place, and a call recorded by

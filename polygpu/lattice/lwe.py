@@ -84,7 +84,7 @@ def lwe_switch(x: Any, key: Any, *, q: int, bits: int, levels: int, out: Any = N
         ParameterError: the shapes of x and key do not fit, q is outside its range, or B**levels is above q.
         CoefficientError: x or key holds something other than integers. DeviceError: x and key are on two
             devices.
-        OutputError: `out` cannot take the result, or overlaps the key.
+        OutputError: `out` cannot hold the result, or overlaps the key.
 
     Cost: a pass for the digits, and m * levels * (n + 1) products for each vector. Digits are multiplied as
     bytes if bits is at most 8, as pairs of bytes if bits is at most 16, else as words. The CPU always
@@ -106,15 +106,15 @@ def lwe_switch(x: Any, key: Any, *, q: int, bits: int, levels: int, out: Any = N
 def lwe_modulus_switch(x: Any, *, q: int, to: int, centered_mean: bool = False) -> Array:
     """Switch LWE vectors from the modulus q to the modulus `to`, a power of two, by rounding.
 
-    An entry x becomes floor((2 * x * to + q) / (2 * q)) modulo `to`, which is x * to / q rounded. If the
-    secret consists of random bits, the rounding error of a mask entry enters the phase only if the secret's
-    bit at this place is 1, that is half of the time. centered_mean=True adds half of the sum of these errors
-    (each is the exact value minus the rounded one) to the body before the body is rounded. That halves the
+    An entry v becomes floor((2 * v * to + q) / (2 * q)) modulo `to`, which is v * to / q rounded. If the
+    secret consists of random bits, the rounding error of a mask entry enters the phase only if the secret
+    bit for this entry is 1, that is half of the time. centered_mean=True adds half of the sum of these errors
+    (each is the exact value minus the rounded one) to the body before the body is rounded. This halves the
     variance that the errors cause in the phase of the result, from n / 24 to n / 48 for n mask entries.
     Rounding the body itself adds 1 / 12 to the variance in both cases.
 
     Args:
-        x: LWE vectors of shape (*batch, n + 1), with the body first. If centered_mean is False, integers of
+        x: LWE vectors of shape (*batch, n + 1), with the body first. If centered_mean is False, x may have
             any shape.
         q: a modulus from 2 to 2**64.
         to: a power of two from 2 to 2**32, at most q. For blind_rotate it is twice the degree of the ring.
@@ -129,8 +129,8 @@ def lwe_modulus_switch(x: Any, *, q: int, to: int, centered_mean: bool = False) 
         CoefficientError: x holds something other than integers.
 
     Cost: a few passes over the vectors.
-    Source: Chillotti et al. 2018/421, algorithm 9. centered_mean is from TFHE-rs (Zama), whose failure
-    probabilities assume it.
+    Source: Chillotti et al. 2018/421, algorithm 9. centered_mean is from TFHE-rs (Zama). The failure
+    probabilities that TFHE-rs states assume centered_mean=True.
 
     >>> import polygpu as pg
     >>> pg.lattice.lwe_modulus_switch([0, 2**20, 2**31, 2**32 - 1], q=2**32, to=2048).tolist()

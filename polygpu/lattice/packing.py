@@ -22,8 +22,8 @@ def embed(x: Any, ring: Ring, *, q: int | None = None) -> Poly:
 
     The other coefficients of the phase are meaningless. The secret of the vectors has m entries, one for each
     mask entry. The coefficients of the ciphertexts' secrets, listed one secret after the other, must begin
-    with these m entries; what follows them does not matter. If `q` is given, each entry x of a vector becomes
-    floor((2 * x * Q + q) / (2 * q)), where Q is the product of the ring's moduli. This multiplies phases by
+    with these m entries; what follows them does not matter. If `q` is given, each entry v of a vector becomes
+    floor((2 * v * Q + q) / (2 * q)), where Q is the product of the ring's moduli. This multiplies phases by
     Q / q. If the ring has one modulus and vectors have 1 + n entries, extract(embed(x, ring), 0) is x.
 
     Args:
@@ -178,7 +178,8 @@ def expand(c: Poly, keys: Mapping[int, SwitchKey], count: int) -> Poly:
             to n. For other errors, see pack.
 
     Cost: count - 1 key switches.
-    Source: Angel, Chen, Laine, Setty 2018 (IEEE S&P), figure 3. Here one automorphism serves two results.
+    Source: Angel, Chen, Laine, Setty 2018 (IEEE S&P), figure 3. Here each automorphism is computed
+    once for two results.
 
     >>> import polygpu as pg
     >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=2))

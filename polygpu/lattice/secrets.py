@@ -44,7 +44,7 @@ def lwe_switch_key(
         other: the secret of the vectors that are switched: m integers.
         q: a modulus from 2 to 2**64.
         bits: how many bits a digit has.
-        levels: how many digits; B**levels is at most q.
+        levels: how many digits; 2**(bits * levels) is at most q.
         sigma: the standard deviation, if the noise is to be drawn by Ring.gaussian.
         tuniform: the parameter b, if the noise is to be drawn by Ring.tuniform. Give either sigma or
             tuniform.
@@ -110,7 +110,8 @@ def ggsw(
         secret: the secrets s_1, ..., s_k, a Poly of batch shape (k,) in the ring of the ciphertexts. If
             `special` is given, its centred value is converted to T.
         bits: how many bits a digit has.
-        levels: how many digits. B**levels must be at most q, and at most 2**64 if there are several moduli.
+        levels: how many digits. 2**(bits * levels) must be at most the product of the moduli, and at most
+            2**64 if there are several moduli.
         limbs_per_digit: how many limbs form a digit; given instead of bits and levels.
         special: the ring of the special primes; given with limbs_per_digit.
         sigma: the standard deviation, if the noise is to be drawn by Ring.gaussian.

@@ -1,4 +1,4 @@
-"""Bounds on parameters that keep ciphertexts secure."""
+"""Bounds on the modulus up to which ciphertexts are believed to be secure."""
 
 from __future__ import annotations
 

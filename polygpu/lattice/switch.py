@@ -139,13 +139,13 @@ def key_switch(
         add: a value in a's domain that is added to the result. Its batch shape is (*batch, 2), or (*batch) if
             it is added to d_0 only. This costs less than a separate sum after the call. Its ring may have
             more limbs than a's; the extra ones are ignored.
-        rescale: how many of a's last limbs the result drops. The sum, `add` included, is divided and rounded
-            only once, by P times the moduli of these limbs. Calling `.rescale()` on the result instead takes
-            one more division and rounds twice.
+        rescale: how many of a's last limbs the result drops. The sum, `add` included, is divided only once,
+            by P times the moduli of these limbs, and then rounded. Calling `.rescale()` on the result instead
+            takes one more division and rounds twice.
         divide: whether to divide by P. If False, the result is in T and P times as large. Then the results of
             several key switches can be added and divided together, by `mod_down(ring)`.
-        conversion: "exact" or "fast", as in `Poly.convert`, for the digits and for the division by P. The
-            digits of a hoisted value are already made, so for it only the division matters.
+        conversion: "exact" or "fast", as in `Poly.convert`, for the digits and for the division by P. If
+            `a` was hoisted, its digits are already made, and `conversion` affects only the division.
         out: a Poly of the result's ring with batch shape (*batch, 2) to write into.
 
     Returns:
@@ -161,7 +161,7 @@ def key_switch(
             rescale is outside its range, or is not 0 although `divide` is False; or conversion is neither
             "exact" nor "fast".
         DomainError: `add` is not in a's domain.
-        DeviceError: the operands are on two devices. OutputError: `out` cannot take the result.
+        DeviceError: the operands are on two devices. OutputError: `out` cannot hold the result.
 
     Cost: with d digits, l limbs of a and p special primes, an evaluated value takes l + 2p inverse and
     d * (l + p) + l forward transforms. The key is read once; it has 2 * d * (l + p) limbs.

@@ -30,9 +30,9 @@ class LinearTransform:
 
     The product of the matrix with a vector v is the sum over k of d_k * numpy.roll(v, -k), where d_k is
     diagonal k. The diagonals are multiplied by `scale` and encoded once, modulo all limbs of `ring` and
-    `special`. `transform` multiplies ciphertexts by them in baby steps i and giant steps g. Diagonal k
-    belongs to the steps with g + i = k, where 0 <= i < baby and g is a multiple of baby. All baby steps share
-    the digits of the ciphertext. Each giant step other than 0 takes one more key switch.
+    `special`. `transform` multiplies ciphertexts by the diagonals in baby steps i and giant steps g.
+    Diagonal k belongs to the steps with g + i = k, where 0 <= i < baby and g is a multiple of baby. All baby
+    steps share the digits of the ciphertext. Each giant step other than 0 takes one more key switch.
 
     Args:
         diagonals: a dict from k, taken modulo n/2, to d_k. Each d_k is a vector of n/2 complex numbers, or a
@@ -158,7 +158,10 @@ class LinearTransform:
 
     @cached_property
     def _places(self) -> tuple[tuple[int, ...], ...]:
-        """Index of d_(g+i) in `diagonals` for giant step g and baby step i, or -1 if d_(g+i) is 0."""
+        """Table with one row for each giant step g and one column for each baby step i.
+
+        An entry is the index of d_(g+i) in `diagonals`, or -1 if d_(g+i) is 0.
+        """
         at = {k: i for i, k in enumerate(self._steps)}
         return tuple(tuple(at.get(g + i, -1) for i in self._babies) for g in self._giants)
 

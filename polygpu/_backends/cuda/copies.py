@@ -103,7 +103,7 @@ def copy_launch(axes: list[Axis], source: str, target: str, **values: int) -> La
 
 
 def items_launch(size: int, items: int, unit: int, scatters: bool, **values: int) -> Launch:
-    """Return the launch that gathers or scatters `items` items of `size` bytes, in units of `unit` bytes."""
+    """Return the launch that gathers or scatters `items` entries of `size` bytes, `unit` bytes at a time."""
     n = size // unit
     blocks = -(-n // THREADS), min(_MAX_BLOCKS, items)
     parameters = ITEMS(n=n, items=items, **values)
@@ -194,7 +194,7 @@ def broadcast(gpu: Context, x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def repeated(gpu: Context, x: Array, shape: tuple[int, ...]) -> Array:
-    """Return x itself if its shape is the end of `shape`, otherwise a copy in the whole shape.
+    """Return x itself if its shape is the end of `shape`, otherwise a copy broadcast to `shape`.
 
     This is for kernels that can repeat an operand over leading axes, but cannot broadcast it otherwise.
     """

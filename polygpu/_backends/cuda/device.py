@@ -151,7 +151,7 @@ class Kept(list[Any]):
 
 
 class Tape(Kept):
-    """Notes for the record of one call (records.py), in order: launches, allocations, and arrays it used.
+    """Notes for the record of one call (records.py), in order: launches, allocations and arrays.
 
     repeatable: whether the notes are complete, so that the call can be repeated from them.
     """
@@ -159,7 +159,7 @@ class Tape(Kept):
     repeatable = True
 
     def check(self, device: str) -> None:
-        """Make the call unrepeatable if the tape is of another device: the record would lack the work."""
+        """Make the call unrepeatable if it does work on another device: the record would lack this work."""
         self.repeatable &= device == self.device
 
     def take(self, memory: Any, size: int) -> None:
@@ -210,7 +210,7 @@ recording: ContextVar[Kept | None] = ContextVar("polygpu_recording", default=Non
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Leave work inside a `with` out of the recording. It is done once, and serves all later calls."""
+    """Do not record the work inside a `with`, such as making a table once for all later calls."""
     token = recording.set(None)
     try:
         yield
@@ -291,8 +291,8 @@ class Shared:
     first waits for all streams that read them.
 
     A part that fills arrays has a function `fill`, which executes the launches in `launches` once, at the
-    first use on any stream. Until then, `pending` returns them, so that their kernels can be compiled. After
-    the first use, the part drops its launches and its value.
+    first use on any stream. Until then, `pending` returns these launches, so that their kernels can be
+    compiled. After the first use, the part drops its launches and its value.
     """
 
     def __init__(
@@ -321,7 +321,7 @@ class Shared:
             yield from part.parts()
 
     def pending(self) -> list[Any]:
-        """Return the launches that the first use will make to fill this value and its parts."""
+        """Return the launches that the first use will execute to fill this value and its parts."""
         return [*self._launches, *(launch for part in self._parts for launch in part.pending())]
 
     def on(self, stream: Any) -> Any:
@@ -337,8 +337,8 @@ class Shared:
                     with self._device, aside():
                         self._fill()
                         self._made, self._maker = stream.record(), stream.ptr
-                        # The arrays that `fill` reads are later freed to the pool of home, so home waits for
-                        # the launches of `fill`.
+                        # The arrays that `fill` reads are later freed to the pool of the home stream, so this
+                        # stream waits for the launches of `fill`.
                         if stream.ptr != self._home.ptr:
                             self._home.wait_event(self._made)
                     self.value, self._fill, self._launches = None, None, ()
@@ -430,11 +430,11 @@ class _Scope:
 
 
 def _as_rows(x: Array, target: Array) -> tuple[int, int, int, int, int]:
-    """Return how to copy x to target, of the same shape: (axes, rows, width, target's step, x's step).
+    """Return how to copy x to target: the tuple (axes, rows, width, target's step, x's step).
 
-    There is one copy for each index of the first `axes` axes. Each copies `rows` rows of `width` bytes; a row
-    is dense in both arrays. A step is the number of bytes from one row to the next. If a step is too long
-    for a copy engine, each copy has a single row.
+    The arrays have the same shape. For each index of the first `axes` axes there is one copy, of `rows` rows
+    of `width` bytes; a row is dense in both arrays. A step is the number of bytes from one row to the
+    next. If a step is too long for a copy engine, each copy has a single row.
     """
     ends, axes, width = (target, x), x.ndim, x.dtype.itemsize
     while axes and (x.shape[axes - 1] == 1 or all(a.strides[axes - 1] == width for a in ends)):
@@ -486,7 +486,7 @@ class Device:
     def driver(self) -> dict[str, int]:
         """Return the addresses of the driver's functions for launches and graphs, by name.
 
-        Raise DeviceError if `libcuda` does.
+        Raise DeviceError if `libcuda` raises it.
         """
         graphs = _GRAPHS if all(hasattr(self.libcuda, name) for name in _GRAPHS) else ()
         return {
@@ -576,7 +576,7 @@ class Device:
     # ---- arrays ----
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Allocate from CuPy's pool. Raise OutOfDeviceMemory if it does not fit."""
+        """Allocate an array from CuPy's pool. Raise OutOfDeviceMemory if memory is short."""
         if self.current_device() != self.index:
             with self.scope:
                 return self.empty(shape, dtype)
@@ -631,7 +631,7 @@ class Device:
             return self.xp.asarray(x)  # type: ignore[no-any-return]
 
     def _refuse(self) -> None:
-        """Note that work was done which a record of a call cannot repeat."""
+        """Note that the current call did work that a record cannot repeat."""
         noting = recording.get()
         if noting is not None:
             noting.refuse()
@@ -658,7 +658,7 @@ class Device:
         return copy
 
     def note(self, x: Any) -> None:
-        """Keep x alive with the graph or the call that is being recorded. Do nothing if there is none."""
+        """Let the graph or record that is being made keep x alive. If none is being made, do nothing."""
         noting = recording.get()
         if noting is not None:
             noting.append(x)

@@ -118,7 +118,7 @@ def digit_rows_launch(
         n=n,
         **values,
     )
-    copied = 3 << made.rows.log_block_values  # shared memory: a digit and two components of the key
+    copied = 3 << made.rows.log_block_values  # values in shared memory: a digit and two components of the key
     return launch._replace(shared=launch.shared + copied * made.word.bytes)
 
 

@@ -113,7 +113,7 @@ class Launch(NamedTuple):
     threads: int  # threads of a block
     parameters: bytes  # a packed Struct
     shared: int = 0  # bytes of dynamic shared memory
-    counters: int = 0  # if > 0: 32-bit words of an extra last operand, set to 0 before the kernel begins
+    counters: int = 0  # if > 0: number of 32-bit words of an extra last operand, all 0 when the kernel begins
 
 
 class Step(NamedTuple):
@@ -168,7 +168,7 @@ class Recipe:
         self.steps.append(Step(launch, operands, offsets))
 
     def add(self, recipe: Recipe, *operands: int) -> None:
-        """Append the launches of another recipe, whose operands have the indices `operands` in this one."""
+        """Append another recipe's launches. Its operands have the indices `operands` in this recipe."""
         numbers = (*operands, *(self._lend(i, size) for i, size in enumerate(recipe.temporaries)))
         self.steps += [s._replace(operands=tuple(numbers[i] for i in s.operands)) for s in recipe.steps]
         self.used += recipe.used
@@ -302,7 +302,7 @@ class Context(Device):
             self.launch_prepared(self._prepare(recipe), list(operands))
 
     def launch(self, launch: Launch, *operands: int) -> None:
-        """Make a single launch on operands at these addresses, without storing the prepared call."""
+        """Execute a single launch on operands at these addresses, without storing the prepared call."""
         recipe = Recipe(len(operands))
         recipe.launch(launch, *range(len(operands)))
         self.run_once(recipe, *operands)

@@ -219,9 +219,9 @@ def bytes_launch(
 ) -> Launch:
     """Return the launch that multiplies a matrix of bytes by words cut into bytes.
 
-    k: bytes of a row of the left matrix. part: how many of them one block sums. aligned: bytes that a copy
-    may move at once. turned: 0 if the rows of the left matrix are dense. If its columns are dense instead,
-    turned is the size of an entry in bytes.
+    k: bytes of a row of the left matrix. part: how many of these bytes one block sums over. aligned:
+    bytes that a copy may move at once. turned: 0 if the rows of the left matrix are dense. If the columns of
+    the left matrix are dense instead, turned is the size of an entry in bytes.
     """
     grid = -(-m // tile.rows) * -(-n * basis.dtype.itemsize // tile.columns), -(-k // part)
     shape = f"{tile.rows}, {tile.columns}, {tile.warp_rows}, {tile.warp_columns}, {tile.stages}"
@@ -406,7 +406,7 @@ def by_digits(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> Non
         moduli = gpu.moduli_of(basis)
         values = {"left_stride": k, "left_step": left_step, "right_step": right_step}
         values |= dict.fromkeys(("left", "right", "out"), 0) | {"moduli": gpu.address(moduli.value)}
-        # A launch sums at most 2^15 products of bytes, so that the sum stays below 2^31.
+        # In one launch, a sum has at most 2^15 products of bytes, so that it stays below 2^31.
         made, longest = Recipe(3, moduli), (1 << 15) // size
         for first in range(0, k, longest):
             values |= {"k": min(longest, k - first), "add": first > 0}
@@ -523,7 +523,7 @@ def _residues(
 ) -> Array:
     """Return x modulo each small modulus of the table: int8, (count, size, rows, depth).
 
-    x: (size, rows, k), or (size, k, rows) if transposed, with at most `rows` rows. The result is padded.
+    x: (size, m, k), or (size, k, m) if transposed, with m <= rows and k <= depth. The result is padded.
     """
     count, size, k = len(table), len(x), x.shape[1 if transposed else 2]
     residues = gpu.empty((count, size, rows, depth), np.dtype(np.int8))

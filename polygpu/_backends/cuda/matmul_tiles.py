@@ -31,7 +31,7 @@ class PointsTile:
 
     rows: int  # rows of the tile of sums that a thread computes
     columns: int
-    width: int  # how many neighbouring points a thread takes
+    width: int  # how many neighbouring points a thread processes
     log_lanes: int  # log2 of a block's threads along the points
     log_columns: int  # log2 of the number of tiles of a block along the columns
     log_rows: int  # log2 of the number of tiles of a block along the rows
@@ -41,7 +41,7 @@ class PointsTile:
 def points_tile(
     basis: Basis, batch: int, rows: int, columns: int, points: int, chunks: bool, card: Card
 ) -> PointsTile:
-    """Choose the tile for `batch` products, (rows, columns), at `points` points of each limb.
+    """Choose the tile for `batch` products of shape (rows, columns), at `points` points of each limb.
 
     Large tiles read operands less often. If they would leave multiprocessors idle, smaller ones are chosen.
     chunks: whether a thread may move 16 bytes at once.
@@ -60,8 +60,8 @@ def points_tile(
         if most == 1 or batch * row_tiles * column_tiles * lanes >= card.multiprocessors << 8:
             break
         most //= 2
-    # Divide the threads of a block: first up to a warp along the points, then as many as possible along the
-    # columns and rows, because these share operands. Threads that are left go along the points.
+    # Distribute the threads of a block: first up to a warp along the points, then as many as possible along
+    # the columns and rows, because these share operands. Threads that are left go along the points.
     logs = [(size - 1).bit_length() for size in (lanes, column_tiles, row_tiles)]
     log_lanes = min(5, logs[0])
     spare = LOG_POINTS_THREADS - log_lanes
@@ -85,14 +85,14 @@ class StagedTile:
     """How products of large matrices are divided if blocks first copy operands to shared memory."""
 
     side: int  # rows and columns of a thread's tile of sums; a block has two tiles along each axis
-    width: int  # how many neighbouring points a thread takes
+    width: int  # how many neighbouring points a thread processes
     grid: int  # number of blocks
 
 
 def staged_tile(
     basis: Basis, batch: int, rows: int, columns: int, length: int, points: int, card: Card
 ) -> StagedTile | None:
-    """Return the tile for `batch` products, (rows, columns), or None if a PointsTile is faster.
+    """Return the tile for `batch` products of shape (rows, columns), or None if a PointsTile is faster.
 
     Threads move 16 bytes at once, so all arrays must be aligned to 16 bytes.
     """
@@ -127,7 +127,7 @@ class IntegerTile:
 
 @lru_cache(maxsize=256)
 def integer_tile(sums: Sum, batch: int, rows: int, columns: int, card: Card) -> IntegerTile:
-    """Choose the tile with the least estimated time for `batch` products, (rows, columns)."""
+    """Choose the tile with the least estimated time for `batch` products of shape (rows, columns)."""
     tiles = []
     for side in (side for side in (8, 4, 2, 1) if side <= sums.most_side):
         grid = batch * -(-rows // (16 * side)) * -(-columns // (16 * side))
@@ -228,9 +228,9 @@ def residue_table(primes: tuple[int, ...], word_bytes: int, left: bool) -> Array
 
 @lru_cache(maxsize=64)
 def weight_table(q: int, primes: tuple[int, ...]) -> Array:
-    """Return the struct Weight of cuda/matmul_tensor.cu for each small modulus p, and as last row for -P.
+    """Return the struct Weight of cuda/matmul_tensor.cu for each small modulus p, one in each row.
 
-    P is the product of all small moduli.
+    The last row is for -P. P is the product of all small moduli.
     """
     table, product = np.zeros((len(primes) + 1, 2), np.uint64), prod(primes)
     for row, p in zip(table, primes, strict=False):
@@ -270,7 +270,7 @@ def has_digits(q: int, word_bytes: int) -> bool:
 
 # ---- matrices of bytes, on tensor cores: cuda/matmul_bytes.cu ----
 
-BYTES_DEPTH = 128  # how many bytes of a row a stage holds
+BYTES_DEPTH = 128  # bytes of a row that are copied to shared memory in one stage
 BYTES_PART = 1 << 15  # up to this many bytes of a row, a sum of products of bytes stays below 2^31
 _LEAST_BYTES_PART = 1 << 10  # if rows are divided only to fill the card, a part has at least this many bytes
 

@@ -545,8 +545,8 @@ def _fft_tables(gpu: Context, plan: FftPlan, passes: tuple[Pass, ...]) -> Shared
 def _auxiliary_recipe(gpu: Context, plan: AuxiliaryPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
     """Return the recipe for a product by auxiliary primes, a chunk of rows at a time.
 
-    It reduces the operands modulo the primes, multiplies modulo each prime, and computes the residues of the
-    product modulo the basis.
+    The launches reduce the operands modulo the primes, multiply modulo each prime, and compute the residues
+    of the product modulo the basis.
     """
     basis, transform, n = plan.basis, plan.transform, plan.degree
     count, length = len(transform.basis.moduli), transform.degree

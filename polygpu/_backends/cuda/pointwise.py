@@ -38,7 +38,7 @@ from .sources import constant as constant_of
 from .sources import enumeration
 
 _FILE = "pointwise.cu"
-_CHUNKS = 4  # one thread takes this many chunks of 16 bytes of a long row
+_CHUNKS = 4  # one thread processes this many chunks of 16 bytes of a long row
 _LOG_NEAR_POWERS = 8  # log2 of the most powers of `step` in the first part of a row's table
 _OPS = enumeration(_FILE, "Op")
 COMBINE_TERMS = constant_of(_FILE, "COMBINE_TERMS")  # the most operands of a launch of `combine`
@@ -95,7 +95,7 @@ TAKE = Struct(_FILE, "TakeParameters<u64>", ("x index y", POINTER), ("n entries"
 
 
 def pointwise_launch(basis: Basis, op: Op, width: int, entries: int, **values: Any) -> Launch:
-    """Return the launch of `op` on all entries. width: how many neighbouring entries a thread takes."""
+    """Return the launch of `op` on all entries. width: how many neighbouring entries a thread processes."""
     parameters = POINTWISE(entries=entries, limbs=basis.rows, **values)
     return entrywise(_FILE, f"pointwise<{ctype(basis)}, {_OPS[op]}, {width}>", entries // width, parameters)
 
@@ -108,7 +108,10 @@ def _moduli(basis: Basis) -> str:
 
 
 def _chunks(n: int, width: int, most: int) -> int:
-    """Return how many chunks of `width` entries a thread takes: `most` if it divides a row evenly, else 1."""
+    """Return how many chunks of `width` entries a thread processes.
+
+    The result is `most` if n is then a multiple of the entries of a block of threads, otherwise 1.
+    """
     return most if n % (THREADS * width * most) == 0 else 1
 
 
@@ -128,7 +131,7 @@ def combine_launch(basis: Basis, terms: int, width: int, entries: int, *, n: int
 def tensor_launch(basis: Basis, is_square: bool, width: int, entries: int, **values: Any) -> Launch:
     """Return the launch that multiplies ciphertexts.
 
-    entries: the entries of one component. width: how many neighbouring entries a thread takes.
+    entries: the entries of one component. width: how many neighbouring entries a thread processes.
     """
     parameters = TENSOR(entries=entries, limbs=basis.rows, **values)
     kernel = f"tensor<{ctype(basis)}, {cbool(is_square)}, {width}, {_moduli(basis)}>"
@@ -144,7 +147,7 @@ def fill_powers_launch(basis: Basis, entries: int, **values: int) -> Launch:
 def scale_launch(basis: Basis, width: int, entries: int, *, n: int, **values: int) -> Launch:
     """Return the launch that multiplies each entry by two powers, from the tables of fill_powers_launch.
 
-    width: the number of neighbouring entries in a chunk. In long rows a thread takes several chunks.
+    width: the number of neighbouring entries in a chunk. In long rows a thread processes several chunks.
     n: entries of a row.
     """
     chunks = _chunks(n, width, _CHUNKS)
@@ -392,7 +395,7 @@ def mul_monomial(
     """Compute X^e * x, or X^e * x - x if `less` is True. The array of exponents may have any stride.
 
     All rows of an item x[i] are multiplied by the same power of X. An item has one row for each limb. If
-    there is a single limb, it may have any number of rows, such as the components of a ciphertext.
+    there is a single limb, an item may have any number of rows, such as the components of a ciphertext.
     """
     _reorder(gpu, "mul_monomial", less, basis, quotient, x, exponents, out)
 
@@ -410,7 +413,7 @@ def _reorder(
     if not out.size:
         return
     width = _width(basis, x.shape[-1], gpu.address(out) % ALIGNMENT == 0)
-    numbers = numbers.reshape(-1)  # a single entry may have any stride; the next line takes 1
+    numbers = numbers.reshape(-1)  # one entry may have any stride; the next line uses 1
     count, step = numbers.size, numbers.strides[0] // numbers.itemsize if numbers.size > 1 else 1
 
     def recipe() -> Recipe:

@@ -124,13 +124,16 @@ def _steps(
 
 
 def _taken_for(gpu: Context, result: Array, tape: Tape) -> Taken | None:
-    """Return the note of the allocation that is exactly the memory of `result`, or None without one."""
+    """Return the note of the allocation that is exactly the memory of `result`, or None."""
     whole = Taken(gpu.address(result), result.nbytes)
     return next((x for x in reversed(tape) if isinstance(x, Taken) and x == whole), None)
 
 
 def _replay(gpu: Context, call: Prepared, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Replay:
-    """Return a function that repeats a record's launches on other operands, or returns None if it cannot."""
+    """Return a function that repeats a record's launches on other operands.
+
+    The function returns None if it cannot repeat the launches on these operands.
+    """
     launch, streams, index, noting = call.launch.on, call.streams, gpu.index, recording.get
     stream_of, device, new = gpu.xp.cuda.get_current_stream, gpu.current_device, gpu.xp.ndarray
     card, alloc = gpu.card, gpu.xp.cuda.alloc
@@ -139,7 +142,7 @@ def _replay(gpu: Context, call: Prepared, shape: tuple[int, ...], dtype: np.dtyp
     def takes(out: Any, operands: Sequence[Any]) -> bool:
         """Return whether the result can be written to `out`.
 
-        It must have the shape and the dtype of the result, lie dense on this card, and overlap no operand,
+        `out` must have the shape and the dtype of the result, lie dense on this card, and overlap no operand,
         unless the operand is `out` itself.
         """
         if type(out) is not new or out.shape != shape or out.dtype != dtype:

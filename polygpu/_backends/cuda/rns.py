@@ -41,11 +41,11 @@ _FILE, _ROWS_FILE = "rns.cu", "ntt_rows.cu"
 _WAYS = enumeration("rns.cu", "Way")
 _WORD = (1 << 64) - 1
 _OWN_ROWS = 4  # if the source has no rows, a thread computes at most this many rows of the target
-_MOST_ROWS = 12  # with up to this many rows of the source, a thread takes two coefficients
+_MOST_ROWS = 12  # with up to this many rows of the source, a thread processes two coefficients
 _FEW_ROWS, _FEW_BYTES = (constant("rns.cu", name) for name in ("FEW_ROWS", "FEW_BYTES"))
 _ROWS_BYTES = 12 << 10  # the most bytes of shared memory for a block of the kernel `convert`
 _SHARE_BEGINS = 4  # start-up time of a thread, divided by its time for one row of the target
-_LOG_FEW = 11  # log2 of values per multiprocessor; with fewer, a thread takes four values, not eight
+_LOG_FEW = 11  # log2 of values per multiprocessor; with fewer, a thread processes four values, not eight
 _LOG_POINTS = range(10, 18)  # log2 of the numbers of points for which class Listed has kernels
 
 Types = tuple[str, str, str]
@@ -119,7 +119,7 @@ def share_of(conversion: Conversion, blocks: int, held: int, most: int, card: Ca
 
 
 def width_of(conversion: Conversion, n: int, aligned: bool) -> int:
-    """Return how many neighbouring coefficients a thread takes.
+    """Return how many neighbouring coefficients a thread processes.
 
     Two coefficients share the factors that a thread reads. If there are many rows, a thread has registers for
     only one coefficient.
@@ -234,12 +234,12 @@ def _listed(moduli: tuple[int, ...], size: int, points: int, count: int, card: C
     if log_points not in _LOG_POINTS:
         return ()
     length = min(8, log_points // 2)
-    # If a column has 2^7 or 2^8 values, a thread takes 16 of them, so that two rounds are enough. Tiles are
-    # 64 bytes wide.
+    # If a column has 2^7 or 2^8 values, a thread processes 16 of them, so that two rounds are enough. Tiles
+    # are 64 bytes wide.
     log_values, log_width = 4 if length in (7, 8) else 3, int(size == 4)
     columns = Pass(0, length, 3 + log_width, 0, log_values, log_width)
     below = log_points - length
-    # If there are too few warps to fill the card, a thread takes fewer values, so more threads share a row.
+    # If there are too few warps to fill the card, a thread processes fewer values, so a row has more threads.
     small = count << log_points < card.multiprocessors << _LOG_FEW
     log_values = 2 if small else 3
     blocks, log_lanes = count << log_points >> below, below - log_values
@@ -390,7 +390,10 @@ def _add_launch(
     numbers: tuple[int, int, int],
     aligned: bool,
 ) -> None:
-    """Add one launch for conversions with equal keys (see alike). The first one stores the tables of all."""
+    """Add one launch for conversions with equal keys (see alike).
+
+    The tables of all conversions are stored in the first conversion.
+    """
     conversion, sums = parts[0], sum_of(parts[0], types, gpu.card)
 
     def make() -> tuple[Array, ...]:

@@ -22,11 +22,11 @@ class Pass:
     """
 
     log_blocks: int  # number of earlier stages, which divide a row into 2^log_blocks blocks
-    log_length: int  # log2 of the values of a short transform, and the number of stages
-    log_columns: int  # log2 of the neighbouring columns of a tile
-    log_rows: int  # log2 of the tiles of a block of threads
-    log_values: int  # log2 of a thread's values of one transform, and the most stages of a round
-    log_width: int = 0  # log2 of the neighbouring columns of one thread
+    log_length: int  # log2 of the number of values of a short transform; also the number of stages
+    log_columns: int  # log2 of the number of neighbouring columns in a tile
+    log_rows: int  # log2 of the number of tiles of a block of threads
+    log_values: int  # log2 of the number of a thread's values of a transform; also the most stages of a round
+    log_width: int = 0  # log2 of the number of neighbouring columns of one thread
 
     @cached_property  # cached, because every call reads it
     def shape(self) -> str:
@@ -62,7 +62,7 @@ class Rows:
     count: int  # number of rows of the group in all polynomials together
     at: tuple[int, ...]  # for each limb of the group: the index of its row in a polynomial
     total: int  # rows of a polynomial, including those of other limbs
-    log_degree: int  # log2 of the values of a row
+    log_degree: int  # log2 of the number of values of a row
     word: Word
     moduli: int  # address of the group's moduli
     tables: bytes  # the packed struct Tables
@@ -106,13 +106,13 @@ def split_passes(
     def tile(log_blocks: int, log_length: int, log_columns: int, small: bool = False) -> Pass | None:
         """Return the pass with tiles of 2^log_columns columns, or None if such a tile is too large.
 
-        A block has enough transforms for 256 threads, or fewer if these do not fit. small: whether it has
-        only enough for 64 threads, each with up to 4 or 8 values of a transform.
+        A block has enough transforms for 256 threads, or fewer if these do not fit. small: whether a
+        block has only enough for 64 threads, each with up to 4 or 8 values of a transform.
         """
         large = word_bytes < 16 and log_length > 10 and log_length + log_columns >= 13
         shortest = log_length <= 4 and log_columns == 0
         log_values = min(log_length, (2 if shortest else 3) if small else 5 if large else 4)
-        # If values have 32 bits, a thread takes two columns, so that one instruction moves 8 bytes.
+        # If values have 32 bits, a thread processes two columns, so that one instruction moves 8 bytes.
         log_width = int(word_bytes == 4 and log_columns > 0 and log_values < 5)
         log_threads = log_length - log_values + log_columns - log_width
         for log_rows in range(max(0, (6 if small else 8) - log_threads), -1, -1):

@@ -236,7 +236,7 @@ def _inverse_twiddles(radix: int, log_h: int) -> NDArray[np.complex128]:
 
 
 def _constants(passed: Pass) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
-    """Return kernel parameters: the twiddles of the first round, forward and inverse, each padded to 16."""
+    """Return the twiddles of the first round, forward and inverse, each padded to 16 entries."""
     rounds, both = _rounds(passed), np.zeros((2, 16), np.complex128)
     first, last = _forward_twiddles(*rounds[0]), _inverse_twiddles(rounds[-1][1], 0)
     both[0, : len(first)], both[1, : len(last)] = first[:, 0], last[:, 0]
@@ -293,7 +293,7 @@ def _arranged(spectra: NDArray[np.complex128]) -> NDArray[np.complex128]:
 
 
 def rotate(gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> bool:
-    """Do a blind rotation in one kernel. If none serves these sizes, do nothing and return False."""
+    """Do a blind rotation in one kernel. If there is none for these sizes, do nothing and return False."""
     plan = gadget.product
     assert isinstance(plan, TorusPlan)
     items, count = prod(c.shape[:-3]), exponents.shape[-1] - 1

@@ -75,7 +75,7 @@ FILL = Struct(
 def passes_over(
     rows: int | None, points: int, leaf_size: int, word_bytes: int, card: Card
 ) -> tuple[Pass, ...]:
-    """Return the passes for transforms of `rows` rows; None means enough rows to fill the card."""
+    """Return the passes for transforms of `rows` rows; if `rows` is None, assume that they fill the card."""
     few = rows is not None and rows * points * leaf_size < card.multiprocessors << 12
     return split_passes(points, leaf_size, word_bytes, card, few)
 
@@ -414,7 +414,7 @@ def _make_tables(
 
 
 def leaf_constants(gpu: Context, plan: NttPlan) -> Shared:
-    """Return an array of pointers, one for each limb, and then the arrays to which they point.
+    """Return a tuple: an array with a pointer for each limb, then the arrays to which the pointers point.
 
     The array of a limb holds the constants c of the leaves X^leaf_size - c.
     """

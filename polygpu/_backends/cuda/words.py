@@ -78,8 +78,8 @@ class Word:
         return max(self.own_bytes, self.among)
 
 
-# In order of preference: a modulus takes the first word that can compute modulo it. If residues are stored in
-# 64 bits, small moduli also take Float64. A word of 32-bit integers would be faster for them, but it would
+# In order of preference: each modulus uses the first word that can compute modulo it. If residues are stored
+# in 64 bits, small moduli also use Float64. A word of 32-bit integers would be faster for them, but it would
 # need a launch of its own, which costs more.
 WORDS = (
     FLOAT64 := Word("Float64", (0, 1 << 50), (8,), 8, 8, needs_doubles=True),

@@ -1,4 +1,4 @@
-"""A cache of primitive roots on disk, one file for each prime. It saves the import of SymPy, about 0.3 s."""
+"""A cache of primitive roots on disk, one file for each prime. A hit avoids the import of SymPy (0.3 s)."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ import numpy as np
 from ..locks import cached_property
 from .cache import Calls
 
-# What backends keep with a plan, such as a native object, or a copy of the tables for each device. It lives
-# as long as the plan.
+# What backends store in a plan, for instance a native object, or a copy of the tables for each device. The
+# entries live as long as the plan.
 Handles = dict[str, Any]
 
 _WORD = (1 << 64) - 1

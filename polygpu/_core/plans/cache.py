@@ -13,8 +13,7 @@ from ..locks import new_lock
 _K = TypeVar("_K")
 _P = TypeVar("_P")
 
-# Plans live while a ring uses them, and the most recent ones live on without a ring. Tables live while a plan
-# uses them.
+# Plans and tables. An entry disappears when nothing uses it, but `_recent` still uses the most recent plans.
 _plans: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
 _recent: deque[Any] = deque(maxlen=8)
 _lock = new_lock()  # if another thread was building a plan during a fork, the child builds it again
@@ -23,7 +22,7 @@ _lock = new_lock()  # if another thread was building a plan during a fork, the c
 def cached(key: tuple[Any, ...], build: Callable[[], _P], *, recent: bool = True) -> _P:
     """Return the plan with this key, and build it if it does not exist.
 
-    recent: whether the plan may live on without a user for a while.
+    recent: whether the plan stays in memory, even unused, while it is among the last few that were built.
     """
     with _lock:
         plan: _P | None = _plans.get(key)
@@ -45,7 +44,7 @@ def keep(known: dict[_K, _P], key: _K, value: _P, most: int) -> _P:
 
 
 class Calls(dict[tuple[Any, ...], Any]):
-    """A cache of records from which calls are repeated (_ops/calls.py), or of constants.
+    """A cache of records from which calls are repeated (_ops/calls.py), or of residues of constants.
 
     A key contains all that its entry depends on. If the entries together keep too many bytes, the oldest are
     dropped. Any thread may store an entry at any time, and a look-up takes no lock.
@@ -61,7 +60,7 @@ class Calls(dict[tuple[Any, ...], Any]):
         self._one_at_a_time = new_lock()
 
     def store(self, key: tuple[Any, ...], entry: Any, nbytes: int = 0) -> None:
-        """Store an entry if the key has none. nbytes: memory that is in use only because of this entry."""
+        """Store an entry if the key has none. nbytes: the bytes in use only because of this entry."""
         size = max(nbytes, self._LEAST_BYTES)
         with self._one_at_a_time:
             if key in self:
@@ -78,9 +77,9 @@ class Calls(dict[tuple[Any, ...], Any]):
                 self._total -= self._sizes.pop(key)
 
 
-# The keys of `_rings` are the arguments that rings were made from. The most recent rings live on without a
-# user, except those with large tables. So a function that makes its ring in every call finds the plans of the
-# call before.
+# The keys of `_rings` are the arguments that rings were made from. The most recent rings, except those with
+# large tables, stay in memory when nothing uses them. So a function that makes its ring in every call finds
+# the plans of the call before.
 _rings: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
 _recent_rings: deque[tuple[int, Any]] = deque()
 _RECENT_RESIDUES = 1 << 21  # degree times limbs, summed over the recent rings: about 64 MiB of tables

@@ -67,7 +67,7 @@ class PrimeTables:
 
     @cached_property
     def points(self) -> int:
-        """Return the number of leaves below `node`, which are all leaves if it is 1."""
+        """Return the number of leaves below `node`. If `node` is 1, these are all leaves of the tree."""
         return self.quotient.degree >> (self.node.bit_length() - 1)
 
     @property

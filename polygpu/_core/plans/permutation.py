@@ -62,7 +62,7 @@ def slot_order(n: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=64)
 def order_of_slots(n: int) -> NDArray[np.int64]:
-    """Return the index of each evaluation among the slots, the inverse permutation of slot_order."""
+    """Return the inverse permutation of slot_order: for each evaluation, its index among the slots."""
     index = np.argsort(slot_order(n))
     index.setflags(write=False)
     return index

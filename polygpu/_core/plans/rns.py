@@ -124,7 +124,7 @@ class Conversion:
 
     @property
     def fraction(self) -> Estimate:
-        """How the sum of the fractions (see the comment above `estimate`) is rounded, in words of `estimate`.
+        """How the sum of the fractions (see the comment above `estimate`) is rounded: a word of `estimate`.
 
         The word is "none" if `divisors` is empty.
         """

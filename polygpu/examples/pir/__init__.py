@@ -3,8 +3,8 @@
     python -m polygpu.examples.pir serve FILE --record-size 256 [--protocol packed] [--port 8000]
     python -m polygpu.examples.pir get INDEX [--url http://127.0.0.1:8000]
 
-Three protocols share one HTTP server (`Service`) and one client (`fetch`), which asks the server for its
-protocol:
+Three protocols share one HTTP server (`Service`) and one client (`fetch`). The client asks the server which
+protocol it uses:
 
     simple   SimplePIR: the server multiplies a matrix of bytes by the query, and does nothing else. A client
              first fetches a hint of 4096 bytes for each row of the matrix.
@@ -12,8 +12,8 @@ protocol:
              keys that the client sends in each query.
     folded   The database is a matrix of polynomials, and a query is one ciphertext. The server expands the
              query to one ciphertext for each column, multiplies the columns by these ciphertexts, and adds
-             them. Then each bit of the row's index, which is encrypted too, selects one half of the rows,
-             until one row is left.
+             them. Then each bit of the row's index, which is encrypted too, selects one half of the
+             rows that are left, until there is only one.
 
 This is an example, not a product: it is not constant time, nobody has reviewed it, and nothing proves to a
 client that an answer comes from the database. Whoever watches the network sees from lengths and times how

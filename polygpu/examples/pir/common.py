@@ -38,7 +38,7 @@ class Layout(Protocol):
 
 @dataclass(frozen=True)
 class ColumnLayout:
-    """Layout of `count` records of `size` bytes in the columns of a matrix of bytes, (rows, columns).
+    """Layout of `count` records of `size` bytes in the columns of a matrix of bytes.
 
     Record i is in column i // in_column, and begins at row (i % in_column) * size.
     """
@@ -74,7 +74,7 @@ class Database(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """Places of the records."""
+        """Layout of the records in the database."""
 
     @property
     def hint(self) -> Array | None:
@@ -118,10 +118,10 @@ def as_bytes(data: bytes | Array) -> Array:
 
 
 def by_columns(data: Array, rows: int, columns: int) -> Array:
-    """Return an int8 matrix (rows, columns) whose columns hold the data one after the other, then zeros.
+    """Return the data as an int8 matrix (rows, columns), column by column, padded with bytes 0 at the end.
 
-    Each entry is a byte minus 128, so its absolute value is at most 128 instead of 255. That halves the
-    errors of an answer.
+    Each entry is a byte minus 128, so its absolute value is at most 128 instead of 255. This subtraction
+    halves the errors of an answer.
     """
     found = np.zeros(rows * columns, np.uint8)
     found[: data.size] = data
@@ -153,7 +153,7 @@ def switch_variance(ring: pg.Ring, special: pg.Ring, sigma: float) -> float:
     """Return the variance of the error of a key switch with a ternary secret, if each limb is a digit.
 
     A digit is uniform modulo its limb q_i, so its variance is q_i^2 / 12. The sum of the products of digits
-    and key errors is divided by P, the modulus of `special`, and rounded.
+    and key errors (of deviation sigma) is divided by P, the modulus of `special`, and rounded.
     """
     parts = sum((q / special.modulus) ** 2 for q in ring.moduli)
     return ring.n / 12 * parts * sigma**2 + rounding_variance(ring.n)

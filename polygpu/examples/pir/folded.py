@@ -14,8 +14,8 @@ for the bits. It multiplies the matrix by the ciphertexts for the columns, which
 each row. Then each bit selects one half of the rows (a fold), until one ciphertext is left. This ciphertext
 is sent modulo the first prime of Q.
 
-Each query has a fresh mask, so one secret and its keys can serve many queries. The keys are sent with each
-query, so that the server needs no sessions.
+Each query has a fresh mask, so one secret and its keys can be used for many queries. The keys are sent with
+each query, so that the server needs no sessions.
 
 Sources: Menon, Wu 2022/368 (Spiral); Angel, Chen, Laine, Setty 2018 (IEEE S&P) for the expansion.
 """
@@ -69,17 +69,17 @@ class Rings(NamedTuple):
 
 @cache
 def rings() -> Rings:
-    """Return the rings. Q * P has 28 + 28 + 30 bits, and up to 106 are secure (lattice.max_log_q)."""
+    """Return the rings. Q * P has 28 + 28 + 30 = 86 bits; at most 106 bits are secure (lattice.max_log_q)."""
     ring = pg.Ring(N, pg.ntt_primes(N, bits=28, count=2))
     return Rings(ring, pg.Ring(N, pg.ntt_primes(N, bits=30)), ring[:1])
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of `count` records of `size` bytes in a matrix of polynomials, (parts, 2^folds, columns).
+    """Layout of `count` records of `size` bytes in an array (parts, 2^folds, columns) of polynomials.
 
-    A cell of the matrix has `parts` polynomials: one, unless a record is longer than N bytes. Record i is in
-    cell i // in_cell. Cell c is at row c // columns and column c % columns.
+    A cell, given by its row and column, has `parts` polynomials: one, unless a record is longer than N bytes.
+    Record i is in cell i // in_cell. Cell c is at row c // columns and column c % columns.
     """
 
     size: int
@@ -150,7 +150,7 @@ class Layout:
         expanded = (self.values - 1) * step
         chosen = self.columns * N * entry**2 * expanded
         # The rows of a GGSW ciphertext have either the error e of the expansion, or e * s plus the error of a
-        # key switch. This is the sum of both variances.
+        # key switch. `rows` is the sum of both variances.
         rows = expanded * (1 + 2 * N / 3) + step
         digits = LEVELS * N * (1 << 2 * BITS) / 12 * rows
         rounded = (Q / (1 << BITS * LEVELS)) ** 2 * rounding_variance(N)
@@ -170,7 +170,7 @@ class Layout:
 
     @property
     def elements(self) -> tuple[int, ...]:
-        """The Galois elements of the keys that lattice.expand takes."""
+        """The Galois elements of the keys that lattice.expand needs."""
         return tuple((N >> j) + 1 for j in range(self.values.bit_length() - 1))
 
 
@@ -188,7 +188,7 @@ class Query(NamedTuple):
 
 
 class Server:
-    """Server with a database of evaluated polynomials, (parts, 2^folds, columns)."""
+    """Server whose database is a Poly of batch shape (parts, 2^folds, columns), evaluated."""
 
     together, hint = 8, None
 
@@ -214,7 +214,7 @@ class Server:
 
     @pg.device("cpu")
     def answer(self, query: Query) -> pg.Poly:
-        """Return the ciphertexts that encrypt the record, (parts, 2), modulo Q."""
+        """Return the ciphertexts of the record, modulo Q, as a Poly of batch shape (parts, 2)."""
         layout, ring = self.layout, rings().ring
         *rotations, relin = query.keys
         mask = ring.random(domain="eval", seed=query.seed)
@@ -248,7 +248,7 @@ class Server:
         return Query(body[:SEED], value, self.layout.key_format.read(body[end:]))
 
     def answers(self, queries: Sequence[Query]) -> Sequence[Array]:
-        """Return the answers to queries: words (parts, 2, N) modulo the first prime of Q."""
+        """Return an array (parts, 2, N) for each query, with residues modulo the first prime of Q."""
         found = [self.answer(query) for query in queries]
         return [np.asarray(c.mod_down(rings().answer).intt().data[..., 0, :]) for c in found]
 

@@ -58,7 +58,7 @@ from .common import (
 N, SIGMA, KEY_SIGMA, MOST_COLUMNS = 2048, 6.4, 3.2, 1 << 20
 ROWS = 1024  # rows of the matrix, if possible; a row costs a key switch, and a column a word of the query
 SCALE = 1 << 24  # the factor of the unit vector in a query
-# The Galois elements of the keys that lattice.pack takes.
+# The Galois elements of the keys that lattice.pack needs.
 ELEMENTS = tuple(2**j + 1 for j in range(1, N.bit_length()))
 BLOCK = 1 << 22  # number of entries of the database matrix that are transformed in one call
 
@@ -82,7 +82,7 @@ def rings() -> Rings:
     """Return the rings: Q has primes of 18 and 17 bits, P has 18 bits, and the modulus of `sums` has 60.
 
     `sums` must hold sums of 2^20 products of an entry of the database matrix and a centred 32-bit word. Such
-    a sum is at most 2^58 in size.
+    a sum is at most 2^58 in absolute value.
     """
     (first, special), second = pg.ntt_primes(N, bits=18, count=2), pg.ntt_primes(N, bits=17)
     ring, sums = pg.Ring(N, [first, *second]), pg.Ring(N, pg.ntt_primes(N, bits=30, count=2))
@@ -111,7 +111,7 @@ class Layout(ColumnLayout):
     def in_column(self) -> int:
         """The number of records in a column.
 
-        It is as many as fit in 1024 rows, or more if there would otherwise be more than 2^20 columns.
+        A column has as many records as fit in 1024 rows, or more if columns would exceed 2^20 in number.
         """
         return max(1, min(self.count, ROWS // self.size), -(-self.count // MOST_COLUMNS))
 
@@ -151,7 +151,7 @@ class Layout(ColumnLayout):
         return log2_failure(self.size, q / 512, deviation)
 
     def public(self, seed: bytes) -> pg.Poly:
-        """Return the public polynomials a_j, (groups,), expanded from a public seed."""
+        """Return the public polynomials a_j, one for each group of columns, expanded from a public seed."""
         return rings().words.random(self.groups, seed=seed)
 
 
@@ -180,7 +180,7 @@ class Server:
         self.masks = self._masks()
 
     def _groups(self, data: Array) -> Array:
-        """Return the database matrix in groups of columns, (groups, rows, N). See `by_columns`."""
+        """Return the database matrix, cut into groups of N columns: an array (groups, rows, N)."""
         rows, columns = self.layout.rows, self.layout.columns
         found = np.zeros((self.layout.groups, rows, N), np.int8)
         for i, group in enumerate(found):
@@ -213,7 +213,7 @@ class Server:
         return found.reshape(layout.ciphertexts, layout.packed, 2)
 
     def multiply(self, words: Array) -> Array:
-        """Return the product modulo 2^32, (rows, k), of the database matrix and words (columns, k)."""
+        """Return the database matrix times `words` (columns, k), modulo 2^32, as an array (rows, k)."""
         padded = np.zeros((self.layout.groups * N, words.shape[1]), np.uint32)
         padded[: len(words)] = words
         total = np.zeros((self.layout.rows, words.shape[1]), np.uint32)
@@ -223,7 +223,7 @@ class Server:
 
     @pg.device("cpu")
     def pack(self, words: Array, keys: Sequence[lattice.SwitchKey]) -> pg.Poly:
-        """Pack the product for one query, words (rows,), into ciphertexts modulo Q, (ciphertexts, 2)."""
+        """Pack `words` (rows,), the product for one query, into ciphertexts (ciphertexts, 2) modulo Q."""
         at, layout = rings(), self.layout
         places = np.zeros((layout.ciphertexts, 1, N), np.uint32)
         padded = np.zeros(layout.ciphertexts * layout.packed, np.uint32)
@@ -253,7 +253,7 @@ class Server:
         return Query(words_of(body[:end]), key_format().read(body[end:]))
 
     def answers(self, queries: Sequence[Query]) -> Sequence[Array]:
-        """Return the answers to queries: words (ciphertexts, 2, N) modulo the first prime of Q."""
+        """Return an array (ciphertexts, 2, N) for each query, with residues modulo the first prime of Q."""
         words = self.multiply(np.stack([query.words for query in queries], axis=1))
         found = [self.pack(words[:, i], query.keys) for i, query in enumerate(queries)]
         return [np.asarray(c.mod_down(rings().answer).data[..., 0, :]) for c in found]

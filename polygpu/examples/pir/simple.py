@@ -25,9 +25,9 @@ from polygpu.linalg import matmul
 from .common import Array, ColumnLayout, Result, as_bytes, as_index, by_columns, log2_failure, trial, words_of
 
 # LWE with modulus Q, secrets of 1024 entries and errors of deviation 6.4 has 128 bits of security for up to
-# 2^20 samples. Each column takes a sample (2022/949, section 4.2).
+# 2^20 samples. Each column uses one sample (2022/949, section 4.2).
 Q, SECRETS, SIGMA, MOST_COLUMNS = 1 << 32, 1024, 6.4, 1 << 20
-SCALE = Q // 256  # the factor of a byte in an answer
+SCALE = Q // 256  # the factor by which a byte is multiplied in an answer
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Layout(ColumnLayout):
     def failure(self) -> float:
         """Log2 of a bound on the probability that a record is wrong.
 
-        The error of a byte is the sum over the columns of a Gaussian error times an entry, which is at most
-        128 in size. The byte is wrong if that sum is at least 2^23 in size.
+        The error of a byte is the sum over the columns of a Gaussian error times an entry. The absolute value
+        of an entry is at most 128. A byte is wrong if the absolute value of its error is at least 2^23.
         """
         return log2_failure(self.size, SCALE / 2, SIGMA * 128 * math.sqrt(self.columns))
 
@@ -74,7 +74,7 @@ class Server:
         self.hint = matmul(self.database, self.layout.matrix(self.seed), q=Q)
 
     def answer(self, queries: Array) -> Array:
-        """Return the product modulo 2^32, (rows, k), of the database matrix and k queries, (columns, k)."""
+        """Return the database matrix times `queries` (columns, k), modulo 2^32, as an array (rows, k)."""
         return np.asarray(matmul(self.database, queries, q=Q))
 
     # ---- for `Service` ----
@@ -117,7 +117,7 @@ class Client:
         return 4 * self.layout.rows
 
     def query(self, index: int, seed: bytes) -> tuple[Array, Array]:
-        """Return a query for a record, (columns,), and the secret that decrypts the answer.
+        """Return a query (columns,) for a record, and the secret that decrypts the answer.
 
         The seed must be secret and used only once.
         """
@@ -133,7 +133,7 @@ class Client:
         return query.astype("<u4").tobytes()
 
     def record(self, index: int, answer: Array, secret: Array) -> bytes:
-        """Decrypt an answer, (rows,), and return the record in it."""
+        """Decrypt `answer` (rows,), and return the record in it."""
         words = np.asarray(answer - matmul(self.hint, secret, q=Q))
         column = ((words + np.uint32(SCALE // 2)) // np.uint32(SCALE)).astype(np.uint8) ^ 128
         return self.layout.record(index, column)
