@@ -96,8 +96,8 @@ inline void join_digits(const u64 *digits, const MixedWords &m, u64 *y, u64 *wro
     for (size_t j = 0; j < n; ++j) y[j] = 0, wrong[j] = 3;
     for (size_t i = m.count; i-- > 0;)
         for (size_t j = 0; j < n; ++j) y[j] = y[j] * m.radix[i] + digits[i * n + j];
-    // Compares from the least significant digit up. Bit 0 of wrong: the digits seen so far are at most those of `most`.
-    // Bit 1: they are at least those of `least`.
+    // Compares from the least significant digit up. Until the last loop, wrong[j] holds two flags about the number that
+    // the digits seen so far form. Bit 0: it is at most that of `most`. Bit 1: it is at least that of `least`.
     for (size_t i = 0; i < m.count; ++i) {
         const u64 most = m.most[i], least = m.least[i];
         for (size_t j = 0; j < n; ++j) {

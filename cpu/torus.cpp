@@ -79,7 +79,7 @@ void TorusProduct::arrange(const Numbers &leaves, const Out &out) const {
     });
 }
 
-// Returns the argument of kernels on words W. halved: words hold the high halves of residues.
+// Returns the TorusRow for the kernels on words of type W. halved: whether words hold the high halves of residues.
 template <class W> TorusRow TorusProduct::row(bool halved) const {
     const unsigned rest = 8 * sizeof(W) - bits_ * levels_;
     u64 offset = rest ? 1ull << (rest - 1) : 0;  // half of a unit, so that x + offset rounds to the nearest

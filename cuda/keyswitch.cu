@@ -149,10 +149,10 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
 }
 
 // An automorphism of evaluated values, at VALUES neighbouring points, beginning with point i. If VALUES > 1, n is at
-// least 2 * VALUES. Points are in bit-reversed order, so the values come from VALUES neighbours too, which begin at
-// point `from`. In natural order the exponents of these neighbours are order / VALUES apart, where `order` is the order
-// of X in the ring. If the neighbours are numbered in natural order, value k comes from neighbour (first + multiplier *
-// k) mod VALUES.
+// least 2 * VALUES. A point is a power of a root of unity, and points are in bit-reversed order of the exponents. So
+// the values come from VALUES neighbours too, the sources, which begin at point `from`. The exponents of the sources
+// are order / VALUES apart, where `order` is the order of X in the ring. If results and sources are both numbered by
+// rising exponents, result k comes from source (first + multiplier * k) mod VALUES.
 template <int VALUES> struct MovedPoints {
     static_assert(VALUES == 1 || VALUES == 2 || VALUES == 4);
     u32 from, first, multiplier;

@@ -701,8 +701,8 @@ def _check_lazy(keys: tuple[Any, ...]) -> None:
     """Raise ParameterError unless all keys other than the dask.array are slices or Ellipsis."""
     if sum(k is not Ellipsis and not isinstance(k, slice) for k in keys) > 1:
         raise ParameterError(
-            "The key in x[key] combines a Dask array with other arrays, ints or None. Use "
-            "x[key.compute()], or index in two steps."
+            "The key in x[key] combines a Dask array a with other arrays, ints or None. Use a.compute() in "
+            "the key instead of a, or index in two steps."
         )
 
 

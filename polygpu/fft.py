@@ -92,8 +92,8 @@ def fft(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
     n = x.shape[-1]
     if not isinstance(inverse, (bool, np.bool_)):
         raise ParameterError(
-            f"inverse={inverse!r} must be True or False. The length of the transform is that of the last "
-            "axis."
+            f"inverse={inverse!r} must be True or False. It is not a length, because a transform always has "
+            "the length of the last axis."
         )
     if n == 0 or n & (n - 1) or n > MAX_LENGTH:
         raise ParameterError(

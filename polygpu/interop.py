@@ -767,9 +767,10 @@ def from_openfhe_keys(text: str | bytes, *, special: int) -> dict[int, SwitchKey
             this number. Get it by GetParamsP()->GetParams().size() from the context's parameters.
 
     Returns:
-        A dict of keys for values of the moduli before the special primes. For an EvalMultKey, entry k
-        switches from s^(k + 2) to s. For an EvalAutomorphismKey, entry g is the key for X -> X^g. The
-        attribute `turned` of this key is True, because OpenFHE applies the automorphism after the switch.
+        A dict of SwitchKeys. They switch polynomials modulo the moduli before the special primes. For an
+        EvalMultKey, entry k switches from s^(k + 2) to s. For an EvalAutomorphismKey, entry g is the key for
+        X -> X^g. The attribute `turned` of this key is True, because OpenFHE applies the automorphism after
+        the switch.
 
     Raises:
         FileError: the text has no keys or keys of several tags. For other errors, see from_openfhe.
@@ -824,8 +825,9 @@ def _galois_elements(tag: Any, count: int) -> list[tuple[int | None, int]]:
     try:
         elements = [key["key"] for key in keys["ptr_wrapper"]["data"]]  # type: ignore[index]
     except (KeyError, TypeError) as error:
+        missing = f" (field {error} is missing)" if isinstance(error, KeyError) else ""
         raise FileError(
-            f"text has keys without Galois elements ({error}). text is damaged, or OpenFHE 1 did not write "
+            f"text has keys without Galois elements{missing}. text is damaged, or OpenFHE 1 did not write "
             "it. Serialise the keys again with OpenFHE 1."
         ) from None
     if len(elements) != count or any(type(g) is not int for g in elements):

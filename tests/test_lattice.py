@@ -384,9 +384,11 @@ def test_add_constant_of_arrays_on_the_device(device: str) -> None:
         same_values(lattice.add_constant(R(values), x), expected, "coef")
         same_values(lattice.add_constant(R(values).ntt(), x[::1]), expected, "eval")
     if device != "cpu":
-        with pytest.raises(pg.DeviceError, match=r"x is on cuda:.* and the value is on cpu"):
+        with pytest.raises(
+            pg.DeviceError, match=r"x is on cuda:.* and the Poly to combine it with is on cpu"
+        ):
             lattice.add_constant(R(values).cpu(), x)
-        with pytest.raises(pg.DeviceError, match=r"ints is on cuda:.* and the value is on cpu"):
+        with pytest.raises(pg.DeviceError, match=r"ints is on cuda:.* and the Poly to combine it with"):
             R(values).cpu()[:, 0].scale_by(x)
 
 

@@ -83,7 +83,7 @@ class KeySwitch:
                 )
 
     def checked_key(self, key: Value, name: str = "key") -> Array:
-        """Check a key, and return its array in the dtype of T. name: what errors call the key."""
+        """Check a key, and return its array in the dtype of T. name: the name of the key in error texts."""
         if key._domain != "eval":
             raise DomainError(f"{name} is in coefficients and must be evaluated. Use {name}.ntt().")
         if key._batch != (self.key_digits, 2):

@@ -717,7 +717,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def describe(p: Parameters) -> None:
-    """Print sizes, security, scales, and the distance from the threshold at which results are right."""
+    """Print sizes, security, scales, and how far from the threshold a value must be for a right result."""
     print(f"N = 2^{p.log_n}, {p.slots} slots; {p.ring.rows} + {p.special.rows} limbs")
     limit = p.log_qp_limit or "not recorded"
     print(f"ternary secret: log2 Q P {p.log_qp}, limit for 128 bits {limit}")
