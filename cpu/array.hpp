@@ -93,7 +93,7 @@ template <class A> size_t last(const A &x) {
     return x.shape(x.ndim() - 1);
 }
 
-// Checks that `out` has the shape (*batch, rows, n) and words T. Returns a pointer to its first word.
+// Checks that `out` has the shape (*batch, rows, n) and words of type T. Returns a pointer to its first word.
 template <class T> T *result_of(const Out &out, size_t rows) {
     require(out.ndim() >= 2 && out.shape(out.ndim() - 2) == rows && out.hold<T>(), "out: wrong dtype or rows");
     return (T *)out.data();

@@ -56,7 +56,7 @@ class Basis {
     void mul_monomial(const Array &x, const Numbers &exponents, Quotient quotient, const Out &out) const;
 
     // out[j] = x[j] * first * step^j for each row. first and step: (*, rows, 1). They have c items, where c divides the
-    // number of items of x; item i of x takes their item i % c.
+    // number of items of x; item i of x uses their item i % c.
     void scale_by_powers(const Array &x, const Array &first, const Array &step, const Out &out) const;
 
     // out: residues of integers x of 1 to 8 bytes, (*batch, count <= degree). The rest of a row is zero.

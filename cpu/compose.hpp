@@ -15,9 +15,9 @@ class Composition {
   public:
     // words: how many 64-bit words hold an integer in (-Q, Q) in two's complement. polygpu/_core/plans/crt.py makes the
     // tables; a wide modulus needs none of them. inverse: (Q / q_i)^-1 mod q_i of each limb. terms, modulus: see
-    // SumWords. prefix_inverse and bounds are for the first m limbs, with m such that their product is Q or at least
-    // 2^65. prefix_inverse: shape (m, m), entry (i, j) is 1 / q_j mod q_i. bounds: shape (2, 2, m), first for
-    // `centered` false, then true; see MixedWords. The basis must outlive the object.
+    // SumWords. prefix_inverse and bounds are for the first m limbs, with m such that the product of their moduli is Q
+    // or at least 2^65. prefix_inverse: shape (m, m), entry (i, j) is 1 / q_j mod q_i. bounds: shape (2, 2, m), first
+    // for `centered` false, then true; see MixedWords. The basis must outlive the object.
     Composition(const Basis &basis, size_t words, const Numbers &inverse, const Numbers &terms, const Numbers &modulus,
                 const Numbers &prefix_inverse, const Numbers &bounds);
 

@@ -25,7 +25,7 @@ template <class P> struct PairLanes : P {
     using T = typename P::T;
     using V = typename P::V;
     struct Twiddle {
-        V re, im;  // the real or the imaginary part of w, in both places of a value
+        V re, im;  // the real or the imaginary part of a twiddle w, in both places of a value
     };
     static PG_INLINE V add_i(V x, V y) { return P::fmaddsub(x, P::splat(1), P::swap(y)); }  // x + iy
     static PG_INLINE V sub_i(V x, V y) { return P::fmsubadd(x, P::splat(1), P::swap(y)); }
@@ -62,7 +62,7 @@ template <class L, bool INVERSE> struct FftRows {
             V even[4] = {x[0] + x[4], x[1] + x[5], x[2] + x[6], x[3] + x[7]};
             const V a = x[0] - x[4], b = x[1] - x[5], c = x[2] - x[6], d = x[3] - x[7];
             dft<4>(even);
-            // sqrt(1/2) * (1 - i) * b - sqrt(1/2) * (1 + i) * d = r * ((b - d) - i * (b + d)), and so on
+            // With r = sqrt(1/2): r * (1 - i) * b - r * (1 + i) * d = r * ((b - d) - i * (b + d)), and so on.
             const V minus = b - d, plus = b + d;
             const V near = add_turned(minus, plus), far = sub_turned(minus, plus);
             const V ac = add_turned(a, c), ca = sub_turned(a, c);

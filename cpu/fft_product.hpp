@@ -2,13 +2,13 @@
 //
 // Reals is a vector of doubles (lanes_scalar.hpp, isa_avx2.cpp, lanes_avx512.hpp):
 //   V, I, WIDTH                      vector, vector of as many 64-bit integers, doubles in a vector
-//   Words                            the Lanes of moduli below 2^62 on I (ntt.hpp)
+//   Words                            the Lanes (ntt.hpp) with vectors I, for moduli below 2^62
 //   FUSED                            fma rounds once
 //   fma fms fnma(x, y, z)            x * y + z, x * y - z, z - x * y
 //   load store splat add sub mul     plain vector operations
 //   expand<COUNT>(x, re, im)         parts of COUNT neighbouring complex numbers, each WIDTH / COUNT times
 //   exchange<G>(u, v)                as exchange of Lanes, for granules of G doubles
-//   bits(V), value(I)                the same bits
+//   bits(V), value(I)                the same bits as I, or as V
 //   load_words, store_words          integers from and to words of 32 or 64 bits; a store keeps the low bits
 //   both left right right_signed     bitwise and, shifts
 //   centred(x, half, q)              x > half ? x - q : x, unsigned
@@ -236,7 +236,7 @@ template <class T, class R> struct FftProductRow {
             R::store_words(to, words.reduce_once(lifted, words.q));
         });
     }
-    // For q < 2^62: adds up the totals of all groups, each times its weight. First the multiple of q in [2^62, 2^63) is
+    // For q < 2^62: adds up the totals of all groups, each times its weight. First a multiple of q in [2^62, 2^63) is
     // added to each total, which makes the total positive and below 2^64. Each product is in [0, 2q), and so is the
     // result before its last reduction.
     void compose_lazy(const Complex *z, T *y, V scale) const {

@@ -1,5 +1,5 @@
-// Products of digits with spectra modulo 2^w by complex transforms of n/2 points, rounded (kernels.hpp, TorusRow;
-// docs/math.md, "Products in doubles").
+// Products modulo 2^w of polynomials of digits and polynomials that are given by their spectra. They are computed by
+// complex transforms of n/2 points, and rounded (kernels.hpp, TorusRow; docs/math.md, "Products in doubles").
 //
 // The forward transform is that of fft_product.hpp. The inverse transform computes the same passes in reverse order,
 // but multiplies before it adds (x + w * y and x - w * y), so that butterflies of both transforms have six FMAs.

@@ -8,7 +8,7 @@ namespace pg {
 // power of two, at most FFT_MAX_POINTS. out may be x.
 void fft(const Numbers &x, const Out &out, bool inverse);
 
-// out = ifft(fft(a) * fft(b)) by rows of 64 points. b may be a single row. out may be a or b.
+// out = ifft(fft(a) * fft(b)) for each row. Rows have 64 points. b may be a single row. out may be a or b.
 void convolve64(const Numbers &a, const Numbers &b, const Out &out);
 
 }  // namespace pg

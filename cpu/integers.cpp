@@ -46,8 +46,8 @@ void reduce_part(const Basis &basis, const char *x, size_t bytes, bool is_signed
     }
 }
 
-// Calls reduce(from, y, length, worker) for parts of the rows of out. The first `count` entries of an item are the
-// residues of the integers at x, which have `bytes` bytes each; the rest of a row is set to zero.
+// Calls reduce(from, y, length, worker) for parts of the rows of out. The first `count` entries of a row are the
+// residues of an item's integers in x, which have `bytes` bytes each; the rest of the row is set to zero.
 template <class T, class Reduce>
 void reduce_rows(const Basis &basis, const Array &x, size_t bytes, size_t count, double seconds, const Out &out,
                  Reduce reduce) {
@@ -140,7 +140,8 @@ void store_digits(const u64 *words, size_t count, u64 *x, size_t stride, size_t 
     }
 }
 
-// Returns the double nearest to words in two's complement, with ties to even. size: room for |x|.
+// Returns the double nearest to the number that the words x represent in two's complement, with ties to even. size:
+// room for |x|.
 double nearest_double(const u64 *x, size_t words, u64 *size) {
     const bool negative = x[words - 1] >> 63;
     u64 carry = negative;

@@ -42,9 +42,9 @@ inline u64 widen(const void *x, size_t bytes, bool is_signed, u64 *y, size_t n) 
     }
 }
 
-// Residues of words. If x < 0, a multiple of q is added first. Then x is reduced by Barrett's quotient with floor((2^64
-// - 1) / q), which is exact or 1 too small for any word (docs/math.md, "Integers"). If SMALL, -q <= x < q, so that only
-// the addition is needed.
+// Residues of words x. If x < 0, a multiple of q is added first. Then x is reduced by Barrett's method with the
+// constant floor((2^64 - 1) / q). The estimated quotient is exact or 1 too small for any word (docs/math.md,
+// "Integers"). If SMALL, -q <= x < q, so that only the addition is needed.
 template <class R, class T, bool SIGNED, bool SMALL> struct Reduction {
     using I = typename R::I;
     using W = typename R::Words;
@@ -97,7 +97,8 @@ inline void join_digits(const u64 *digits, const MixedWords &m, u64 *y, u64 *wro
     for (size_t i = m.count; i-- > 0;)
         for (size_t j = 0; j < n; ++j) y[j] = y[j] * m.radix[i] + digits[i * n + j];
     // Compares from the least significant digit up. Until the last loop, wrong[j] holds two flags about the number that
-    // the digits seen so far form. Bit 0: it is at most that of `most`. Bit 1: it is at least that of `least`.
+    // the digits seen so far form. Bit 0: this number is at most the one that the same digits of `most` form. Bit 1: it
+    // is at least the one that those of `least` form.
     for (size_t i = 0; i < m.count; ++i) {
         const u64 most = m.most[i], least = m.least[i];
         for (size_t j = 0; j < n; ++j) {

@@ -125,14 +125,14 @@ template <class F> struct Row {
     }
 };
 
-// Writes 1/a and returns 0, or returns the degree of the common factor of a and P. apart: distance between the words of
-// a coefficient.
+// Writes 1/a and returns 0, or returns the degree of the common factor of a and the ring's polynomial. apart: distance
+// between the words of a coefficient.
 template <class F, class T>
 int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, Quotient quotient, T *out, const int *stop) {
     using Word = typename F::Word;
     const size_t words = field.words();
-    // Invariants, for some s and t that are not computed: divisor = s * P + cofactor * a, and rest = t * P +
-    // rest_cofactor * a.
+    // Invariants, where P is the ring's polynomial, and s and t are polynomials that are not computed: divisor = s * P
+    // + cofactor * a, and rest = t * P + rest_cofactor * a.
     Row<F> divisor(n, words), rest(n, words), cofactor(n, words), rest_cofactor(n, words);
     std::vector<Word> memory(5 * words + field.scratch());
     Word *const inverse = memory.data(), *const high = inverse + words, *const low = high + words;

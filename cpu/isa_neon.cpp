@@ -7,7 +7,7 @@
 namespace pg {
 namespace {
 
-// Read the bits of a vector as lanes of 32 or of 64 bits.
+// These functions read the bits of a vector as lanes of 32 or of 64 bits.
 PG_INLINE uint32x4_t words32(uint64x2_t x) { return vreinterpretq_u32_u64(x); }
 PG_INLINE uint64x2_t words64(uint32x4_t x) { return vreinterpretq_u64_u32(x); }
 
@@ -166,9 +166,9 @@ struct Lanes64 {
     }
 };
 
-// Bytes and digits are widened to 16 bits: the byte once for all vectors of a tile, and the digit once for all rows.
+// Bytes and digits are widened to 16 bits: each byte once for all vectors of a tile, and each digit once for all rows.
 struct ByteLanes {
-    using V = uint8x16_t;  // also the same bits as sums of 32 bits
+    using V = uint8x16_t;  // 16 bytes, or the bits of 4 sums of 32 bits
     static constexpr size_t WIDTH = 16, ROWS = 4;
     static constexpr unsigned DIGIT_BITS = 8;
     static PG_INLINE V splat(u64 x) { return vreinterpretq_u8_u64(vdupq_n_u64(x)); }

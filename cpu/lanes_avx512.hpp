@@ -197,7 +197,8 @@ struct Lanes64 : Lanes64Base {
     }
 };
 
-// Transposes 4 x 4 quarters of the vectors v[0], v[step], v[2 step], v[3 step].
+// Transposes the 4 x 4 matrix whose rows are the vectors v[0], v[STEP], v[2 * STEP] and v[3 * STEP], and whose entries
+// are quarters of vectors.
 template <size_t STEP> PG_INLINE void transpose_quarters(__m512d *v) {
     const __m512d a = v[0], b = v[STEP], c = v[2 * STEP], d = v[3 * STEP];
     const __m512d ab = _mm512_shuffle_f64x2(a, b, 0x44), cd = _mm512_shuffle_f64x2(c, d, 0x44);
@@ -322,9 +323,9 @@ struct Reals {
     }
 };
 
-// Like CountAll (draw.hpp), counts the thresholds that are at most u, but in two steps. First the 15 ends between
-// buckets determine the bucket of u. Then u is compared with all thresholds of its bucket, which permutations pick.
-// Addresses and work are the same for every value.
+// Like CountAll (draw.hpp), counts the thresholds that are at most u, but in two steps. First the largest thresholds of
+// the first 15 of 16 buckets determine the bucket of u. Then u is compared with all thresholds of its bucket, which
+// permutations pick. Addresses and work are the same for every value.
 struct CountByBuckets {
     static PG_INLINE void count(const i64 *u, i64 *counts, const Draw &draw) {
         constexpr size_t VECTORS = 4;

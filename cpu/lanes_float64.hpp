@@ -14,7 +14,7 @@ template <class R> struct LanesFloat64 : R::Words {
     using typename Words::V;
     using Double = typename R::V;
     struct Twiddle {
-        V w, ratio;  // w, |w| <= q/2 in a transform, and w / q
+        V w, ratio;  // w (with |w| <= q/2 in a transform), and w / q
     };
     static constexpr bool SHOUP = false;
     static constexpr double EXPONENT = 4503599627370496;  // 2^52

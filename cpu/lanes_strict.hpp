@@ -42,7 +42,7 @@ template <class R> struct StrictLanes64 : R::Words {
     using typename Words::V;
     using Words::q;
     struct Twiddle {
-        V w, w_high, minus_shoup, minus_shoup_high;  // for a twiddle t: t * 2^64 mod q, and minus its Shoup quotient
+        V w, w_high, minus_shoup, minus_shoup_high;  // for a twiddle t: t * 2^64 mod q; minus the Shoup quotient of t
     };
     static constexpr bool SHOUP = false;
     const Modulus &m;
@@ -125,8 +125,8 @@ template <class R> struct GoldilocksLanes : R::Words {
     }
 };
 
-// Any q up to 2^32. Products are computed in lanes of 64 bits: first those of the even residues, then those of the odd
-// ones. L: lanes of 32 bits.
+// Any q up to 2^32. Products are computed in lanes of 64 bits: first those of the residues in even places, then those
+// in odd places. L: lanes of 32 bits.
 template <class L, class R> struct StrictLanes32 : L {
     using Words = typename R::Words;
     using L::q;

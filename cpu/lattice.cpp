@@ -357,7 +357,8 @@ template <class T> void GadgetProduct::prepare_words(const Array &x, const Out &
     });
 }
 
-// Checks c, out and `count` matrices that all ciphertexts share. Returns their sizes and costs.
+// Checks c, out and `count` matrices that all ciphertexts share. Returns the sizes and costs, which are the same for
+// all ciphertexts.
 template <class T>
 GadgetProduct::Item GadgetProduct::item_of(const Array &c, const Out &out, const Array &ggsws, size_t count) const {
     require(transform_ || product_, "GadgetProduct: digits alone");

@@ -53,7 +53,7 @@ Launches::Launches(const Driver &driver, std::vector<Launch> launches)
         require(!one.counters || !one.operands.empty(), "Launches: counters are the last operand");
         for (unsigned operand : one.operands) operands_ = std::max<size_t>(operands_, operand + 1);
     }
-    // One launch costs no more than a graph of it, and its kernel may start early.
+    // A single launch needs no graph: it costs no more than a graph, and its kernel may start early.
     graphs_ = driver_.create_graph && launches_.size() > 1 &&
               std::none_of(launches_.begin(), launches_.end(), [](const Launch &one) { return one.counters; });
 }
@@ -83,7 +83,7 @@ void Launches::repeat(u64 stream, OfStream *own, const u64 *operands, size_t cou
         } release{own->in_use};
         if (launch_graph(*own, (Driver::Handle)stream, operands)) return;
     }
-    launch(stream, operands, count);  // if a launch fails, this names the kernel
+    launch(stream, operands, count);  // one by one, so that an error names the kernel that failed
 }
 
 bool Launches::launch_graph(OfStream &own, Driver::Handle stream, const u64 *operands) const {

@@ -27,7 +27,7 @@ template <class T> void matmul_words(const Basis &basis, const Array &a, const A
     }
     const GemmKernels<T> &kernels = word_kernels<T>().gemm;
     const size_t column_blocks = (n + GEMM_COLUMNS - 1) / GEMM_COLUMNS;
-    size_t height = 128;  // rows of a block, over which the packing of its columns is shared
+    size_t height = 128;  // rows of a block, which packs its columns of b once for all these rows
     if (batch * ((m + height - 1) / height) * column_blocks < 2 * (size_t)num_threads()) height = 32;
     const size_t row_blocks = (m + height - 1) / height, blocks = row_blocks * column_blocks;
     const T *const x = (const T *)a.data(), *const y = (const T *)b.data();

@@ -43,9 +43,9 @@ class FftProduct {
   public:
     // length: the degree if the ring's polynomial is X^degree + 1 and degree is a power of two; else at least 2 *
     // degree - 1, for the linear product, which is then reduced by the ring's polynomial. A limb with q = 2^e drops the
-    // sums whose weights vanish modulo q. table: length/2 twiddles (kernels.hpp, ProductRow). terms: 0 for multiply().
-    // Else only the kernels of row() are used, for sums of `terms` products; in each, one factor has a single digit of
-    // `bits` bits. The basis must outlive the object.
+    // sums whose weights vanish modulo q. digits, width, sums: see ProductRow (kernels.hpp). table: length/2 twiddles
+    // (ProductRow). terms: 0 for multiply(). Else only the kernels of row() are used, for sums of `terms` products; in
+    // each, one factor has a single digit of `bits` bits. The basis must outlive the object.
     FftProduct(const Basis &basis, size_t degree, size_t length, Quotient quotient, unsigned digits, unsigned width,
                unsigned sums, const Lasting<Numbers> &table, unsigned terms, unsigned bits);
 
@@ -54,7 +54,7 @@ class FftProduct {
     size_t degree() const { return degree_; }
     size_t length() const { return length_; }
     Quotient quotient() const { return quotient_; }
-    // Returns the argument that kernels take for a limb.
+    // Returns the ProductRow of a limb, with which the kernels are called.
     ProductRow row(size_t limb, const Worker &worker) const;
     // y = the residues of sums of products; the sums are overwritten. room: memory for `length` residues, needed only
     // if length is not the degree.

@@ -15,12 +15,13 @@
 //   masked(x)                            x without the bits that the multiplier does not read: some multipliers read
 //                                        only the low 52 bits of a lane of 64
 //   mul(x, y)                            product of two residues, canonical
-//   SHOUP                                a Twiddle is w and shoup, so that it pays to make one for many products
+//   SHOUP                                whether a Twiddle consists of w and shoup, so that it pays to make one for
+//                                        many products
 //   exchange<G, BACK>(u, v)              from the legs of one stage to those of the next. Lanes move in granules, runs
 //                                        of G neighbours: odd granules of u swap with even ones of v, unless the lanes
 //                                        have another order. BACK undoes this
-//   PERMUTES                             there is permute<G, BACK>(u, v), which does all exchanges from WIDTH / 2 down
-//                                        to G at once or, if BACK, from G up
+//   PERMUTES                             whether there is permute<G, BACK>(u, v), which does all exchanges from
+//                                        WIDTH / 2 down to G at once or, if BACK, from G up
 #pragma once
 #include "quotient.hpp"
 
@@ -41,9 +42,9 @@ template <class L, size_t G, bool BACK> PG_INLINE void exchange_all(typename L::
 // if they may have grown too far. This depends on the stages before and after. For a forward butterfly, Leg describes
 // the leg that the butterfly does not multiply:
 //   kept    in the first stage of a pass, if no later stage of the pass multiplies the leg; and in the stage before the
-//           last ones, if these are more than three
+//           last stages (those done in registers), if there are more than three of these
 //   other   in the first stage of a pass, if the second stage multiplies the leg; and in every second one of the last
-//           stages, which are done in registers
+//           stages
 //   later   in a stage after one of these
 enum class Leg { kept, other, later };
 // Sum says where an inverse butterfly forms its sum:
@@ -53,8 +54,8 @@ enum class Leg { kept, other, later };
 //   last       in the last stage of a pass
 //   products   in the last stage of a pass, from two products of this pass
 enum class Sum { early, third, inner, last, products };
-// Root says whether a pass has butterflies of its own at the root of the tree, and of which polynomial: of a binomial,
-// or of X^n - X^(n/2) + 1. The butterflies of the latter give (x + w * y, x + (1 - w) * y). Backwards they give s - t
+// Root says whether a pass needs special butterflies at the root of the tree, and for which polynomial: for a binomial,
+// or for X^n - X^(n/2) + 1. The butterflies for the latter give (x + w * y, x + (1 - w) * y). Backwards they give s - t
 // and 2t, where s and t are the products that inverse_root forms (docs/math.md, "The tree of factors").
 enum class Root { none, binomial, trinomial };
 
@@ -120,7 +121,7 @@ template <class L, unsigned ROOM = 4> struct Lazy {
         x = REDUCED ? relax(s) : s;
         y = product(d, w);
     }
-    // The root of the tree, with the factor 1/points. Results are canonical.
+    // Computes the inverse butterfly at the root of the tree, with the factor 1/points. Results are canonical.
     PG_INLINE void inverse_root(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
         V s = L::add(x, y), d = L::sub(L::add(x, above), y);
         x = canonical_product(s, scale);
@@ -306,7 +307,8 @@ template <class B, bool ORDERED = true> struct Ntt {
         }
     }
     // Computes the stages inside K pairs of vectors, on granules of G coefficients, for G = WIDTH/2 ... leaf_size.
-    // COMPLETE: whether the leaf size is 1. ODD: whether the stage is the third or fifth of the last stages.
+    // COMPLETE: whether the leaf size is 1. ODD: whether the first of these stages is the third or fifth of the last
+    // stages.
     template <size_t G, bool COMPLETE, bool ODD, size_t K>
     PG_INLINE void forward_granules(V (&u)[K], V (&v)[K], size_t node) const {
         if constexpr (G == 0) {

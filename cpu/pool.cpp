@@ -209,7 +209,7 @@ class Kept {
         last->newer = nullptr;
         return first;
     }
-    // Returns false if the lock is taken.
+    // Returns to the system the blocks that cut(most, since) removes. Returns false if the lock is taken.
     bool leave(size_t most, int64_t since) {
         if (!try_lock()) return false;
         Header *leaving = cut(most, since);

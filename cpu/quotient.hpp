@@ -1,6 +1,6 @@
 // The polynomial by which a ring is reduced: X^n + 1, X^n - 1 or X^n - X^(n/2) + 1, where n is the degree. All code
-// that depends on the polynomial calls these functions. The counterpart in Python is polygpu/_core/quotient.py, that on
-// GPUs is cuda/quotient.cuh.
+// that depends on the polynomial calls these functions. The counterparts are polygpu/_core/quotient.py in Python, and
+// cuda/quotient.cuh on GPUs.
 #pragma once
 #include <cstring>
 
@@ -77,7 +77,7 @@ constexpr bool mirrors(Quotient quotient) { return quotient != Quotient::trinomi
 constexpr size_t new_twiddles(Quotient quotient, size_t level) { return wrap(quotient) == -1 ? level : level / 2; }
 
 // Returns the twiddle of node 1 for the inverse transform, without the factor 1/points. w: the twiddle of node 1. For
-// X^n - X^(n/2) + 1 it is 1 / (2w - 1), whose square is -1/3.
+// X^n - X^(n/2) + 1 the result is 1 / (2w - 1), whose square is -1/3.
 inline u64 inverse_root_twiddle(Quotient quotient, const Modulus &m, u64 w) {
     if (quotient != Quotient::trinomial) return wrap(quotient) == -1 ? neg_mod(m, w) : w;  // w^2 equals X^n
     return mul_mod(m, sub_mod(m, 1, add_mod(m, w, w)), pow_mod(m, 3, m.q - 2));            // q is a prime above 3

@@ -13,7 +13,7 @@ namespace {
 // Bytes of all rows of a block of coefficients, which must fit the second-level cache.
 constexpr size_t BLOCK_BYTES = 1 << 17;
 
-// Residues stored as words of 32 or 64 bits, which are read as words W.
+// Residues stored as words of 32 or 64 bits, which are read as words of type W.
 template <class W> class RowsOf {
   public:
     RowsOf(const Array &x, const Out &out, const Residues &rows) : narrow_(x && x.itemsize() == 4) {
@@ -22,8 +22,8 @@ template <class W> class RowsOf {
         else wide_rows_.reset(new Operand<u64>(x, out, rows.count));
         require((narrow_ ? narrow_rows_->length() : wide_rows_->length()) == last(out), "convert: lengths differ");
     }
-    // Returns n words of a row, beginning with index `from`: in the array itself if it holds words W, else copied to
-    // `room`.
+    // Returns n words of a row, beginning with index `from`: in the array itself if its words have type W, else copied
+    // to `room`.
     const W *at(size_t item, size_t row, size_t from, size_t n, W *room) const {
         if (narrow_) return words(narrow_rows_->item(item), row, narrow_rows_->length(), from, n, room);
         return words(wide_rows_->item(item), row, wide_rows_->length(), from, n, room);
@@ -77,8 +77,8 @@ Quotients::Quotients(const std::string &way, const std::vector<u64> &moduli, con
 }
 
 // Whether the sum of z_i / q_i, plus half, is at least `boundary`, a positive integer. With T = sum of z_i * P / q_i
-// this is 2 * T >= (2 * boundary - c) * P, where c is 1 for `nearest`, else 0. The difference is computed word by word
-// from the lowest; only its sign is kept.
+// this is 2 * T >= (2 * boundary - c) * P, where c is 1 for `nearest`, else 0. The difference of both sides is computed
+// word by word from the lowest; only its sign is kept.
 template <class T> bool Quotients::reaches(const T *const *z, size_t j, u64 boundary) const {
     const u64 factor = 2 * boundary - (way_ == Way::nearest);
     u128 carry = 0, product_carry = 0;  // the carries of T and of factor * P
@@ -98,7 +98,7 @@ template <class T> bool Quotients::reaches(const T *const *z, size_t j, u64 boun
         const u128 difference = (u128)doubled - other - borrow;
         borrow = (u64)(difference >> 64) & 1;
     }
-    return !borrow;  // the words hold 2 * k * P, so that nothing is carried out of the last
+    return !borrow;  // the words have room for 2 * k * P, so that nothing is carried out of the last
 }
 
 template <class T> void Quotients::find(const T *const *z, size_t n, double *sums, T *quotient) const {
@@ -239,7 +239,8 @@ template <class W> void Conversion::run_words(const Array &x, const Array &own, 
     });
 }
 
-// Transforms each row of the target, and adds the row of `own` while the target's row is in the cache. W: words of out.
+// Transforms each row of the target, and adds the row of `own` while the target's row is in the cache. W: the type of
+// the words of `out`.
 template <class W> void Conversion::finish_rows(const Array &own, const Out &out) const {
     const size_t n = last(out), rows = target_.size();
     W *const result = result_of<W>(out, target_.count);

@@ -116,7 +116,7 @@ Sampler::Sampler(int shape, size_t bytes, u64 parameter, u64 bound, const Number
     std::copy_n((const i64 *)weights.data(), draw_.terms, draw_.weights);
     const u64 *from = (const u64 *)thresholds.data();
     sorted_.assign(from, from + draw_.thresholds);
-    const size_t cells = draw_.thresholds / 16 + 1;  // cells of a bucket
+    const size_t cells = draw_.thresholds / 16 + 1;  // how many thresholds a bucket has room for
     draw_.bucket = cells - 1;
     buckets_.assign(16 * cells, ~(u64)0);
     for (size_t j = 0; j < draw_.thresholds; ++j) buckets_[j % cells * 16 + j / cells] = sorted_[j];

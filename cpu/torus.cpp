@@ -130,9 +130,9 @@ template <class W> void TorusProduct::multiply_words(const Numbers &ggsw, const 
                  });
 }
 
-// Multiplies ciphertexts by X^e_0, then calls steps(sums, e, some, room, worker) for `some` of them at a time. e points
-// to exponent 1 of the first ciphertext; each later ciphertext has its exponents last(exponents) entries further on.
-// `steps` may use room for one product, and `more` bytes for each ciphertext.
+// Multiplies ciphertexts by X^e_0, then calls steps(sums, e, some, room, worker) for `some` of them at a time, which
+// `sums` holds. e points to exponent 1 of the first ciphertext; each later ciphertext has its exponents last(exponents)
+// entries further on. `steps` may use room for one product, and `more` bytes for each ciphertext.
 template <class T, class W, class Steps>
 void TorusProduct::rotate_each(const Array &c, const Numbers &exponents, const Out &out, double seconds, size_t more,
                                const Steps &steps) const {
@@ -211,7 +211,7 @@ void TorusProduct::rotate_words_by_groups(const Array &keys, const Array &c, con
         T *const total = (T *)room;
         for (size_t i = 0; i < groups && !stopped(worker.stop); ++i) {
             const size_t first = i * group, those = std::min(group, bits - first);
-            for (size_t polynomial = 0; polynomial < polynomials; ++polynomial)  // its keys serve all ciphertexts
+            for (size_t polynomial = 0; polynomial < polynomials; ++polynomial)  // all ciphertexts read the same keys
                 for (size_t item = 0; item < some; ++item) {
                     const i64 *const turns = e + item * (bits + 1) + first;
                     for (size_t set = 0; set < (size_t)1 << those; ++set) {

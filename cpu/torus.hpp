@@ -43,8 +43,8 @@ class TorusProduct {
     template <class T, class W>
     void rotate_words_by_groups(const Array &keys, const Array &c, const Numbers &exponents, const Out &out) const;
 
-    // Twiddles of the inverse, and the factors of its results: for words that hold all bits of a residue (twist), or
-    // only its high half (halved_twist).
+    // Twiddles of the inverse, and the factors by which its results are multiplied: for words that hold all bits of a
+    // residue (twist), or only its high half (halved_twist).
     struct Tables {
         std::vector<Complex> inverse, twist, halved_twist;
     };

@@ -11,7 +11,7 @@ namespace {
 constexpr size_t MAX_LEAF_SIZE = 8;
 constexpr bool is_leaf_size(size_t size) { return size == 3 || (size & (size - 1)) == 0; }
 
-// y[i * columns + j] = x[j * rows + i]: the transpose of a matrix of `columns` rows
+// Writes the transpose of x to y, which has `rows` rows and `columns` columns: y[i * columns + j] = x[j * rows + i].
 template <class T> void transpose(const T *x, T *y, size_t columns, size_t rows) {
     for (size_t i = 0; i < rows; ++i)
         for (size_t j = 0; j < columns; ++j) y[i * columns + j] = x[j * rows + i];

@@ -132,7 +132,8 @@ struct MixedRadix {
         digits(residues.data(), 1, half.data());
     }
 
-    // y[i]: digits of x in [0, P), x = y_0 + p_0 * (y_1 + p_1 * (y_2 + ...)). Residue i of x is x[i * stride].
+    // Writes the digits y[i] of the number y_0 + p_0 * (y_1 + p_1 * (y_2 + ...)) whose residue modulo p_i is x[i *
+    // stride].
     void digits(const u64 *x, size_t stride, u64 *y) const {
         const size_t k = primes.size();
         for (size_t i = 0; i < k; ++i) {

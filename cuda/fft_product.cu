@@ -113,7 +113,7 @@ template <class T> struct FftProductParameters {
     const Modulus *moduli;
     const Complex<double> *twiddles;
     u64 units;
-    u64 rows_a, rows_b;  // unit u reads row u % rows_a of a, which broadcasts a over the leading batch axis
+    u64 rows_a, rows_b;  // unit u reads row u % rows_a of a: so a is broadcast over the leading batch axes
     u32 limbs, degree, width, sums;
     Quotient quotient;
 };
@@ -282,8 +282,8 @@ __global__ void __launch_bounds__(256) fft_matrix(const FftMatrixParameters p) {
 }
 
 // x: (units, sums, points), the sums of `units` units, of which first_unit is the first. y: (rows, degree). grid:
-// (units * degree) / 256 in x. The launch bound asks for five blocks per multiprocessor. Without this bound, NVRTC
-// limits the registers on sm_80 so that eight blocks fit, and threads spill.
+// (units * degree) / 256 in x. The launch bound asks for five blocks per multiprocessor. Without this bound, NVRTC for
+// sm_80 limits the registers so far that eight blocks fit, and then threads spill.
 template <class T> struct FftComposeParameters {
     const Complex<double> *x;
     T *y;

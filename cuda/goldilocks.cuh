@@ -46,8 +46,8 @@ PG_DEVICE Wide sub(Wide x, Wide y) {
 }
 
 // All twiddles of the tree are powers of one root of unity. Let m be the order of this root, or 64 if the order is
-// larger. The root's power of order m is 2^(192 * K / m), where K is odd. QUOTIENT: the polynomial of node 1, by which
-// the ring is reduced.
+// larger. Then root^(order / m) is 2^(192 * K / m), where K is odd. QUOTIENT: the polynomial of node 1, by which the
+// ring is reduced.
 template <int K, Quotient QUOTIENT> struct Goldilocks {
     using Storage = u64;
     using Value = u64;

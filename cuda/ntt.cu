@@ -63,7 +63,7 @@ template <class W, class S> struct Address {
     // The first value of a block of threads whose values are neighbours: its place in memory if the block has one row,
     // else its index among all values of the rows (place_of).
     PG_DEVICE u64 start(u64 group) const { return S::ROWS == 1 ? first : group << S::LOG_BLOCK_VALUES; }
-    // Where value k of a round lies in an array; the next WIDTH - 1 values belong to the next columns.
+    // Returns the address in the array x of value k of a round; the next WIDTH - 1 values belong to the next columns.
     template <int ROUND, class T> PG_DEVICE T *in(T *x, const Place<S> &place, int k) const {
         const u32 step = S::COLUMNS == 1 ? sizeof(T) : (u32)sizeof(T) << log_stride;
         char *const at = (char *)(x + first) + (u64)place.template group_index<ROUND>(k) * step;
@@ -345,7 +345,7 @@ template <class T> struct ProductParameters {
     T *y;
     Pass pass;           // its offset is that of the forward transform
     u64 inverse_offset;  // bytes before the twiddles of the inverse in a table
-    u32 rows_a, rows_b;  // row r reads row r % rows_a of a, which broadcasts a over the leading batch axis
+    u32 rows_a, rows_b;  // row r reads row r % rows_a of a: so a is broadcast over the leading batch axes
     u32 ahead;           // see PassParameters
     Tables tables;
 };

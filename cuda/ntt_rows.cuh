@@ -30,8 +30,8 @@ template <class W, class R> struct RowsTile {
     PG_DEVICE u32 value(int k) const {
         return place.row * R::LENGTH + place.template group_index<0>(k) + place.template offset<0>(k);
     }
-    // Transforms lazy values to lazy values. At the call, no thread of the row may still use this shared memory for
-    // anything else.
+    // Transforms the lazy values raw[k], which belong at the places value(k), and writes lazy values to `chunks`. At
+    // the call, no thread of the row may still use this shared memory for anything else.
     PG_DEVICE void transform(const W &word, const T *raw, Chunk *chunks) const {
         typename W::Value values[R::VALUES];
 #pragma unroll
@@ -43,7 +43,7 @@ template <class W, class R> struct RowsTile {
         side.spread(lazy, chunks);
     }
     // The first pass of the inverse transforms. It reads lazy values up to the bound FROM from `chunks`, and writes
-    // lazy values to `raw`, whose places are value(k). inverse: this thread's twiddles of this pass.
+    // lazy values to raw[k], which belong at the places value(k). inverse: this thread's twiddles of this pass.
     template <int FROM>
     PG_DEVICE void inverse(const W &word, const Chunk *chunks, T *raw, const typename W::Twiddle *inverse) const {
         synchronise<R::sharers(0)>();

@@ -19,9 +19,9 @@ struct QuotientTable {
     u32 words;
 };
 
-// A launch may have several parts: conversions of one array into rows of another that differ only in their target
-// moduli and their tables. The moduli of the parts are stored one part after another, and so are the tables, of
-// part_words words each.
+// A launch may have several parts. Each part converts the array x into some of the rows of `out`; the parts differ only
+// in their target moduli and their tables. The moduli of the parts are stored one part after another, and so are the
+// tables, of part_words words each.
 //
 // A table, in 64-bit words: for K source rows, the inverses, the ratios and the places of the rows; a TargetRow for
 // each target row; the `numbers` of the quotient (QuotientTable). If values are scaled, there follow, for K source

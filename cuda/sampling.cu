@@ -210,8 +210,8 @@ template <class T> __global__ void __launch_bounds__(1024, 1) sparse(const Spars
         }
         __syncthreads();
     }
-    // Whether all coefficients with the greatest chosen key are chosen. If not, those with lower indices are chosen.
-    // This case has a probability of at most n * 2^-63.
+    // Whether all coefficients with the greatest chosen key are chosen. If not, only those with the lowest indices are
+    // chosen; the probability of this is at most n * 2^-63.
     const bool all = wanted == equal;
     for (u64 j = threadIdx.x; j < p.n; j += 1024) {
         const u64 w = x[j], key = w >> 1;

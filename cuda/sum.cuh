@@ -43,7 +43,7 @@ struct Sum31 : SumOfIntegers<u32> {
     }
     PG_DEVICE void add(u32 x, u32 y) { sum += (u64)x * y; }
     // Subtracts q from the high word unless the high word is below q. If it is below q, the difference wraps to 2^32 -
-    // q or more, and the minimum is the high word itself.
+    // q or more, and the smaller of the two is the high word itself.
     PG_DEVICE void settle(const Modulus &m) {
         const u32 high = (u32)(sum >> 32);
         sum = (u64)reduce_once_by(high, m.minus_q32) << 32 | (u32)sum;

@@ -2,7 +2,7 @@
 
 import importlib as _importlib
 
-import numpy as _numpy  # must precede the compiled core: if that imports NumPy, a Ctrl-C is lost
+import numpy as _numpy  # before the compiled core: if the core imports NumPy, a Ctrl-C is lost
 
 if int(_numpy.__version__.partition(".")[0]) < 2:  # the core would fail to load, and not say why
     raise ImportError(

@@ -170,8 +170,8 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         """The residues as a dask.array of shape (*batch, rows, n).
 
         If polynomials are divided, each block of the array holds neighbouring entries of a polynomial. If the
-        blocks of this value hold columns instead (see ntt), every block sends a piece to every other block
-        when the array is computed.
+        blocks of this value hold columns of the matrix of coefficients instead (see ntt), every block sends a
+        piece to every other block when the array is computed.
 
         >>> from polygpu import Ring
         >>> from_poly(Ring(4, 17)([1, -1])).data.compute().tolist()
@@ -196,8 +196,8 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
 
     def _exits(self) -> str:
         return (
-            "Use its methods and the functions of polygpu.dask, or take a Poly with x.compute() or a "
-            "dask.array of residues with x.data"
+            "Use the methods of BlockedPoly and the functions of polygpu.dask, or take a Poly with "
+            "x.compute() or a dask.array of residues with x.data"
         )
 
     def __len__(self) -> int:
@@ -289,8 +289,8 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
             ParameterError: `chunks` does not follow the rules of from_array, or a batch axis has an unknown
                 length.
 
-        Cost: blocks are cut and joined when the value is computed. If the blocks hold columns of divided
-        coefficients (see ntt), every block sends a piece to every other block.
+        Cost: blocks are cut and joined when the value is computed. If polynomials are divided, and the blocks
+        hold columns of the matrix of coefficients (see ntt), every block sends a piece to every other block.
 
         >>> from polygpu import Ring
         >>> random(Ring(16, 97), 6, seed=1).rechunk((3, -1, 4))
@@ -329,10 +329,10 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
             **kwargs: keyword arguments of dask.compute, such as scheduler="threads".
 
         Raises:
-            OutOfHostMemory: Dask's workers have too little memory. Either a block is larger than any worker's
-                memory, or Dask ended workers that used too much memory, or all workers have stopped because
-                their memory is full of data that cannot be spilled. (The function dask.compute(x) raises
-                Dask's KilledWorker in the second case, and waits forever in the third.)
+            OutOfHostMemory: Dask's workers have too little memory. Either a block is larger than the memory
+                of every worker, or Dask ended workers that used too much memory, or all workers have stopped
+                because their memory is full of data that cannot be spilled. (The function dask.compute(x)
+                raises Dask's KilledWorker in the second case, and waits forever in the third.)
 
         Cost: the work of all tasks. This method joins the blocks in this process; the function
         dask.compute(x, y) joins the blocks of each value on a worker. With a client that was made by
@@ -565,9 +565,9 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
                 refuse the ring.
             OutOfHostMemory: see compute.
 
-        Cost: the work of all tasks, and each block is written once. If the blocks hold columns of divided
-        coefficients (see ntt), then for a .zarr every block first sends a piece to every other block. A .npy
-        file does not need this.
+        Cost: the work of all tasks, and each block is written once. If polynomials are divided,
+        and the blocks hold columns of the matrix of coefficients (see ntt), every block first sends a piece
+        to every other block for a .zarr, but not for a .npy file.
 
         >>> import tempfile
         >>> from polygpu import Ring
@@ -660,8 +660,8 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
             return a._mapped(operator.mul, b)
         if a.domain == "eval":
             return a._mapped(_multiply_points, b)
-        # One task, _product_rows, does all steps between the two exchanges and holds two blocks. Separate
-        # tasks for the steps would hold four.
+        # The blocks of columns are cut into blocks of rows, and these into columns again. One task,
+        # _product_rows, does all steps in between and holds two blocks. Separate tasks would hold four.
         rows = partial(_product_rows, _with_roots(self.ring), _axes_alike([a, b]))
         return a._second_half(_exchange(rows, -2, a._first_half(), b._first_half()))
 
@@ -770,7 +770,7 @@ def from_array(x: Any, ring: Ring, *, domain: Domain = "coef", chunks: Chunks = 
         )
     if x.dtype.kind not in "iuO":
         raise CoefficientError(
-            f"x has dtype {x.dtype}, but it must be an integer dtype. The best is {ring.dtype}."
+            f"x has dtype {x.dtype}, which is not an integer dtype. Convert it to {ring.dtype}."
         )
     if any(math.isnan(size) for size in shape):
         raise ParameterError(
@@ -894,7 +894,7 @@ def einsum(subscripts: str, *operands: BlockedPoly | Poly) -> BlockedPoly:
         ParameterError: an argument breaks a rule of polygpu.einsum, or a batch axis has an unknown length.
         RingMismatch: the operands belong to different rings.
 
-    Cost: the blocks along the axis of a label are numbered. For each choice of one number for every label,
+    Cost: the axis of a label is cut into ranges by the blocks. For each choice of one range for every label,
     polygpu.einsum is called once, on one block of each operand. Then the results are added in a tree. If the
     products use the ring's transform and all operands are coefficients, each operand is transformed once, and
     the result is transformed back once.
@@ -935,8 +935,9 @@ def _sum_of_products(
     ring = values[0].ring
     parts = max(x._parts for x in values)
     values = [x._in_parts(parts) for x in values]
-    # If all operands are coefficients, and polynomials are divided or products are faster by the ring's
-    # complete transform, then the operands are transformed now and the sum is transformed back at the end.
+    # There are two cases in which operands that are all in coefficients are transformed now, and the sum is
+    # transformed back at the end: polynomials are divided, or sums of products are fastest by the ring's own
+    # complete transform.
     back = all(x.domain == "coef" for x in values) and (
         parts > 1 or (way_of_sums(ring._plan) == "transform" and ring.leaf_size == 1)
     )
@@ -1125,7 +1126,8 @@ def load(
             Damage within a chunk, and residues outside [0, q) in a .zarr that save() wrote, are found when a
             block is read.
         CoefficientError: the array in the file does not hold integers.
-        NotCanonical: a residue in any other file is outside [0, q). See from_array.
+        NotCanonical: a residue is outside [0, q), and the file is not a .zarr that save() wrote. See
+            from_array.
         FileNotFoundError: `path` does not exist.
 
     Cost: before the value is computed, only the metadata of the file and the names of a .zarr's chunks are
@@ -1217,9 +1219,7 @@ def _check_kind(path: Path, kind: Callable[[Path], bool]) -> None:
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     if not kind(path):
-        raise _damaged(
-            path, f"it is a folder, file, pipe or device, and not a {path.suffix} file of an array."
-        )
+        raise _damaged(path, f"it exists, but it is not a {path.suffix} file of an array.")
 
 
 class _ZarrFile:
@@ -1401,7 +1401,7 @@ def _checked(graph: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 def _largest_block(graph: Any) -> int:
     """Return the size in bytes of the largest block in a graph.
 
-    Blocks of which tasks only read slices do not count.
+    A block does not count if tasks read only slices of it.
     """
     largest, dependents = 0, graph.dependents
     for name, layer in graph.layers.items():
@@ -1596,7 +1596,7 @@ def _axes_alike(values: Sequence[BlockedPoly]) -> tuple[int, ...]:
     except ValueError:
         raise ParameterError(
             f"The batch shapes {', '.join(map(str, shapes))} do not broadcast. Index the values, with None "
-            "for new axes, so that they do."
+            "for new axes, so that the shapes broadcast."
         ) from None
     alike = []
     for axis in range(-max(map(len, shapes)), 0):

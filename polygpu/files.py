@@ -511,13 +511,13 @@ def _name_of(path: str | os.PathLike[str], wrong: type[PolyGPUError]) -> str:
         os.lstat(name)
     except OSError:
         pass  # the file may not exist yet; if it must, open() raises an error later
-    except ValueError as error:  # a null byte, or a character that file names cannot encode
+    except ValueError as error:  # the name has a null byte, or a character that cannot be encoded
         raise wrong(f"{name!r} is not a name that a file can have ({error}). Give another name.") from None
     return name
 
 
 def _regular(name: str, flags: int) -> int:
-    handle = os.open(name, flags | os.O_NONBLOCK)  # without O_NONBLOCK, a pipe would wait for a writer
+    handle = os.open(name, flags | os.O_NONBLOCK)  # without O_NONBLOCK, opening a pipe waits for a writer
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise FileError(f"{name} is a folder, pipe or device. Give the name of a file of pg.save.")
@@ -870,8 +870,8 @@ def _number_of(text: Any, what: str) -> int:
         if int_text(x) == text:
             return x
     raise Flaw(
-        f"{what}: {_named(text)} must be a number as a string, in decimal up to 2^64, and above in "
-        "hexadecimal with 0x."
+        f"{what}: {_named(text)} must be a number as a string. The number must be decimal if it is at most "
+        "2^64, and hexadecimal with 0x if it is larger."
     )
 
 

@@ -266,15 +266,15 @@ def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
 def capture(f: Callable[..., Any], *args: Any) -> Recording:
     """Record the call f(*args), so that it can be repeated without its work on the host.
 
-    Returns a function g that repeats the call; on a GPU it launches a CUDA graph. There, g() launches all
-    recorded kernels at once. The kernels read what the Polys in args hold at that time. They overwrite the
-    results of the previous call, so g() always returns the same objects. g(*values) first copies the values
-    into the Polys in args. Shapes and domains are fixed. `g.nbytes` is the number of bytes of GPU memory that
-    the recording holds, and `g.launches` is the number of kernels that g() launches. On the CPU, g() simply
-    calls f(*args), and both numbers are 0.
+    Returns a function g that repeats the call. On a GPU, g() launches all recorded kernels at once, as a CUDA
+    graph. The kernels read what the Polys in args hold at that time. They overwrite the results of the
+    previous call, so g() always returns the same objects. g(*values) first copies the values into the Polys
+    in args. Shapes and domains are fixed. `g.nbytes` is the number of bytes of GPU memory that the recording
+    holds, and `g.launches` is the number of kernels that g() launches. On the CPU, g() simply calls f(*args),
+    and both numbers are 0.
 
     Args:
-        f: the function to record. On a GPU it is called twice, and the second call is recorded. It must do
+        f: the function to record. On a GPU it is called twice, and the second call is recorded. f must do
             the same work both times. After the recording, the Polys in args hold what they held before, but
             other values that f writes stay changed. g() does not run the Python code of f again. So f must
             not copy values between GPU and host (as norm, ==, verify() and rings with a modulus above 2^64

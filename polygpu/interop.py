@@ -565,8 +565,8 @@ class _Stream:
         compression, size = self._header(b"")
         if size != len(given):
             raise FileError(
-                f"data has {len(given)} bytes, but its header says {size}. It is cut, or it holds several "
-                "objects. Give one whole object."
+                f"data has {len(given)} bytes, but its header says {size}. The data is cut, or it holds "
+                "several objects. Give one whole object."
             )
         if compression:
             self._read = _Expanded(compression, given[_HEADER_SIZE:]).read
@@ -580,11 +580,15 @@ class _Stream:
             except EOFError:  # the compressed data are cut
                 part = b""
             except Exception as error:  # zlib and zstandard have error classes of their own
-                raise FileError(f"The compression of data is damaged ({error}). Save it again.") from error
+                raise FileError(
+                    f"The compression of data is damaged ({error}). Save the object again."
+                ) from error
             if not part:
                 raise FileError(
-                    f"data ends {missing} bytes early. It is cut, or it is not of the kind that was asked "
-                    "for. Save it again, or read it with the function for its kind."
+                    f"data ends {missing} bytes early. If data is cut, save the object again. If the object "
+                    "is of another kind, use from_seal for ciphertexts, plaintexts and secret and public "
+                    "keys, from_seal_keys for RelinKeys and GaloisKeys, and SealParameters.from_bytes for "
+                    "parameters."
                 )
             parts.append(part)
             missing -= len(part)
@@ -603,8 +607,8 @@ class _Stream:
         found = self.unpack(_COUNT)[0]
         if found == seeded != count:
             raise FileError(
-                "data was saved with a seed in place of a polynomial, which only SEAL expands. Load it in "
-                "SEAL and save it again, or save an object that is not a Serializable."
+                "data was saved with a seed in place of a polynomial, and only SEAL can expand this seed. "
+                "Load data in SEAL and save the object again, or save an object that is not a Serializable."
             )
         if found != count:
             raise FileError(f"data has an array of {found} words, but it must have {count}. {_DAMAGED}")
@@ -629,7 +633,9 @@ class _Stream:
         try:
             more = self._read(1)
         except Exception as error:
-            raise FileError(f"The compression of data is damaged ({error}). Save it again.") from error
+            raise FileError(
+                f"The compression of data is damaged ({error}). Save the object again."
+            ) from error
         if more:
             raise FileError(
                 "data has more bytes than the object that was asked for. Use from_seal for ciphertexts, "
@@ -718,7 +724,7 @@ def _expander(compression: int, data: memoryview) -> Callable[[], bytes]:
 # ---- OpenFHE ----
 
 _FORMATS: tuple[Domain, ...] = ("eval", "coef")  # OpenFHE's Format is the index: EVALUATION is 0
-_DAMAGED_JSON = "It is damaged. Serialise the object again."
+_DAMAGED_JSON = "The JSON is damaged. Serialise the object again."
 _NEW = 1 << 31  # bit of cereal's object numbers: set if the object follows here, clear if it came earlier
 
 
@@ -986,8 +992,8 @@ def _openfhe_ring(source: _Serialised, name: str) -> tuple[Ring, Domain, list[An
         ) from None
     if len(found) != 1:
         raise FileError(
-            f"{name} holds polynomials of {len(found)} different different rings or formats. Serialise one "
-            "object alone."
+            f"{name} holds polynomials of {len(found)} different rings or formats. Serialise one object "
+            "alone."
         )
     orders, degrees, moduli, roots, formats = zip(*found.pop(), strict=True)
     n = degrees[0]

@@ -258,7 +258,7 @@ class Poly(Value, NotAnArray):
             ParameterError: the batch axes of value do not broadcast to those of a[key].
             IndexError: an index is out of range, or key has more entries than there are batch axes.
             RingMismatch: value is in another ring. NotAnInteger: value is neither a Poly nor an int.
-            DeviceError: value is on another device. OutputError: the memory of a is read-only.
+            DeviceError: value is on another device. OutputError: the memory of `a` is read-only.
 
         Cost: a copy of the polynomials, and a transform if value is in the other domain.
 
@@ -379,7 +379,7 @@ class Poly(Value, NotAnArray):
         Let this value be a. A complete transform gives a(psi^(2 br(k) + 1)) (negacyclic) or a(omega^br(k))
         (cyclic) as entry k of a limb. Here br(k) is k with its log2 n bits in reverse order, and psi or omega
         is the limb's root in ring.roots. For every kind of ring, ring.eval_points() returns these points. An
-        incomplete transform gives the residues of a modulo polynomials called leaves (see Ring.leaf_size),
+        incomplete transform gives the residues of `a` modulo polynomials called leaves (see Ring.leaf_size),
         with leaf_size coefficients for each leaf.
 
         Args:
@@ -1056,13 +1056,13 @@ class Poly(Value, NotAnArray):
         Args:
             ring: the ring of the result. All its moduli must be moduli of this value, in any order.
             rounding: "nearest" gives floor((2a + P) / (2P)), which rounds halves up; "floor" gives
-                floor(a / P). Since a is known only modulo Q, the product of this value's moduli, many
+                floor(a / P). Since `a` is known only modulo Q, the product of this value's moduli, many
                 integers represent a. All of them give the same result modulo `ring`.
             conversion: "exact" gives exactly these quotients. With "fast" and rounding="nearest",
                 the result differs from the quotient by at most floor(d / 2). With "fast" and
                 rounding="floor", the result is floor(a / P) - u for an integer u, 0 <= u < d.
             plaintext: the plaintext modulus t of BGV, from 2 to 2**64 and coprime to P. The result r is then
-                changed by at most t / 2, so that P * r is equal to a modulo t. By default r is not changed.
+                changed by at most t / 2, so that P * r is equal to `a` modulo t. By default r is not changed.
             out: a Poly of `ring`, of this batch shape, to write the result into.
 
         Returns a value in this value's domain.
@@ -1119,7 +1119,7 @@ class Poly(Value, NotAnArray):
 
         Digit j is this value modulo the product D of the moduli of group j, with coefficients centred in
         [-D/2, D/2). The last group may be smaller. Let a be this value and g =
-        polygpu.rns.gadget(a.ring, limbs_per_digit). Then the sum over j of digit j times g[j] is a.
+        polygpu.rns.gadget(a.ring, limbs_per_digit). Then the sum over j of digit j times g[j] is `a`.
 
         Args:
             ring: the ring of the digits, of the same degree and kind.
@@ -1286,7 +1286,7 @@ class Poly(Value, NotAnArray):
 
     def _exits(self) -> str:
         here = isinstance(self._data, np.ndarray)
-        there = "" if here else f" (poly.cpu() first, as it is on {self.device})"
+        there = "" if here else f" (use poly.cpu() first, because poly is on {self.device})"
         return (
             "Use the methods of Poly and the functions of polygpu (poly.sum, pg.stack, pg.einsum, pg.equal), "
             f"or take integers with poly.to_bigints() or residues with poly.data{there}"
@@ -1342,7 +1342,7 @@ def limbs_in(ring: Ring, *operands: Any) -> Any:
         if not isinstance(x, Poly):
             continue
         earlier = next((j for j in range(i) if operands[j] is x), None)
-        if earlier is not None:  # reuse the result, since recorded calls distinguish x * x from x * y
+        if earlier is not None:  # the same operand twice: recorded calls distinguish x * x from x * y
             found[i] = found[earlier]
             continue
         found[i] = made = Poly._make(ring, *limbs_of(x, plan))
@@ -1410,7 +1410,7 @@ def without_last(ring: Ring, k: object, name: str, least: int) -> Ring:
 
 
 def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> Poly:
-    """Rebuild a pickled Poly on `device`. If there is no such device, warn and leave it in host memory."""
+    """Rebuild a pickled Poly on `device`. If there is no such device, warn and return it in host memory."""
     value = ring.from_residues(data, domain=domain, check=True)  # a pickle is not trusted
     if device is None:
         return value
@@ -1449,7 +1449,10 @@ def _way_between(first: RingPlan, second: RingPlan) -> str:
     if first.moduli == second.moduli:  # only the roots or `product` differ: coefficients stay the same
         return "Use ring.from_residues(poly.intt().data) to bring one operand into the ring of the other."
     if p == q:
-        return "Their limbs are in another order. Use a.restrict(b.ring) to put a's in the order of b's."
+        return (
+            "The limbs of a and b are in different orders. Use a.restrict(b.ring) to bring the limbs of a "
+            "into the order of b's."
+        )
     if p > q:
         return (
             "Use a.restrict(b.ring) to take a modulo b's moduli, or b.mod_up(a.ring) to extend b to all of "
@@ -1468,7 +1471,8 @@ def check_one_device(a: Poly, b: Poly) -> None:
     """Raise DeviceError if the two values are on different devices."""
     if not same_device(b._data, a._data):
         raise DeviceError(
-            f"The operands are on {a.device} and {b.device}. Use poly.to({a.device!r}) to copy one of them."
+            f"The operands are on {a.device} and {b.device}. Use poly.to({a.device!r}) to copy the operand "
+            f"on {b.device}."
         )
 
 

@@ -176,7 +176,7 @@ class Recording:
             recorded = "it was recorded" if self._args[i] is not x else f"argument {at} is"
             raise DeviceError(
                 f"Argument {i} is on {x.device}, but {recorded} on {first.device}. Use "
-                f"poly.to({first.device!r}) to move it."
+                f"poly.to({first.device!r}) to copy argument {i} there."
             )
 
 

@@ -572,8 +572,8 @@ class Ring:
         Raises:
             ParameterError: weight is outside [0, n]. For other errors see Ring.random.
 
-        The statistical distance from this distribution is at most 2^-64 per coefficient without a weight, and
-        at most n * 2^-63 per polynomial with a weight.
+        The statistical distance from the exact distribution is at most 2^-64 per coefficient without a
+        weight, and at most n * 2^-63 per polynomial with a weight.
         Cost: 8 bytes of stream per coefficient. With a weight, the time depends on the values drawn.
         Source: docs/math.md, "Small random elements".
 
@@ -624,8 +624,8 @@ class Ring:
             ParameterError: sigma is not a number or is outside [0.5, 2**20]. For other errors see
                 Ring.random.
 
-        The statistical distance of a coefficient from this distribution is at most 2^-58 for sigma up to 4,
-        at most 2^-56 for sigma up to 16, and at most 2^-53 for larger sigma.
+        The statistical distance of a coefficient from the exact distribution is at most 2^-58 for sigma up to
+        4, at most 2^-56 for sigma up to 16, and at most 2^-53 for larger sigma.
         Cost: 8 bytes of stream per coefficient for sigma up to 16, 16 bytes for sigma up to 1024, else 32
         bytes. No branch or memory address depends on a value that is drawn.
         Source: docs/math.md, "Small random elements"; Micciancio & Walter 2017 for sigma above 16.
@@ -667,8 +667,8 @@ class Ring:
     def eval_points(self, limb: int = 0) -> np.ndarray[Any, np.dtype[Any]]:
         """Return the points of the evaluation domain for one limb, in the order of evaluated values.
 
-        Let a be a value and x_k entry k of the result. If the transform is complete, entry k of this limb of
-        a.ntt() is a(x_k). If it is incomplete, leaf k is X^leaf_size - x_k (see Ring.leaf_size).
+        Let a be a value, and let x_k be entry k of the result. If the transform is complete, entry k of this
+        limb of a.ntt() is a(x_k). If it is incomplete, leaf k is X^leaf_size - x_k (see Ring.leaf_size).
         x_k is psi^(2 br(k) + 1) (negacyclic) or omega^br(k) (cyclic), where psi or omega is the limb's root
         in ring.roots, and br(k) is k with its log2 N bits in reverse order, N = n / leaf_size. In a trinomial
         ring x_k is psi^(1 + 3 br(k)) if br(k) is even, else psi^(3 br(k) - 4).
@@ -695,9 +695,9 @@ class Ring:
 
         Let index = ring.natural_order(), and let row be one limb of an evaluated value a. If the transform is
         complete, entry k of row[index] is a(psi^(2k + 1)) (negacyclic) or a(omega^k) (cyclic), with the root
-        psi or omega of the limb. In a trinomial ring it is a(psi^e), where e is the k-th positive integer
-        coprime to 6, counted from k = 0. If the transform is incomplete, index reorders the leaves of the row
-        (see Ring.leaf_size).
+        psi or omega of the limb. In a trinomial ring entry k is a(psi^e), where e is the k-th positive
+        integer coprime to 6, counted from k = 0. If the transform is incomplete, index reorders the leaves of
+        the row (see Ring.leaf_size).
 
         Returns an int64 array (n / leaf_size,) in host memory. It is the bit-reversal permutation, except in
         a trinomial ring.

@@ -15,7 +15,7 @@ __all__ = ["gadget", "join", "scale"]
 
 
 def join(a: Poly, b: Poly) -> Poly:
-    """Return the value in the joined ring that equals a modulo a's moduli and b modulo b's moduli.
+    """Return the value in the joined ring that is `a` modulo a's moduli, and `b` modulo b's moduli.
 
     By the Chinese remainder theorem there is exactly one such value. `Poly.restrict` gives each operand back.
 
@@ -28,8 +28,8 @@ def join(a: Poly, b: Poly) -> Poly:
 
     Raises:
         RingMismatch: the operands differ in degree or kind, or one of them is not a Poly.
-        ParameterError: a modulus of a and one of b have a common factor, a modulus is above 2**64, or batch
-            axes do not broadcast.
+        ParameterError: a modulus of `a` and one of `b` have a common factor, a modulus is above 2**64, or the
+            batch axes do not broadcast.
         BadRoot: see Ring.join. DeviceError: the operands are on two devices.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
@@ -48,7 +48,7 @@ def join(a: Poly, b: Poly) -> Poly:
 
 
 def scale(a: Poly, t: int, ring: Ring, *, divisor: Ring | None = None, out: Poly | None = None) -> Poly:
-    """Return t * x / D rounded to the nearest, modulo `ring`, where x is the centred value of a.
+    """Return t * x / D rounded to the nearest, modulo `ring`, where x is the centred value of `a`.
 
     The result is exactly floor((2 * t * x + D) / (2 * D)), where D is the product of the moduli of `divisor`.
     BFV uses `scale` for two operations, with D = Q, the modulus of its ciphertexts. Decryption scales the

@@ -104,7 +104,10 @@ def _check_ring(ring: object) -> None:
 
 def _check_transform(transform: object) -> None:
     if transform is not None and not isinstance(transform, bool):
-        raise ParameterError(f"transform={shown(transform)} must be True, False or None, which mixes both.")
+        raise ParameterError(
+            f"transform={shown(transform)} must be True, False or None. Use None to mix what True and False "
+            "draw."
+        )
 
 
 # ---- strategies ----
@@ -153,7 +156,7 @@ def degrees(max_degree: int = 4096) -> st.SearchStrategy[int]:
 def friendly_moduli(n: int, kind: Kind, max_limbs: int = 5) -> st.SearchStrategy[list[int]]:
     """Draw distinct primes modulo which a ring of degree n has a complete transform.
 
-    All primes of a draw have the same bit length. It is drawn from WORD_LIMITS of this module. If too few
+    All primes of a draw have the same bit length, which is drawn from WORD_LIMITS of this module. If too few
     primes have the drawn bit length, a larger bit length may be used.
 
     Args:
@@ -232,7 +235,7 @@ def _friendly_primes(
 def moduli(max_bits: int = 200, max_limbs: int = 5) -> st.SearchStrategy[list[int]]:
     """Draw the moduli of a ring, prime or not: a single modulus, or several that are pairwise coprime.
 
-    A single modulus is from 2 to 2**max_bits. Several moduli are also at most 2**64.
+    A single modulus is from 2 to 2**max_bits. If there are several, each is also at most 2**64.
 
     Args:
         max_bits: an int from 1 to 65536. No modulus is above 2**max_bits.

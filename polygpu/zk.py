@@ -85,7 +85,7 @@ def hadamard(a: Poly, b: Poly, *, out: Poly | None = None) -> Poly:
 
 
 def pad(a: Poly, n: int | Ring) -> Poly:
-    """Return a in a ring of larger degree: the same coefficients, followed by zeros.
+    """Return the polynomial in a ring of larger degree: the same coefficients, followed by zeros.
 
     Args:
         a: a value. If it is evaluated, it is transformed to coefficients first.
@@ -107,7 +107,7 @@ def pad(a: Poly, n: int | Ring) -> Poly:
     [1, 2, 0, 0]
     """
     a = checked_poly(a, "a").intt()
-    ring = n if isinstance(n, Ring) else _of_degree(a.ring, integer(n, "n"))
+    ring = n if isinstance(n, Ring) else _of_degree(a.ring, integer(n, "n"), "zk.pad(a, larger_ring)")
     if ring.moduli != a.ring.moduli:
         raise RingMismatch(
             f"pad needs a ring with the moduli of {a.ring!r}, but {ring!r} has others. Use a.convert to "
@@ -115,8 +115,8 @@ def pad(a: Poly, n: int | Ring) -> Poly:
         )
     if ring.n < a.ring.n:
         raise ParameterError(
-            f"n={ring.n} must be at least {a.ring.n}, the degree of the ring of a. Use "
-            "zk.interpolate(values, n) for polynomials of smaller degree."
+            f"n={ring.n} must be at least {a.ring.n}, the degree of the ring of a. If a has degree below n, "
+            "use zk.interpolate(a.ntt(), n) to bring a into the smaller ring."
         )
     if ring._plan is a._plan:
         return a
@@ -124,8 +124,10 @@ def pad(a: Poly, n: int | Ring) -> Poly:
     return Poly._make(ring, data if data is not a.data else a.copy().data, "coef")
 
 
-def _of_degree(ring: Ring, n: int) -> Ring:
+def _of_degree(ring: Ring, n: int, call: str = "") -> Ring:
     """Return the ring of degree n with the moduli, kind, `root` and `product` of `ring`.
+
+    call: for the error, a call that accepts a larger ring ("": the caller is interpolate, with a smaller n).
 
     Raises:
         BadRoot: n is not the degree of `ring`, and the roots of `ring` were given as ints.
@@ -134,10 +136,12 @@ def _of_degree(ring: Ring, n: int) -> Ring:
         return ring
     root = ring._plan.root
     if not isinstance(root, str):
+        way = "Use zk.coset_intt(values, shift) to get all coefficients in the ring of values."
+        if call:
+            way = f"Make larger_ring, a ring of this degree with its own roots, and use {call}."
         raise BadRoot(
-            f"n={shown(n)} needs other roots than those that were given for {ring!r}. Make a larger ring "
-            "with its own roots. Use zk.pad(a, larger_ring) to bring a into this ring, and zk.coset_ntt to "
-            "evaluate the result."
+            f"The roots of {ring!r} were given as ints, and they do not fit a ring of degree "
+            f"n={shown(n)}. {way}"
         )
     return Ring(n, ring.moduli, kind=ring.kind, root=root, product=ring.product)
 
@@ -233,7 +237,7 @@ def low_degree_extension(a: Poly, factor: int, *, shift: int = 1) -> Poly:
     times = integer(factor, "factor")
     if times < 1 or times & (times - 1):
         raise ParameterError(f"factor={shown(times)} must be a power of two, at least 1.")
-    ring = _of_degree(a.ring, times * a.ring.n)
+    ring = _of_degree(a.ring, times * a.ring.n, "zk.coset_ntt(zk.pad(a, larger_ring), shift)")
     _check_complete(ring)
     scaled = _scaled(a.intt(), _unit(ring, shift))
     return Poly._make(ring, points.padded(scaled.data, ring.n), "coef").ntt()

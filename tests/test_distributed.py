@@ -400,7 +400,7 @@ def test_invalid_uses_of_divided_batches_and_limbs_raise() -> None:
         x + single  # type: ignore[operator]
     with pytest.raises(pg.ParameterError, match=r"made by devices\.divide"):
         x + two.divide(single)  # type: ignore[operator]
-    with pytest.raises(pg.DeviceError, match="to spread it first"):
+    with pytest.raises(pg.DeviceError, match="to divide x among the devices first"):
         _ = x == single
     with pytest.raises(pg.ParameterError, match="must be a function"):
         x.map("f")  # type: ignore[arg-type]

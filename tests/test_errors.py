@@ -368,7 +368,11 @@ HUGE = 2**200 + 1
             ["root=2", "15", "not prime"],
         ),
         "root, no power of two": (lambda: Ring(5, 11, root=3), pg.errors.BadRoot, ["n=5", "power of two"]),
-        "root, unfriendly prime": (lambda: Ring(16, 19, root=18), pg.errors.BadRoot, ["q=19", "must be 1"]),
+        "root, unfriendly prime": (
+            lambda: Ring(16, 19, root=18),
+            pg.errors.BadRoot,
+            ["q=19", "are 1 modulo 32"],
+        ),
     }
 )
 def test_invalid_ring_parameters_raise(call: Any, cls: Any, words: Any) -> None:
@@ -723,7 +727,7 @@ def test_invalid_index_raises(key: Any, reason: str) -> None:
     for call in (lambda: batch[key], lambda: write(batch)):
         check(call, IndexError, [*words, "shape is (3,)", reason])
     for call in (lambda: single[key], lambda: write(single)):
-        check(call, IndexError, [*words, "shape is ()", "given, for 0 axes"])
+        check(call, IndexError, [*words, "shape is ()", "given for 0 axes"])
 
 
 # ---- constructors and other calls on a ring ----
@@ -802,7 +806,7 @@ def test_invalid_calls_on_a_ring_raise(call: Any, cls: Any, words: Any) -> None:
         "unfriendly": (
             lambda: Ring(64, 1_000_003),
             pg.NotNTTFriendly,
-            ["q=1000003", "is 67 modulo 128", "must be 1", "ntt_primes(64"],
+            ["q=1000003", "is 67 modulo 128", "are 1 modulo 128", "ntt_primes(64"],
         ),
         "unfriendly, cyclic": (
             lambda: Ring(64, 1_000_003, kind="cyclic"),
@@ -945,7 +949,7 @@ def test_operations_between_rings_raise(name: str, join: str) -> None:
         "another order": (
             lambda: RNS.ones() + Ring(4, [193, 97, 17]).ones(),
             pg.RingMismatch,
-            ["another order", "a.restrict(b.ring)"],
+            ["different orders", "a.restrict(b.ring)"],
         ),
         "some in common": (
             lambda: RNS.ones() * Ring(4, [97, 113]).ones(),
@@ -1689,7 +1693,7 @@ def test_einsum_out_overlapping_an_operand_in_part_raises() -> None:
         "unknown result": (
             lambda: pg.einsum("i->j", batch(2)),
             pg.ParameterError,
-            ["'j'", "not a label of an operand"],
+            ["'j'", "no operand has this label"],
         ),
         "twice in the result": (
             lambda: pg.einsum("i->ii", batch(2)),

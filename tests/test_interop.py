@@ -226,7 +226,7 @@ def test_seal_compression_methods() -> None:
         cut = data[:8] + struct.pack("<Q", len(data) - 40) + data[16:-40]
         refused(lambda cut=cut: interop.from_seal(cut, p), pg.errors.FileError, ["data ends", "early"])
     wrong = deflated[:40] + bytes([deflated[40] ^ 255]) + deflated[41:]
-    refused(lambda: interop.from_seal(wrong, p), pg.errors.FileError, ["data", "Save it again"])
+    refused(lambda: interop.from_seal(wrong, p), pg.errors.FileError, ["data", "Save the object again"])
     wrong = seal("ckks_a")[:60] + bytes(40) + seal("ckks_a")[100:]
     refused(lambda: interop.from_seal(wrong, p), pg.errors.FileError, ["data", "Save it again"])
 
@@ -291,7 +291,7 @@ def test_seal_damaged_compressed_data_raises(method: int) -> None:
         refused(
             lambda cut=cut: interop.from_seal(resized(data[:cut]), p),
             pg.errors.FileError,
-            ["data", "Save it again"],
+            ["data", "the object again"],
         )
     more = compressed(plain + bytes(1 << 26), method)  # of 64 MiB that nobody asked for
     tracemalloc.start()

@@ -355,7 +355,7 @@ EXPLAINED = [
         ["auxiliary", "none", "n=12 is not a power of two", "transforms of 32 points"],
     ),
     (Ring(16, 15, product="ntt"), ["auxiliary", "none", "15 is not prime", "transforms of 16 points"]),
-    (Ring(16, 1_000_003), ["FFT", "1000003", "is 3 modulo 32", "must be 1", "ntt_primes(16, bits=20"]),
+    (Ring(16, 1_000_003), ["FFT", "1000003", "is 3 modulo 32", "are 1 modulo 32", "ntt_primes(16, bits=20"]),
     (Ring(16, 2**64), ["uint64", "4 digits of 16 bits", "error below", "by proof", "not prime"]),
     (Ring(1024, 12289, product="fft"), ["FFT of 512 complex points, 1 digit of 14 bits", "of order 2048"]),
     (Ring(16, 2**64, product="ntt"), ["uint64", "3 auxiliary primes", "not prime"]),
@@ -414,7 +414,7 @@ def test_suggested_ntt_primes_give_a_ring_with_a_transform(q: int, kind: Any) ->
             continue
         with pytest.raises(pg.NotNTTFriendly) as caught:
             ring.zeros(0).ntt()
-        assert f"modulo {root_order(2**k, kind)}, and it must be 1" in str(caught.value)
+        assert f"needs moduli that are 1 modulo {root_order(2**k, kind)}." in str(caught.value)
         call = re.search(r"ntt_primes\(.*?\)", str(caught.value))
         assert call is not None
         for p in eval(call.group(), {"ntt_primes": ntt_primes}):

@@ -197,6 +197,8 @@ def test_extension_with_given_roots() -> None:
         zk.low_degree_extension(a, 2)
     values = zk.coset_ntt(zk.pad(a, larger), 5)
     check_values(values, np.array([1, 2, 3, 0], dtype=object), 5)
+    with pytest.raises(pg.errors.BadRoot, match=r"n=4\. Use zk\.coset_intt\(values, shift\)"):
+        zk.interpolate(values, 4, shift=5)
 
 
 R17 = Ring(4, 17, kind="cyclic")

@@ -8,8 +8,8 @@
 
 namespace pg {
 
-// The entries of an exact list or tuple, as borrowed references. Any other object has no entries, and its Entries
-// convert to false.
+// The entries of a list or tuple, as borrowed references. Any other object, such as one of a subclass of list, has no
+// entries, and its Entries convert to false.
 class Entries {
   public:
     explicit Entries(PyObject *x) : x_(x), list_(PyList_CheckExact(x)), size_(-1) {
@@ -27,7 +27,7 @@ class Entries {
 };
 
 // Writes the ints of a nested list, whose lengths must be shape[axis], shape[axis + 1], ... Returns false if a length
-// differs, if an entry is not an exact int (bool is a subclass of int), or if an int does not fit.
+// differs, if the type of an entry is not int itself (bool is a subclass of int), or if an int does not fit.
 inline bool write_integers(PyObject *x, const std::vector<npy_intp> &shape, size_t axis, int64_t *&to) {
     const Entries entries(x);
     if (!entries || entries.size() != shape[axis]) return false;
@@ -45,8 +45,8 @@ inline bool write_integers(PyObject *x, const std::vector<npy_intp> &shape, size
     return true;
 }
 
-// Returns the int64 array of nested lists and tuples of ints, or None for anything else, which Python code then
-// examines. No Python code runs meanwhile, so no list can change.
+// Returns nested lists and tuples of ints as an int64 array. Returns None for anything else, which the caller examines
+// in Python. While this function runs, no Python code runs, so no list can change.
 inline nanobind::object integers_of_list(nanobind::handle x) {
     std::vector<npy_intp> shape;
     PyObject *first = x.ptr();

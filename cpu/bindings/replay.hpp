@@ -49,8 +49,9 @@ class Replay {
     }
 
     // Returns the result, in `out` or in new memory. Returns None, with nothing done, if there is not enough memory, if
-    // an array does not have the recorded form, or if unusual() returns True (a context other than the default) and
-    // serves() does not (the record may replace a call in this context).
+    // an array does not have the recorded form, or if unusual() is True and serves() is not. unusual() tells whether
+    // the context differs from the default one, and serves() tells whether the record may replace a call in this
+    // context.
     nanobind::object operator()(const nanobind::tuple &operands, nanobind::handle out) const {
         if (operands.size() != operands_ || (asks(unusual_) && !asks(serves_))) return nanobind::none();
         if (!out.is_none() && !takes(out.ptr(), operands)) return nanobind::none();
@@ -107,8 +108,8 @@ class Replay {
         return answer.is(Py_True);
     }
 
-    // Returns the bytes that a nonempty array occupies: the address of its lowest entry, and the address behind its
-    // highest entry.
+    // Returns the range of memory that a nonempty array occupies: the address of its lowest entry, and the address
+    // behind its highest entry.
     static std::pair<const char *, const char *> range_of(PyArrayObject *array) {
         const char *first = PyArray_BYTES(array), *last = first;
         for (int axis = 0; axis < PyArray_NDIM(array); ++axis) {
@@ -138,7 +139,7 @@ class Replay {
 
     size_t count() const { return operands_ + 1 + made_.size() + fixed_.size() + views_.size(); }
 
-    // Returns a view that lies within its base, or None if the base is not contiguous or too small.
+    // Returns a view that lies within its base, or None if the base is too small or is not contiguous.
     static nanobind::object view_of(PyObject *base, const View &view) {
         if (!PyArray_Check(base)) return nanobind::none();
         auto *const array = reinterpret_cast<PyArrayObject *>(base);

@@ -70,8 +70,8 @@ inline nanobind::object empty(const nanobind::tuple &shape, nanobind::handle dty
         PyErr_Clear();
         return nanobind::none();
     }
-    // NumPy has a function that reads the handler of an array, but none that sets it. So the handler and the flag are
-    // set here: both belong to NumPy's binary interface.
+    // NumPy has a function that reads the handler of an array, but none that sets it. So the handler is set here, and
+    // so is the flag that the array owns its memory: both belong to NumPy's binary interface.
     Py_INCREF(results_capsule);
     reinterpret_cast<PyArrayObject_fields *>(array)->mem_handler = results_capsule;
     PyArray_ENABLEFLAGS(reinterpret_cast<PyArrayObject *>(array), NPY_ARRAY_OWNDATA);

@@ -168,7 +168,7 @@ def _gpu_name(index: int) -> str:
 def backend_for(basis: Basis, x: Array) -> Arithmetic:
     """Return the backend that computes on an array modulo a basis.
 
-    For a modulus above 2^64 (a wide modulus), the backend returned computes in host memory, even if the array
+    For a modulus above 2^64 (a wide modulus), the returned backend computes in host memory, even if the array
     lies on a GPU.
     """
     return _wide(backend_of(x)) if basis.wide else backend_of(x)

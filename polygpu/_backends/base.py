@@ -329,7 +329,7 @@ class Arithmetic(Memory):
         self.reduce_integers(basis, self.from_host(values.reshape(shape)), out)
 
     def _numbers(self, key: bytes, limb: int, first: int, count: int, size: int) -> Array:
-        """Return integers first ... first + count - 1 of the stream, Python ints of `size` bytes each."""
+        """Return `count` integers of the stream, from index `first`; each is made of `size` bytes."""
         text = self.draw(key, limb, first * size, count * size).tobytes()
         numbers = np.empty(count, object)
         numbers[:] = [int.from_bytes(text[i : i + size], "little") for i in range(0, count * size, size)]
@@ -635,7 +635,7 @@ class Backend(Arithmetic):
             self.pointwise(basis, "mul_add", x, factors, out, out)
 
     def signed_digits(self, gadget: Gadget, x: Array, out: Array) -> None:
-        """Split residues, (rows, n), into digits, (rows, n, levels), signed integers of the dtype of out.
+        """Split residues (rows, n) into signed digits (rows, n, levels), of the dtype of out.
 
         The rows of x are dense and may be any distance apart.
         """

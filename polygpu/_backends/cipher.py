@@ -34,7 +34,7 @@ def _package() -> Callable[[bytes, bytes], Any]:
 class Keystream:
     """The bytes of a key's stream for a limb, beginning with byte `offset`.
 
-    The nonce is the limb as uint32, then 0 as uint32, little-endian; the block counter has 64 bits.
+    The nonce is the limb's index as uint32, then 0 as uint32, little-endian; the block counter has 64 bits.
     """
 
     def __init__(self, key: bytes, limb: int, offset: int) -> None:

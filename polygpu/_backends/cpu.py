@@ -45,10 +45,11 @@ _DIGIT_BITS = 52  # bits of a digit in the core's sums of words (kernels.hpp, Su
 
 
 def configure() -> None:
-    """Set up the core by POLYGPU_CPU_ISA, POLYGPU_NUM_THREADS and POLYGPU_POOL_BYTES.
+    """Set up the core by environment variables.
 
-    They choose the instruction set, the number of threads, and how many bytes of freed results are kept for
-    new results. An empty variable counts as not set.
+    POLYGPU_CPU_ISA chooses the instruction set, POLYGPU_NUM_THREADS the number of threads, and
+    POLYGPU_POOL_BYTES how many bytes of freed results are kept for new results. An empty variable counts as
+    not set.
     """
     isa = os.environ.get("POLYGPU_CPU_ISA")
     if isa:

@@ -314,9 +314,9 @@ class ReferenceBackend(HostBackend):
         return np.frombuffer(text, np.uint8)[skip : skip + count]
 
     def ntt(self, plan: Any, x: Array, out: Array, first: int = 0) -> None:
-        """Write x modulo each X^leaf_size - c.
+        """Write the remainder of x modulo each leaf X^leaf_size - c.
 
-        Coefficient r of this remainder is the sum over i of x[i * leaf_size + r] * c^i.
+        Coefficient r of the remainder is the sum over i of x[i * leaf_size + r] * c^i.
         """
         x, out = part_of(plan.basis, x, first), part_of(plan.basis, out, first)
         values = []

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 OPS = ("ntt", "intt", "product")
 DEGREES, BITS = (2**12, 2**14, 2**16), (30, 50, 60)
-THREADED, THREADED_ROWS = ((2**12, 50), (2**14, 50)), 8  # pairs (N, bits); number of polynomials per thread
+THREADED, THREADED_ROWS = ((2**12, 50), (2**14, 50)), 8  # pairs (N, bits of q); polynomials per thread
 BATCH_BYTES = 2**29  # bytes of a GPU's batch; at most a sixteenth of the GPU's free memory is used
 REST_S = 0.25  # seconds for which a GPU rests before each measurement
 POINTS = 3  # number of values of a polynomial that are compared with Python ints
@@ -46,7 +46,7 @@ _OPS = {name: op for op, name in _ON_GPU.items()}
 
 
 class Workload:
-    """Two operands modulo one prime on the current device: two batches, or two Polys if batch is None."""
+    """Two operands modulo one prime on the current device: two batches, or two single polynomials."""
 
     def __init__(self, n: int, bits: int, batch: int | None = None) -> None:
         self.ring, self.batch = Ring(n, ntt_primes(n, bits=bits)), batch
@@ -78,7 +78,7 @@ class Workload:
         points = {k: pow(roots[0], 2 * reverse_bits(k, n) + 1, q) for k in rng.sample(range(n), POINTS)}
 
         def at_points(holds: Callable[[int, int, int], bool]) -> bool:
-            """Return whether holds(i, k, point) is true for all rows i and all pairs k, point of `points`."""
+            """Return whether holds(i, k, point) is true for all rows i and all items (k, point) of points."""
             return all(holds(i, k, point) for k, point in points.items() for i in range(len(x)))
 
         def is_transform(values: NDArray[Any]) -> bool:
@@ -212,7 +212,7 @@ def _key(row: Row) -> tuple[str, Key] | None:
 
 
 def figures(rows: Iterable[Row]) -> list[Figures]:
-    """Return the figures of each machine and kind.
+    """Return one Figures for each machine and each of its kinds ("cpu", "threads" or "gpu").
 
     The time of a Key is the time of its newest row. If this row belongs to a run of several passes, the time
     is the median over the passes. Only rows of the machine's best instruction set count.

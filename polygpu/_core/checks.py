@@ -88,7 +88,7 @@ def checked_degree(n: object) -> int:
 def sequence(x: Any) -> tuple[Any, ...]:
     """Return the entries of a list or array as a tuple.
 
-    A single value, a 0-d array or a text becomes a tuple of one.
+    A single value, a 0-d array or a text becomes a tuple with one entry.
     """
     single = isinstance(x, (str, bytes)) or not isinstance(x, Iterable) or getattr(x, "ndim", 1) == 0
     return (x,) if single else tuple(x)

@@ -59,8 +59,8 @@ else:
 no_fork = new_lock()
 
 # The child cannot finish an import that another thread has begun, because Python's lock of the module stays
-# held. So a fork waits for imports of the standard library and of these packages, some of which this library
-# and its dependencies import only when a function is first called. A fork does not wait
+# held. So a fork waits until imports of the standard library and of these packages have ended. This library
+# and its dependencies import some of the packages only when a function is first called. A fork does not wait
 # for other modules, because a program may run for its whole life inside the import of one of its modules.
 _PACKAGES = {
     *("polygpu", "numpy", "sympy", "mpmath", "cryptography", "cupy", "cupyx", "cupy_backends", "cuda"),

@@ -95,7 +95,7 @@ class Quotient(NamedTuple):
 
     @property
     def why_no_tree(self) -> str:
-        """The end of an error message that says why a polynomial of this degree has no tree of factors."""
+        """The last words of an error message: why a polynomial of this degree has no tree of factors."""
         return "neither 2**a nor 3 * 2**a with a > 0" if self.kind == "trinomial" else "not a power of two"
 
     def has_points(self, q: int) -> bool:
@@ -103,7 +103,7 @@ class Quotient(NamedTuple):
         return (q - 1) % self.order == 0
 
     def exponents(self, reversed_nodes: Any) -> Any:
-        """Return e for nodes X^m - c of one level of the tree, where c = w^(m * e) for the root of unity w.
+        """Return e for the nodes X^m - w^(m * e) of a level of the tree of factors; w is the root of unity.
 
         reversed_nodes: the indices of the nodes in their level, with their bits reversed; an int or an array.
         The result may be negative.
@@ -113,17 +113,17 @@ class Quotient(NamedTuple):
         return 2 * reversed_nodes + 1 if self.kind == "negacyclic" else reversed_nodes
 
     def reversed_nodes(self, exponents: Any) -> Any:
-        """Return the bit-reversed indices of the leaves with these `exponents`, each in [0, order)."""
+        """Return the bit-reversed index of the leaf X - w^e for each e of `exponents`, 0 <= e < order."""
         if self.kind == "trinomial":
             return (exponents - 1 + 5 * (exponents % 6 // 5)) // 3 % self.degree
         return exponents // 2 if self.kind == "negacyclic" else exponents
 
     def ascending(self, k: Any) -> Any:
-        """Return the bit-reversed index of the leaf with the k-th least of the `exponents`, from k = 0."""
+        """Return the bit-reversed index of the leaf X - w^e with the k-th least exponent e, from k = 0."""
         return (k + 2 * (k & 1)) % self.degree if self.kind == "trinomial" else k
 
     def exponent_of_node(self, node: int) -> int:
-        """Return e for a node's twiddle c = w^e of a root of unity w. The node's first child is X^m - c."""
+        """Return the exponent e of the twiddle w^e of `node`. The node's first child is X^m - w^e."""
         position = f"{node:b}"[1:]
         level = len(position)
         exponent: int = self.exponents(int("0" + position[::-1], 2))

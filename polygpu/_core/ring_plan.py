@@ -84,7 +84,7 @@ class RingPlan:
     def arguments(self) -> tuple[Any, ...]:
         """Return the arguments that the plan was made from.
 
-        Two plans with equal roots are equal. Their arguments still differ if `root` was given in another way.
+        Equal plans may have different arguments: one `root` may be a rule, the other the same roots.
         """
         return self.n, self.moduli, self.quotient.kind, self.root, self.product
 
@@ -146,11 +146,11 @@ class RingPlan:
         return plan_ntt(self.quotient, self.moduli, self.leaf_size, self.roots)
 
     def check_binomial(self, name: str) -> None:
-        """Raise ParameterError unless X^n is 1 or -1. name: the argument or function that needs this."""
+        """Raise ParameterError unless X^n is 1 or -1. name: what the error calls this ring."""
         if not self.quotient.is_binomial:
             raise ParameterError(
-                f"{name} must have kind='negacyclic' or kind='cyclic', so that X^n is 1 or -1. The ring is "
-                f"{self!r}."
+                f"{name} is {self!r}, but it must have kind='negacyclic' or kind='cyclic'. In such a ring, "
+                "X^n is 1 or -1."
             )
 
     def check_eval(self) -> None:
@@ -184,8 +184,8 @@ class RingPlan:
                 )
             if (q - 1) % order:
                 return (
-                    f"q={shown(q)} is {q % order} modulo {order}, and it must be 1 for a complete "
-                    f"transform. Use moduli from ntt_primes({n}, bits={self._friendly_bits()}, "
+                    f"q={shown(q)} is {q % order} modulo {order}, but a complete transform needs moduli that "
+                    f"are 1 modulo {order}. Use moduli from ntt_primes({n}, bits={self._friendly_bits()}, "
                     f"kind={self.quotient.kind!r}). Products still work."
                 )
         raise AssertionError("The ring has a transform.")
@@ -283,7 +283,7 @@ class RingPlan:
     def _derived(
         self, moduli: tuple[int, ...], root: RootRule | tuple[int, ...], product: Product
     ) -> RingPlan:
-        """Return the plan of a ring with this ring's degree and kind, and with moduli that were checked.
+        """Return the plan of a ring with this ring's degree and kind. The `moduli` were checked already.
 
         Raises:
             BadRoot: `root` contains roots, but not of the order that the transform with these moduli needs.
@@ -303,7 +303,7 @@ class RingPlan:
     # ---- identity ----
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both rings have the same values; see Ring.__eq__."""
+        """Return whether the parameters are equal. Roots are compared only if there is a transform."""
         if self is other:
             return True
         if not isinstance(other, RingPlan):

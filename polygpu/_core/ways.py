@@ -117,7 +117,7 @@ def way_of_sums(ring: RingPlan) -> Way:
 
 
 def way_of_gadget(ring: RingPlan, terms: int, bits: int) -> tuple[Way, FftSumPlan | None]:
-    """Choose how to compute sums of `terms` products. One factor of each product has digits of `bits` bits.
+    """Choose how to compute sums of `terms` products. In each, one factor has coefficients of `bits` bits.
 
     The ring has one modulus of at most 2^64. Returns the way, and the plan of the FFT if "fft" was chosen.
     """

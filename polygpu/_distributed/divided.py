@@ -98,7 +98,7 @@ class Layout:
     ) -> list[tuple[Array, Array]]:
         """Return views of the entries that slice `part` of a device has in common with each device's rows.
 
-        `columns` (..., height, count) is this slice. `rows` has one array (..., rows, width) for each device.
+        `columns` (..., height, count) is this slice. `rows` has one array for each device: the device's rows.
         The result has one pair of views for each of these arrays: the common entries in `columns`, and the
         same entries in the array.
         """
@@ -161,7 +161,7 @@ def layout_of(
                 f"{devices} devices."
             )
     width, large = n >> chosen, max(1, limbs * n // (devices**2 * _SLICE))
-    slices = 1 << (large.bit_length() - 1)  # a power of two, even if the number of limbs is not one
+    slices = 1 << (large.bit_length() - 1)  # a power of two, for any number of limbs
     return Layout(devices, 1 << chosen, width, min(_SLICES, slices, width // devices))
 
 

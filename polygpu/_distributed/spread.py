@@ -219,8 +219,8 @@ class Spread(NotAnArray):
             f: a function that takes one Poly for each operand, all on one device, and returns a Poly on this
                 device. If a batch is divided, f must not change the length of the first axis. If limbs are
                 divided, f must not change the ring.
-            *others: further operands. Each is a Spread that is divided in the same way as this value or has
-                the axis "copies", or an int. On each device, f gets the parts that lie on this device, and
+            *others: further operands. Each is an int, or a Spread that is divided in the same way as this
+                value or has the axis "copies". On each device, f gets the parts that lie on this device, and
                 ints as they are.
 
         Returns a value that is divided in the same way as its operands and has the results of f as parts.
@@ -299,8 +299,8 @@ class Spread(NotAnArray):
     def _operand(self, other: object) -> Spread | int:
         if isinstance(other, Poly):
             raise DeviceError(
-                "The operand is a Poly, which lies on one device. Use devices.spread(x) to spread it first, "
-                "or devices.spread(x, axis='copies') to give each device all of it."
+                "The operand x is a Poly, which lies on one device. Use devices.spread(x) to divide x among "
+                "the devices first, or devices.spread(x, axis='copies') to copy x to every device."
             )
         if isinstance(other, Spread):
             return other

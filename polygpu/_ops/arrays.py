@@ -287,7 +287,7 @@ def _no_integer(name: str, x: Any, value: Any, are_coefficients: bool) -> Coeffi
     if value is not x:
         flat = isinstance(x, Sequence) and not any(isinstance(v, (list, tuple, np.ndarray)) for v in x)
         way = f"[{conversion} for v in {name}]" if flat else f"{conversion} for each entry v"
-        way = f"Use {way}" if conversion else _way_around(value, "v")
+        way = f"Use {way}" if conversion else _way_around(value, "entry")
         if are_coefficients and isinstance(value, float) and conversion:
             way += ", or ring.from_floats(x) to round all entries to the nearest integers"
     elif isinstance(x, (bytes, bytearray, memoryview)):

@@ -63,7 +63,7 @@ def checked_axis(axis: object, ndim: int) -> int:
 
 
 def _batch_keys(key: Any) -> tuple[Any, ...]:
-    """Return the key of a[key] as a tuple of keys. If none of them is an Ellipsis, append one."""
+    """Return the key of a[key] as a tuple. If it has no Ellipsis, append one."""
     keys = key if isinstance(key, tuple) else (key,)
     return keys if any(k is Ellipsis for k in keys) else (*keys, Ellipsis)
 
@@ -108,9 +108,9 @@ def _no_such_entry(error: IndexError, keys: tuple[Any, ...], x: Array) -> IndexE
     batch, used = x.shape[:-2], sum(map(_axes_of, keys))
     reason = str(error)
     if used > len(batch):
-        reason = f"{used} {'index is' if used == 1 else 'indices are'} given, for {len(batch)} axes"
+        reason = f"{used} {'index is' if used == 1 else 'indices are'} given for {len(batch)} axes"
     return IndexError(
-        f"a[...] indexes batch axes only, and the batch shape is {batch}: {reason}. Coefficients are in "
+        f"poly[...] indexes batch axes only. The batch shape is {batch}, and {reason}. Coefficients are in "
         "poly.data[..., limb, i] as residues, and in poly.tolist() and poly.to_bigints() as ints."
     )
 

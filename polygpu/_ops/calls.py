@@ -167,7 +167,7 @@ def _drop(calls: Callable[[], Calls | None], key: tuple[Any, ...], _: Any) -> No
 
 
 def _describe(x: Any, parts: list[Any], operands: list[Array]) -> bool:
-    """Append what describes the argument x in a key to `parts`, and the arrays of x to `operands`.
+    """Append to `parts` what a key says about the argument x, and to `operands` the arrays of x.
 
     Return False if x cannot be part of a key. An array without axes cannot, because its value may decide
     what the operation does.

@@ -136,8 +136,8 @@ def parsed_subscripts(subscripts: object, ndims: Sequence[int]) -> tuple[list[li
     for x in result.replace("...", ""):
         if x not in letters:
             raise ParameterError(
-                f"subscripts={subscripts!r} has the label {x!r} in the result, which is not a label of an "
-                "operand. Remove it, or label an axis with it."
+                f"subscripts={subscripts!r} has the label {x!r} in the result, but no operand has this "
+                "label. Remove the label from the result, or label an axis of an operand with it."
             )
         if result.count(x) > 1:
             raise ParameterError(
@@ -163,7 +163,7 @@ def _labels(term: str, ndim: int, operand: int) -> list[Label]:
 
 
 def _split(term: str, axes: int) -> list[Label]:
-    """Return the labels in a term such as 'ij...': its letters, and -axes ... -1 in place of '...'."""
+    """Return the labels in a term such as 'ij...': its letters, and the numbers -axes to -1 for '...'."""
     before, dots, after = term.partition("...")
     return [*before, *range(-axes if dots else 0, 0), *after]
 
@@ -244,8 +244,8 @@ def label_sizes(batches: Sequence[tuple[int, ...]], labels: list[list[Label]]) -
             if min(diagonal) != max(diagonal):
                 raise ParameterError(
                     f"The label {label!r} of subscripts occurs twice in an operand of batch shape {batch}. "
-                    f"A diagonal needs axes of equal length, not {diagonal[0]} and {diagonal[1]}. Index one "
-                    "of these axes."
+                    f"The axes with this label must have equal lengths, not {diagonal[0]} and {diagonal[1]}. "
+                    "Index one of these axes."
                 )
             known = sizes.setdefault(label, size)
             if known == 1:

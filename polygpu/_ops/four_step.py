@@ -79,11 +79,11 @@ def transform_rows(plan: FourStepPlan, x: Array, out: Array, transform: Transfor
 def transform_columns_apart(
     plan: FourStepPlan, x: Array, buffer: Array, out: list[Array], transform: Transform
 ) -> None:
-    """Transform open columns of x (see `transform_columns`), and write equal shares of rows to all of `out`.
+    """Transform open columns of x (see `transform_columns`). Write a share of the rows to each of `out`.
 
-    Each array in `out` is a part of `buffer`, or lies elsewhere and may have gaps between its rows. `buffer`
-    has x's shape and may be x. The backend must prefer tables (`prefers_tables`), and
-    2^plan.levels_above must be at least len(out).
+    All shares have equally many rows. Each array in `out` is a part of `buffer`, or lies elsewhere and may
+    have gaps between its rows. `buffer` has x's shape and may be x. The backend must prefer tables
+    (`prefers_tables`), and 2^plan.levels_above must be at least len(out).
     """
     count, rows = x.shape[-1], x.shape[-2] // len(out)
     for limb, part, target in _limbs(x, buffer):

@@ -404,7 +404,7 @@ def blind_rotate(c: V, ggsws: Matrices, exponents: object, way: object, out: Arr
     ggsws: the key that encrypts s_1, s_2, ...
     exponents: e_0, e_1, ..., (*batch, 1 + count), where count is the number of entries of the secret.
     """
-    c._plan.check_binomial("blind_rotate: acc")
+    c._plan.check_binomial("The ring of acc")
     has_sets = len(ggsws.shape) == 5
     group = _group_of(ggsws.shape) if has_sets else 1
     by_groups, is_ternary = group > 1, has_sets and group == 1
@@ -533,7 +533,7 @@ def _checked_exponents(
         most = "" if counts[0] == counts[1] else f" to {counts[1] + 1}"
         raise ParameterError(
             f"exponents has shape {powers.shape}. Its last axis must have {counts[0] + 1}{most} entries: "
-            "e_0, and then one for each bit that the key encrypts."
+            "first e_0, by which every ciphertext is rotated, and then one for each entry of the secret."
         )
     if not broadcasts(powers.shape[:-1], batch):
         raise ParameterError(

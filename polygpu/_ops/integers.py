@@ -213,8 +213,8 @@ def _ragged() -> CoefficientError:
 
 def _not_real(what: str) -> CoefficientError:
     return CoefficientError(
-        f"{what}, and values must be floats of at most 64 bits or ints. Convert the values first. Use "
-        "polygpu.fft.from_slots to compute real coefficients from complex slots."
+        f"{what}, and values must be ints, or floats of at most 64 bits. Convert the values first. If they "
+        "are complex slots, use polygpu.fft.from_slots to compute real coefficients."
     )
 
 
@@ -277,7 +277,7 @@ def _nearest_by_pairs(x: Array, factor: Fraction) -> Array | None:
 
     The result is None if a product may be too large for an int64, or if the factor is far from 1 (_USUAL).
 
-    Each product is computed as the sum of two doubles. This is exact if the factor is a double. Any other
+    Each product is computed as the sum of two doubles, which is exact if the factor is a double. Any other
     factor is replaced by the sum of two doubles: the nearest double, and the double nearest to the remainder.
     Then the error of a product is less than 2^-40. If a product is so near to a half that this error matters,
     it is computed in Python ints.
@@ -330,8 +330,8 @@ def _round_pairs(x: Array, high: float, low: float, exact: bool, out: Array) -> 
 def _two_product(x: Array, y: float) -> tuple[Array, Array]:
     """Return the doubles nearest to x * y, and the exact differences between x * y and these doubles.
 
-    x is split after 26 bits, so that its second part has 27 bits. The second part of y has 26 bits. So all
-    products of parts fit 53 bits.
+    Each factor is split into two parts of at most 27 bits, and the second part of y has 26 bits. So all
+    products of a part of x and a part of y fit 53 bits.
     Source: Dekker 1971, "A floating-point technique for extending the available precision".
     """
     c = y * (2.0**27 + 1)

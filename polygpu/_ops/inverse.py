@@ -115,7 +115,7 @@ def _reciprocals(x: V) -> V:
 
 
 def _wide_reciprocals(x: V) -> V:
-    """Return 1 / x modulo one wide prime, by three products for each residue and one inverse in total."""
+    """Return 1 / x modulo a prime above 2^64, by three products per residue and one inverse in total."""
     compute = backend_of(x._data)
     return x._with(compute.from_host(_together(x._plan.basis, compute.to_host(x._data))))
 
@@ -156,7 +156,7 @@ def _of_limbs(x: V) -> Inverses[V]:
         try:
             y, found, why = _inverses(Value(limb, row, "coef"))
         except NotInvertible as error:
-            raise NotInvertible(f"{error} This is the modulus of limb {i}.") from None
+            raise NotInvertible(f"Limb {i} cannot be inverted. {error}") from None
         if not found.all():
             reasons.append((i, why))
             ok &= found
@@ -219,7 +219,7 @@ def _invert(field: Basis, x: Array, quotient: Quotient, out: Array) -> Array:
 
 
 def _modulo_prime(basis: Basis, field: Basis, x: Array) -> Array:
-    """Return residues modulo p^k reduced modulo p, in host memory."""
+    """Return the residues modulo p of x, a value modulo p^k, in host memory."""
     if basis is field:
         return x
     p = field.moduli[0]

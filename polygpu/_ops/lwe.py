@@ -30,8 +30,8 @@ def extract(c: Value, index: object, *, out: None = None) -> Array:
     """
     ring, i = c._plan, integer(index, "i")
     if not 0 <= i < ring.n:
-        raise ParameterError(f"i={shown(i)} must be in [0, {ring.n}), the number of a coefficient.")
-    ring.check_binomial("extract: c")
+        raise ParameterError(f"i={shown(i)} must be in [0, {ring.n}). It is the index of a coefficient.")
+    ring.check_binomial("The ring of c")
     if len(ring.moduli) != 1 or ring.basis.wide:
         raise ParameterError(
             f"c is in {ring!r}, and LWE vectors need one modulus of at most 2**64. Bring c to such a ring "

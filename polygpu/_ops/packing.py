@@ -111,7 +111,7 @@ def expand(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V
 def _by_number(c: Value, axes: int) -> Array:
     """Return the evaluated ciphertexts as an array (count, items, 2, rows, n).
 
-    axes: 2 if c has the batch shape (*batch, count, 2). 1 if it has (*batch, 2); then count is 1.
+    axes: 2 if c has the batch shape (*batch, count, 2), or 1 if c has (*batch, 2), where count is 1.
     """
     data = ntt(c)._data
     batch, rest = c._batch[:-axes], data.shape[-2:]
@@ -166,7 +166,7 @@ def embed(x: Value, ring: RingPlan, *, out: None = None) -> Value:
     x: the LWE vectors, made by `vectors`. If their moduli differ from those of `ring`, the entries are
     multiplied by Q / q and rounded. Q is the product of the moduli of `ring`, and q that of x's moduli.
     """
-    ring.check_binomial("embed: ring")
+    ring.check_binomial("ring")
     home, n, compute = x._plan, ring.n, backend_of(x._data)
     m = home.n - 1
     count = max(1, -(-m // n))

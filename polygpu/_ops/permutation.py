@@ -202,7 +202,7 @@ def _result_batch(x: Array, numbers: tuple[int, ...], name: str) -> tuple[int, .
 
 
 def _in_turn(x: Value, numbers: Array, batch: tuple[int, ...]) -> Array:
-    """Drop the leading axes of `numbers` of length 1, and broadcast the other k axes to batch[-k:].
+    """Drop leading axes of length 1 from `numbers`, and broadcast the other k axes to batch[-k:].
 
     If k is 0, the result has the shape (1,). The result is on x's device.
     """

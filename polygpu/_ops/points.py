@@ -78,9 +78,9 @@ def _padded(x: Array, n: int, *, out: None = None) -> Array:
 
 
 def truncated(x: Array, n: int) -> tuple[Array, tuple[int, ...] | None]:
-    """Return the first n coefficients, and the batch index of the first polynomial with other nonzero ones.
+    """Return the first n coefficients, and the first batch index at which a later coefficient is not 0.
 
-    The index is None if there is no such polynomial. The call waits for the GPU.
+    The index is None if all later coefficients are 0. The call waits for the GPU.
     """
     compute = backend_of(x)
     with compute.device_scope():

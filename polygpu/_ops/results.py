@@ -94,7 +94,7 @@ def _check_writable(compute: Memory, out: Array, *operands: Array) -> None:
 def check_apart(out: Array | None, *operands: Array) -> None:
     """Raise OutputError if `out` shares memory with one of these operands.
 
-    The operation still reads them after it has begun to write `out`.
+    The operation still reads the operands after it has begun to write `out`.
     """
     if out is not None and any(overlap(backend_of(out), x, out) for x in operands):
         raise OutputError(

@@ -81,7 +81,7 @@ def checked_option(value: object, name: str, options: Any) -> Any:
 
 
 def _same_leaves(ring: RingPlan, other: RingPlan) -> bool:
-    """Return whether both rings evaluate to the same residues in each limb that they share."""
+    """Return whether both rings have a transform, with leaves of the same size."""
     return ring.leaf_size is not None and ring.leaf_size == other.leaf_size
 
 

@@ -155,18 +155,18 @@ def ternary(basis: Basis, n: int, batch: Batch, weight: int | None, seed: Seed, 
 
 
 def binomial(basis: Basis, n: int, batch: Batch, eta: int, seed: Seed, start: int) -> Array:
-    """Return residues of centred binomial coefficients; see Ring.binomial."""
+    """Return residues of coefficients with the centred binomial distribution; see Ring.binomial."""
     bits = integer(eta, "eta")
     if not 1 <= bits <= plans.ETA_MAX:
         raise ParameterError(
-            f"eta={shown(eta)} must be in [1, {plans.ETA_MAX}]. Its sigma is sqrt(eta / 2). Use "
-            "gaussian(sigma) for wider distributions."
+            f"eta={shown(eta)} must be in [1, {plans.ETA_MAX}]. The standard deviation sigma of the "
+            "coefficients is sqrt(eta / 2). Use gaussian(sigma) for a larger sigma."
         )
     return _small(basis, n, batch, plans.binomial(bits), f"binomial eta={bits}", seed, start)
 
 
 def gaussian(basis: Basis, n: int, batch: Batch, sigma: Any, seed: Seed, start: int) -> Array:
-    """Return residues of discrete Gaussian coefficients; see Ring.gaussian."""
+    """Return residues of coefficients with the discrete Gaussian distribution; see Ring.gaussian."""
     exact = exact_number(sigma)
     if exact is None or not plans.SIGMA_MIN <= exact <= plans.SIGMA_MAX:
         raise ParameterError(

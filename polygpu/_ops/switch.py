@@ -72,7 +72,10 @@ class KeySwitch:
         self._check_groups(special)
 
     def _check_groups(self, special: RingPlan) -> None:
-        """Set key_digits. Raise RingMismatch unless the limbs of values are the first limbs of the key."""
+        """Set key_digits, the number of digits of a key.
+
+        Raise RingMismatch unless the limbs of values are the first limbs of the key.
+        """
         whole = [q for q in self.key_ring.moduli if q not in special.moduli]
         self.key_digits = -(-len(whole) // self.size)
         for i, q in enumerate(self.ring.moduli):
@@ -96,7 +99,7 @@ class KeySwitch:
     def product(self, kept: int) -> DigitProduct:
         """Return the plan that computes the sums of digits times key from a value's coefficients.
 
-        The first `kept` rows of the sums are evaluated. The other rows are left in coefficients.
+        The first `kept` rows of the sums are evaluated. The plan transforms the others to coefficients.
         """
 
         def build() -> DigitProduct:
@@ -150,7 +153,7 @@ def key_switch(
 ) -> Value:
     """Return the sum over j of digit_j * key[j], divided by P: (*batch, 2), in x's domain.
 
-    add: (*batch, 2), in x's domain; it is added to the quotient.
+    add: (*batch, 2), in x's domain; it is added to this quotient.
     target: the ring of the result, by default x's ring. If `target` has fewer limbs than x, the sum is also
     divided by the moduli of the other limbs.
 
@@ -170,7 +173,7 @@ def key_switch(
         total = intt(total, total._data)
         if more is not None:
             compute.convert(plan.adding, None, more, total._data)
-    # divided() drops some rows of the sums and needs them in coefficients, which they are already.
+    # scratch="coef" tells divided() that the rows that it drops are in coefficients already.
     return divided(total, S, "nearest", switch.conversion, out=out, scratch="coef")
 
 
@@ -198,7 +201,10 @@ def _products(
     more: Array | None,
     out: Array | None = None,
 ) -> Value:
-    """Return the sums that `plan` computes from x, plus the evaluated `more` times the special moduli."""
+    """Return the sums that `plan` computes from x, plus P times the evaluated `more`.
+
+    P is the product of the special moduli.
+    """
     T, compute = switch.T, backend_of(x._data)
     data, _ = coefficients_of(x)
     own = in_dtype(ntt(x)._data, T.dtype)

@@ -45,7 +45,7 @@ def check_product(a: Value, b: Value, c: Value, plan: Plan, multiply: Multiply) 
 def _check_at_points(a: Value, b: Value, c: Value) -> None:
     """Compare a*b with c at random points, in host memory.
 
-    If a product is wrong, all points agree with probability at most 2^-40; see _points_needed.
+    If a product is wrong, the values agree at all points with probability at most 2^-40; see _points_needed.
     """
     import secrets  # here and below, so that importing polygpu stays fast
 
@@ -154,7 +154,8 @@ def check_matrices_of_points(compute: Backend, basis: Basis, a: Array, b: Array,
 def _vectors_needed(basis: Basis) -> int:
     """Return how many random vectors a test needs to accept a wrong product with probability at most 2^-40.
 
-    A test with one vector accepts it with probability at most 1/q if q is prime, otherwise at most 1/2.
+    A test with one vector accepts a wrong product with probability at most 1/q if q is prime, else at most
+    1/2.
     """
     bits = min(q.bit_length() - 1 if is_prime(q) else 1 for q in basis.moduli)
     return -(-_BITS // bits)

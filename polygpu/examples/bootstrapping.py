@@ -59,8 +59,8 @@ class Parameters:
     The primes of Q are, in this order: the first prime, the primes of the levels, of SlotToCoeff, of EvalMod
     and of CoeffToSlot. A bootstrap uses up the primes from the end. Fields whose names end in `bits` are bit
     lengths of primes. The primes of EvalMod are near r = 2^mod_bits, and the scale in EvalMod is 2 r, because
-    EvalMod computes 2 * x * y - c. A ciphertext of x * y at the scale 4 r^2 is also a ciphertext of 2 * x * y
-    at the scale 2 r^2. Rescaling divides this scale by r, so it is 2 r again.
+    EvalMod computes terms of the form 2 * x * y - c. A ciphertext of x * y at the scale 4 r^2 is also a
+    ciphertext of 2 * x * y at the scale 2 r^2. Rescaling divides this scale by r, so it is 2 r again.
     """
 
     log_n: int = 16
@@ -364,7 +364,7 @@ class Bootstrapper:
             both = {0: np.concatenate([one, i]), slots: np.concatenate([i, one])}
             first = {k: np.tile(d, 2) for k, d in to_coefficients[0].items()}
             to_coefficients[0] = product(first, both, 2 * slots)
-        elif p.real:  # slot_to_coeff adds f(1/X) to f, which doubles the constant coefficient; halve it
+        elif p.real:  # slot_to_coeff adds f(1/X) to the result f, which doubles f's constant coefficient
             half = {0: np.where(np.arange(slots), 1, 0.5)}
             to_coefficients[0] = product(to_coefficients[0], half, slots)
         last = self.mod_scale * _ARCSINE[p.arcsine][1]

@@ -92,9 +92,9 @@ def decrypt(secret: pg.Poly, c: Ciphertext) -> Array:
 
 
 def _near_one(x: Array) -> tuple[Array, int]:
-    """Return x / 2^e and e, so that real and imaginary parts of x / 2^e are below 1 in absolute value.
+    """Return x / 2^e and an int e with which x / 2^e can be transformed without overflow.
 
-    Then sums do not overflow when x / 2^e is transformed.
+    Real and imaginary parts of x / 2^e are below 1 in absolute value.
     """
     largest = np.max(abs(np.ascontiguousarray(x).view(np.float64)), initial=0)
     if not np.isfinite(largest):
@@ -190,7 +190,7 @@ class Arithmetic:
     relin: lattice.SwitchKey
 
     def rescaled(self, total: Sum, scale: float) -> Ciphertext:
-        """Relinearise a sum and divide it by the last prime of its ring. `scale` is the scale before that."""
+        """Relinearise a sum and divide it by the last prime of its ring. `scale` is the scale of the sum."""
         ring = total.rest.ring
         if not total.products:
             return rescale(Ciphertext(total.rest, scale))
@@ -228,7 +228,7 @@ class Arithmetic:
     def _product(
         self, x: Ciphertext, y: Ciphertext, limbs: int, scale: float, add: pg.Poly | None = None
     ) -> Ciphertext:
-        """Return x * y + add modulo the first `limbs` limbs, rescaled; `scale` is the scale before that."""
+        """Return x * y + add modulo the first `limbs` limbs, rescaled. `scale` is the scale of x * y."""
         ring = self.ring[:limbs]
         value = lattice.multiply(x.value, y.value, self.relin, add=add, rescale=1, ring=ring)
         return Ciphertext(value, scale / ring.moduli[-1])

@@ -11,9 +11,9 @@ above the threshold and 0 otherwise, comes back as a slot. The steps are:
    x * turns * q, where `turns` is a field of `Parameters`.
 2. Each coefficient is extracted as an LWE vector with a mask of N entries, modulo q. The vector is switched
    to a short binary secret.
-3. The threshold is subtracted from the body, and the vector is rounded modulo 2N. A blind rotation multiplies
-   the polynomial whose coefficients are all 1/2 by X^-phase. Coefficient 0 of the result is 1/2 or -1/2, and
-   1/2 is added.
+3. The threshold is subtracted from the body, and the vector is rounded modulo 2N. A blind rotation takes the
+   polynomial whose coefficients are all 1/2, and multiplies it by X^-phase. Coefficient 0 of the result is
+   1/2 or -1/2, and 1/2 is added.
 4. The results of all slots are packed into one ciphertext, and a second matrix moves them to the slots.
 
 Step 3 uses the ring of CKKS, modulo all primes of Q. The TFHE library uses a smaller ring and one modulus, of
@@ -183,9 +183,9 @@ class Parameters:
     def deviations(self) -> dict[str, float]:
         """Return the theoretical standard deviation of the error of each step.
 
-        For "coefficients", "short" and "rounded" it is the error that the step adds to a phase, divided by
-        the modulus. For the later steps it is the total error of a result. Without errors, a result is 0 or
-        1. For "product" it is the error of x times a result, if |x| is 1.
+        The error of the steps "coefficients", "short" and "rounded" is what the step adds to a phase, divided
+        by the modulus. The error of a later step is the total error of a result, which would be 0 or 1
+        without errors. The error of "product" is that of x times a result, if |x| is 1.
 
         A key switch multiplies a digit, uniform modulo Q, by noise, and divides by P. The division rounds
         both components, and the rounding errors of the second one are multiplied by the ternary secret, whose

@@ -59,7 +59,7 @@ def encaps(p: ParameterSet, ek: Batch, m: Batch) -> tuple[list[bytes], list[byte
     packed, _ = columns(ek, 384 * p.k, 32)
     if byte_encode(residues(_unpack(packed, p.k)), 12) != packed:
         raise ValueError(
-            f"ek contains a value of at least {Q} (FIPS 203, 7.2). It is damaged, so do not use it."
+            f"ek contains a value of at least {Q} (FIPS 203, 7.2). ek is damaged, so do not use it."
         )
     key, r = columns([_g(mi + _h(eki)) for mi, eki in zip(m, ek, strict=True)], 32, 32)
     return key, _pke_encrypt(p, ek, m, r)
@@ -74,8 +74,8 @@ def decaps(p: ParameterSet, dk: Batch, c: Batch) -> list[bytes]:
     s, ek, h, z = columns(dk, 384 * p.k, 384 * p.k + 32, 32, 32)
     if h != [_h(eki) for eki in ek]:
         raise ValueError(
-            "dk contains a hash that is not that of its encapsulation key (FIPS 203, 7.3). It is damaged, so "
-            "do not use it."
+            "The hash in dk is not the hash of the encapsulation key in dk (FIPS 203, 7.3). dk is damaged, "
+            "so do not use it."
         )
     m = _pke_decrypt(p, s, c)
     key, r = columns([_g(mi + hi) for mi, hi in zip(m, h, strict=True)], 32, 32)

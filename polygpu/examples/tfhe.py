@@ -4,7 +4,7 @@ A message m in 0 ... p - 1 is encrypted as an LWE vector (b, a) modulo q. The en
 coefficients of secret polynomials of degree below N. The phase b + <a, s> is m * q / (2 * p) plus noise, so
 the upper half of 0 ... q - 1 stays free. For any table f, `bootstrap` returns an encryption of f(m). It
 switches the vector to a shorter secret, rounds it modulo 2N, multiplies the table's polynomial by X^-phase
-(blind rotation), and extracts coefficient 0. The noise of the result does not depend on the noise before.
+(blind rotation), and extracts coefficient 0. The noise of the result does not depend on that of the vector.
 Ciphertexts are added without a key, as long as the sum of the messages stays below p and the noise stays
 small. `failure` gives the probability that the noise is too large for a bootstrap.
 

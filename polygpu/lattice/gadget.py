@@ -225,9 +225,9 @@ def external_product(
 
     Args:
         ggsw: a GGSW ciphertext of batch shape (k, levels, k), or the result of prepare() for one. It must be
-            evaluated if its ring has a complete transform. If `bits` is given, its weights are those of
-            gadget(). If `special` is given, it is a value of T, and its weights are P times the factors of
-            rns.gadget().
+            evaluated if its ring has a complete transform. If `bits` is given, the weights of the GGSW
+            ciphertext are those of gadget(). If `special` is given, the GGSW ciphertext is a value of T, and
+            its weights are P times the factors of rns.gadget().
         c: ciphertexts of batch shape (*batch, k). If `bits` is given, they have the ring of ggsw.
         bits: how many bits a digit has.
         limbs_per_digit: how many limbs form a digit; given instead of `bits`.
@@ -340,9 +340,9 @@ def blind_rotate(
     Args:
         acc: ciphertexts of batch shape (*batch, k).
         bsk: the bootstrapping key: GGSW ciphertexts as external_product takes them, except that a key for
-            groups may be in either domain. If the modulus q is 2**32 or 2**64, call prepare() once; otherwise
-            each call takes about twice as long. Prepare a key for groups with precision="double"; otherwise
-            each call takes 5 to 25 times as long on a CPU core.
+            groups may be in either domain. If the modulus q is 2**32 or 2**64, call prepare() once; without
+            prepare(), each call takes about twice as long. Prepare a key for groups with precision="double";
+            without this, each call takes 5 to 25 times as long on a CPU core.
         exponents: integers of shape (*batch, 1 + count), e_0 first, taken modulo the order of X. Their batch
             axes broadcast to those of acc. For a key for groups, count is the number of bits; the last
             group may have fewer than g bits. An array on acc's GPU is read in place, and a call recorded by
@@ -430,8 +430,7 @@ def _of_one_ring(
     if set(given.ring.moduli) > set(c.ring.moduli):
         raise RingMismatch(
             f"{name} is of {given.ring!r}, and {c_name} is of {c.ring!r}. Both must be in the same ring. "
-            f"Both must be in the same ring. If {name} was made with special primes, give limbs_per_digit "
-            "and special instead of bits."
+            f"If {name} was made with special primes, give limbs_per_digit and special instead of bits."
         )
     value = c._operand(given)
     return c, ops.Matrices(value.data, value.domain, value.shape), bits

@@ -108,7 +108,7 @@ def ggsw(
             secret of bits, give its bits. For a ternary secret s, give an array of shape (count, 2) with two
             bits for each s_i: whether s_i = 1, and whether s_i = -1.
         secret: the secrets s_1, ..., s_k, a Poly of batch shape (k,) in the ring of the ciphertexts. If
-            `special` is given, its centred value is converted to T.
+            `special` is given, the centred value of `secret` is converted to T.
         bits: how many bits a digit has.
         levels: how many digits. 2**(bits * levels) must be at most the product of the moduli, and at most
             2**64 if there are several moduli.
@@ -120,8 +120,8 @@ def ggsw(
         seed: see lwe_switch_key.
 
     Returns a Poly of batch shape (*batch, k + 1, levels, k + 1) on the current device, evaluated if the ring
-    has a complete transform, else in coefficients. If `special` is given, it is a value of T and needs no
-    prepare(). Otherwise call prepare() before many products.
+    has a complete transform, else in coefficients. If `special` is given, the Poly is a value of T and
+    needs no prepare(). Otherwise call prepare() before many products.
 
     Raises:
         ParameterError: a message is too large; the batch shape of secret is not (k,); bits, levels,
@@ -213,8 +213,8 @@ def multi_bit_key(
         seed: see ggsw.
 
     Returns a Poly of batch shape (ceil(n / group), 2^group, k + 1, levels, k + 1), in coefficients on the
-    current device, where (k,) is the batch shape of `secret`. It is 2^group / group times as large as a key
-    of single bits, and blind_rotate takes 1 / group times as many steps.
+    current device, where (k,) is the batch shape of `secret`. The key is 2^group / group times as large as
+    a key of single bits, and blind_rotate takes 1 / group times as many steps.
 
     Raises:
         ParameterError: an entry of `small` is not 0 or 1, or group is outside its range. For other errors,

@@ -28,7 +28,7 @@ _TERNARY = {
 # the middle. The dual hybrid attack is nearly always the best one. As a control, the estimator was run for
 # uniform ternary secrets with the bounds 868 and 1747 of _TERNARY, and gave 128.0 bits for both. For the
 # attack primal_hybrid(mitm=True, babai=False) the estimator gives 1 to 6 bits of security less, but it also
-# calls this estimate too optimistic.
+# calls this estimate too optimistic for the attacker.
 _SPARSE = {
     32: {1 << 15: 172, 1 << 16: 364, 1 << 17: 777},
     64: {1 << 15: 511, 1 << 16: 1052},

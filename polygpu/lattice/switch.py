@@ -67,10 +67,10 @@ class Hoisted:
 def hoist(x: Poly, *, special: Ring, limbs_per_digit: int, conversion: Precision = "exact") -> Hoisted:
     """Compute the digits of a value once, for many key switches.
 
-    If the last batch axis of x has length 2, x is taken as ciphertexts, and their masks c_1 are decomposed.
-    Then pass the result in place of x to `rotate`, `rotate_many` or `transform`. Otherwise x itself is
-    decomposed. Then pass the result in place of x to `key_switch`. If x is a batch of two values and not a
-    ciphertext, hoist `x[..., None]`, whose last batch axis has length 1.
+    If the last batch axis of x has length 2, x is taken as ciphertexts: their masks c_1 are decomposed, and
+    `rotate`, `rotate_many` and `transform` accept the result in place of x. Otherwise x itself is decomposed,
+    and `key_switch` accepts the result in place of x. If x is a batch of two values and not a ciphertext,
+    hoist `x[..., None]`, whose last batch axis has length 1.
 
     Args:
         x: a value, or ciphertexts of batch shape (*batch, 2), in either domain.
@@ -137,8 +137,8 @@ def key_switch(
             them; or the result of `hoist` for such a value.
         key: a key that switches from s' to s, on a's device.
         add: a value in a's domain that is added to the result. Its batch shape is (*batch, 2), or (*batch) if
-            it is added to d_0 only. This costs less than a separate sum after the call. Its ring may have
-            more limbs than a's; the extra ones are ignored.
+            it is added to d_0 only. This costs less than a separate sum after the call. The ring of
+            `add` may have more limbs than a's; the extra ones are ignored.
         rescale: how many of a's last limbs the result drops. The sum, `add` included, is divided only once,
             by P times the moduli of these limbs, and then rounded. Calling `.rescale()` on the result instead
             takes one more division and rounds twice.
@@ -154,7 +154,7 @@ def key_switch(
         noise of entry j of the key. If `divide` is False, the result is an evaluated value of T.
 
     Raises:
-        RingMismatch: a's ring does not have the first limbs of the key's Q, or `add` lacks a limb of a.
+        RingMismatch: a's ring does not have the first limbs of the key's Q, or `add` lacks a limb of `a`.
         BadRoot: two of the rings have different roots for the same prime.
         ParameterError: `key` is not a SwitchKey; `a` was hoisted as ciphertexts, or with other special primes
             or limbs_per_digit than the key's; the batch shape of `add` is neither (*batch, 2) nor (*batch);
@@ -163,7 +163,7 @@ def key_switch(
         DomainError: `add` is not in a's domain.
         DeviceError: the operands are on two devices. OutputError: `out` cannot hold the result.
 
-    Cost: with d digits, l limbs of a and p special primes, an evaluated value takes l + 2p inverse and
+    Cost: with d digits, l limbs of `a` and p special primes, an evaluated value takes l + 2p inverse and
     d * (l + p) + l forward transforms. The key is read once; it has 2 * d * (l + p) limbs.
     Source: Han, Ki 2019/688, section 3; docs/math.md, "Noise of key switches".
 
@@ -196,8 +196,8 @@ def key_switch(
     ring = without_last(a.ring, rescale, "rescale", least=0) if divide else a.ring.join(key.special)
     if not divide and rescale != 0:
         raise ParameterError(
-            f"rescale={shown(rescale)} must be 0 if divide=False. Use rescale or mod_down on the result "
-            "instead."
+            f"rescale={shown(rescale)} must be 0 if divide=False. Use the method rescale or mod_down of "
+            "the result instead."
         )
     memory, more = (
         memory_of(ring._plan, out),

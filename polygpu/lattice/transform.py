@@ -207,11 +207,11 @@ def transform(
     """Multiply the slots of ciphertexts by a matrix: slots v become M @ v.
 
     The phase of the result is multiplied by M.scale, and divided by the moduli of the limbs that `rescale`
-    drops. Baby steps are summed before any division (double hoisting). For each giant step g, the ciphertexts
-    rotated by i places are multiplied by diagonal g + i, and these products are summed over i, modulo
-    T = M.ring.join(M.special). The mask of this sum is divided by P, the product of the special primes,
-    rounded to the nearest, and switched with the key for g. The sum over all giant steps is divided once, by
-    P times the moduli of the dropped limbs, and rounded to the nearest.
+    drops. Baby steps are summed before any division (double hoisting). For each giant step g and each baby
+    step i, the ciphertexts rotated by i places are multiplied by diagonal g + i. These products are summed
+    over i, modulo T = M.ring.join(M.special). The mask of each sum is divided by P, the product of the
+    special primes, rounded to the nearest, and switched with the key for g. The sum over all giant steps is
+    divided once, by P times the moduli of the dropped limbs, and rounded to the nearest.
 
     Args:
         c: ciphertexts of batch shape (*batch, 2). Their ring is M.ring, or has more limbs, which are ignored.

@@ -43,7 +43,7 @@ Axis = tuple[int, int, int]  # the length of an axis, and its strides in x and i
 
 
 def shared_axes(axes: list[Axis]) -> list[Axis]:
-    """Merge the axes of a copy to as few as possible. The one with the longest stride in out comes first.
+    """Merge the axes of a copy to as few as possible. The axis with the longest stride in out comes first.
 
     Two axes are merged if one continues the other in both arrays. Because the axis of the longest stride is
     first, neighbouring threads write neighbouring entries.

@@ -86,12 +86,16 @@ def absence(index: int) -> str | None:
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        return f"No GPU answers ({error}). Check the driver with nvidia-smi, and that CuPy fits it. {INSTALL}"
+        return (
+            f"No GPU answers ({error}). Check with nvidia-smi that the driver works and that CuPy fits the "
+            f"driver. {INSTALL}"
+        )
     if index >= count:
         return f"The number of GPUs is {count}, and the first is cuda:0."
     capability = _card(cupy, index).capability
     if capability < _LEAST_CAPABILITY:
-        return "Its compute capability is {}.{}, and kernels need at least 7.5.".format(*capability)
+        version = "{}.{}".format(*capability)
+        return f"The compute capability of cuda:{index} is {version}, and kernels need at least 7.5."
     return None
 
 
@@ -742,7 +746,8 @@ class Device:
                         if by_cupy or by_cuda:
                             raise DeviceError(
                                 f"{self.name} cannot record f ({cause}). While f is recorded, f must not "
-                                "wait or read values back, as norm, ==, verify() and moduli above 2^64 do. "
+                                "wait for the GPU or read values back to the host. norm, ==, verify() and "
+                                "operations with a modulus above 2^64 do this. "
                                 "Do such steps after the recorded call, with the result of f."
                             ) from cause
                         raise

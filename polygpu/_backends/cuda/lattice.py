@@ -542,7 +542,7 @@ def _by_one_kernel(
 ) -> bool:
     """Multiply by a GGSW matrix in one kernel, or, if there are exponents, do a blind rotation.
 
-    If the kernel cannot take these sizes or arrays, do nothing and return False.
+    If the kernel does not support these sizes or arrays, do nothing and return False.
     """
     plan, (k, n) = gadget.transform, (c.shape[-3], c.shape[-1])
     assert plan is not None

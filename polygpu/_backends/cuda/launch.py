@@ -168,7 +168,7 @@ class Recipe:
         self.steps.append(Step(launch, operands, offsets))
 
     def add(self, recipe: Recipe, *operands: int) -> None:
-        """Append another recipe's launches. Its operands have the indices `operands` in this recipe."""
+        """Append the launches of another recipe, whose operand i is operand operands[i] of this one."""
         numbers = (*operands, *(self._lend(i, size) for i, size in enumerate(recipe.temporaries)))
         self.steps += [s._replace(operands=tuple(numbers[i] for i in s.operands)) for s in recipe.steps]
         self.used += recipe.used
@@ -333,8 +333,8 @@ class Context(Device):
                 if len(prepared.streams) == _STREAMS:
                     prepared.streams.clear()
                 prepared.streams.add(at)
-        # Temporaries may be freed when all kernels are launched, though not finished: the pool gives their
-        # memory only to later work of this stream.
+        # Temporaries may be freed when all kernels are launched, even before they have run: the pool gives
+        # the memory of temporaries only to later work of this stream.
         if prepared.temporaries:
             temporaries = [self._allocate(size) for size in prepared.temporaries]
             addresses += [x.ptr for x in temporaries]
@@ -407,8 +407,8 @@ class Context(Device):
                     options=("-std=c++17", f"-I{cuda_sources()}"),
                     name_expressions=(launch.kernel,),
                 )
-                # If several threads compile the kernel at once, all use the first result. It stays loaded,
-                # because prepared calls hold only its handle.
+                # If several threads compile the kernel at once, all use the first result. The kernel
+                # stays loaded, because prepared calls hold only its handle.
                 kernel = self._kernels.setdefault(launch.kernel, module.get_function(launch.kernel))
             except Exception as error:  # from the compiler, the loader or the driver
                 raise DeviceError(

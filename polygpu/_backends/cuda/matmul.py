@@ -159,8 +159,8 @@ def integer_launch(basis: Basis, batch: int, rows: int, columns: int, card: Card
 def points_launch(basis: Basis, tile: PointsTile, integers: bool, **values: int) -> Launch:
     """Return the launch that multiplies matrices of evaluated polynomials at each point.
 
-    integers: whether the entries are integers instead. Then the first matrix has few rows, and the columns of
-    the second matrix take the place of points.
+    integers: whether the entries are integers instead. If so, the first matrix has few rows, and the columns
+    of the second matrix take the place of points.
     """
     sizes = {"log_lanes": tile.log_lanes, "log_columns": tile.log_columns, "log_rows": tile.log_rows}
     parameters = POINTS(entries=basis.rows * values["points"], **sizes, **values)
@@ -293,7 +293,7 @@ def by_words(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None
 
 
 def by_integer(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
-    """Multiply by integer arithmetic on CUDA cores. If there are few long sums, cut them into parts."""
+    """Multiply by integer arithmetic on CUDA cores. If sums are few and long, cut them into parts."""
     (batch, rows, columns), length = out.shape, a.shape[2]
     part = part_of_sums(sum_of_products(basis), batch, rows, columns, length, gpu.card)
     if part == length:
@@ -483,7 +483,7 @@ def _sums_of_parts(gpu: Context, basis: Basis, b: Array, part: int) -> Array:
 
 
 def by_residues(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
-    """Multiply modulo q <= 2^62: reduce modulo small moduli, and multiply those residues by cuBLAS."""
+    """Multiply modulo q <= 2^62: reduce modulo small moduli, and let cuBLAS multiply those residues."""
     longest = RESIDUE_DEPTH
     for first in range(0, a.shape[2], longest):
         parts = a[:, :, first : first + longest], b[:, first : first + longest]

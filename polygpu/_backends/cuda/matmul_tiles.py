@@ -122,7 +122,7 @@ class IntegerTile:
 
     side: int  # a thread computes side * side sums
     grid: int  # number of blocks
-    cost: int  # relative time of a multiprocessor, for products and (with less weight) shared-memory reads
+    cost: int  # relative time on a multiprocessor: the products, plus half the reads of shared memory
 
 
 @lru_cache(maxsize=256)
@@ -188,8 +188,8 @@ RESIDUE_DEPTH = (1 << 17) - 64
 # small modulus than to call it once for all (a batched product).
 LONE_PRODUCT = 1 << 34
 
-# For gemm_digits: a block has DIGITS_EDGE bytes of columns, and at most as many rows. For words of 4 or 8
-# bytes, DIGITS_DEPTH gives the depth of a stage in bytes, and DIGITS_STAGES the number of stages.
+# For gemm_digits: a block computes DIGITS_EDGE columns of bytes, and at most as many rows. For words of 4 or
+# 8 bytes, DIGITS_DEPTH is how many bytes of each row a stage holds, and DIGITS_STAGES the number of stages.
 DIGITS_EDGE = 128
 DIGITS_DEPTH = {4: 64, 8: 128}
 DIGITS_STAGES = {4: 4, 8: 3}
@@ -305,7 +305,7 @@ def bytes_tile(word_bytes: int, m: int, n: int, turned: bool, card: Card) -> Byt
     while columns < min(most, n * word_bytes) and 2 * (rows + 2 * columns) * BYTES_DEPTH <= card.shared_bytes:
         columns *= 2
     warp_rows = 64 if columns >= 128 and not turned else 32
-    stages = 8 if columns <= 32 else 4 if columns == 64 else 3  # with fewer columns, copy more ahead
+    stages = 8 if columns <= 32 else 4 if columns == 64 else 3  # with fewer columns, copy more stages ahead
     has_room = 4 * (256 + columns) * BYTES_DEPTH <= card.shared_bytes
     if columns == 128 and not turned and has_room and m >= 256 * card.multiprocessors:
         rows, stages = 256, 4  # with more rows in a block, the right matrix is read less often

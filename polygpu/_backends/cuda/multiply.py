@@ -262,7 +262,7 @@ def compose_launch(plan: AuxiliaryPlan, units: int, **values: int) -> Launch:
 
 
 def product_ns(gpu: Context, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
-    """Estimate by constants measured on an H200 (docs/performance.md, "How a ring multiplies")."""
+    """Estimate the time of a product by constants measured on an H200 (docs/performance.md)."""
     if isinstance(way, FftProductPlan):
         one_kernel = fft_tile(way, gpu.card) is not None
         ps = 3.5 * way.work(kernel_digits(way)) if one_kernel else 9 * way.work(way.digits)

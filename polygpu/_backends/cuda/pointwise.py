@@ -110,7 +110,7 @@ def _moduli(basis: Basis) -> str:
 def _chunks(n: int, width: int, most: int) -> int:
     """Return how many chunks of `width` entries a thread processes.
 
-    The result is `most` if n is then a multiple of the entries of a block of threads, otherwise 1.
+    The result is `most` if n is a multiple of THREADS * width * most, otherwise 1.
     """
     return most if n % (THREADS * width * most) == 0 else 1
 

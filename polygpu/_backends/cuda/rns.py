@@ -484,7 +484,7 @@ def _add_listed(
 ) -> bool:
     """Add the transforms of the rows by two passes (see Listed); the second adds multiples of `own`.
 
-    If there are no kernels for this or other transforms are faster, add nothing and return False.
+    If no kernels can do this, or if other transforms are faster, add nothing and return False.
     """
     first, (*batch, total, n) = parts[0], shape
     plans = [c.transform for c in parts if c.transform is not None]

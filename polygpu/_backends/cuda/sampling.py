@@ -81,7 +81,7 @@ def uniform_launch(basis: Basis, whole: bool, blocks: int, **values: Any) -> Lau
 
 
 def small_launch(basis: Basis, sampler: Sampler, blocks: int, **values: Any) -> Launch:
-    """Return the launch that draws small integers, for a sampler of any shape but "sparse"."""
+    """Return the launch that draws small integers, for a sampler whose `shape` is not "sparse"."""
     weights = np.zeros(4, np.int64)
     weights[: len(sampler.weights)] = sampler.weights
     parameters = SMALL(

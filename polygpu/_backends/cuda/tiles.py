@@ -25,7 +25,7 @@ class Pass:
     log_length: int  # log2 of the number of values of a short transform; also the number of stages
     log_columns: int  # log2 of the number of neighbouring columns in a tile
     log_rows: int  # log2 of the number of tiles of a block of threads
-    log_values: int  # log2 of the number of a thread's values of a transform; also the most stages of a round
+    log_values: int  # log2 of how many values of a transform a thread has; also the most stages of a round
     log_width: int = 0  # log2 of the number of neighbouring columns of one thread
 
     @cached_property  # cached, because every call reads it
@@ -149,7 +149,8 @@ def split_passes(
     whole = tile(0, log_points, log_base, small=log_points <= 6 or (few and log_points + log_base <= 11))
     if whole:
         return (whole,)
-    # The last pass works on runs of at most 2^12 neighbours, so short that columns have at least 16 points.
+    # The last pass works on runs of at most 2^12 neighbours. They are so short that columns have at least 16
+    # points.
     # The stages on columns of more than 2^10 points take several passes.
     rows = min(12 - log_base, log_points - 4)
     while not tile(0, rows, log_base):

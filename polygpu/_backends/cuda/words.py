@@ -36,7 +36,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Word:
-    """A word: a class of cuda/word.cuh that defines how transforms compute modulo one number."""
+    """A class of cuda/word.cuh that defines how transforms compute modulo one number."""
 
     name: str  # name of the C++ class, with its template arguments
     moduli: tuple[int, int]  # (a, b): this Word can compute modulo q if a <= q < b
@@ -47,16 +47,16 @@ class Word:
     many_instructions: bool = False  # whether the code of two passes does not fit the instruction cache
     product_ps: float = 20.0  # measured picoseconds of a product, divided by its number of coefficients
     product_ps_long: float = 20.0  # product_ps for products of at least 256 points
-    among: int = 0  # bytes of a residue in memory if rows of other limbs lie between the rows; else 0
+    among: int = 0  # bytes of a residue in memory if rows of other limbs lie between this word's; else 0
 
     def serves(self, q: int, storage_bytes: int, card: Card) -> bool:
-        """Return whether the word can compute modulo q, with residues of `storage_bytes` bytes in memory."""
+        """Return whether this Word can compute modulo q, with residues of `storage_bytes` bytes in memory."""
         least, end = self.moduli
         known = least <= q < end and storage_bytes in self.storages
         return known and (card.fast_doubles or not self.needs_doubles)
 
     def grouped(self, storage_bytes: int) -> Word:
-        """Return the word for polynomials in which rows of other limbs lie between the rows of this word.
+        """Return the Word for polynomials in which rows of other limbs lie between the rows of this Word.
 
         storage_bytes: bytes of a residue in memory.
         """
@@ -64,7 +64,7 @@ class Word:
 
     @property
     def alone(self) -> Word:
-        """The word for rows without other rows between them. It uses the same tables of twiddles."""
+        """The Word for rows without other rows between them. It uses the same tables of twiddles."""
         return replace(self, among=0)
 
     @property
@@ -74,12 +74,12 @@ class Word:
 
     @property
     def bytes(self) -> int:
-        """Bytes of a value in shared memory: enough for a value in the kernel and for a stored residue."""
+        """Bytes for a value in shared memory: the most that a kernel's value or a stored residue takes."""
         return max(self.own_bytes, self.among)
 
 
-# In order of preference: each modulus uses the first word that can compute modulo it. If residues are stored
-# in 64 bits, small moduli also use Float64. A word of 32-bit integers would be faster for them, but it would
+# In order of preference: each modulus uses the first Word that can compute modulo it. If residues are stored
+# in 64 bits, small moduli also use Float64. A Word of 32-bit integers would be faster for them, but it would
 # need a launch of its own, which costs more.
 WORDS = (
     FLOAT64 := Word("Float64", (0, 1 << 50), (8,), 8, 8, needs_doubles=True),
@@ -102,14 +102,14 @@ def word_of(q: int, storage_bytes: int, card: Card) -> Word:
 
 
 class Group(NamedTuple):
-    """At most MAX_LIMBS limbs with the same word. `limbs` holds their indices, ascending."""
+    """At most MAX_LIMBS limbs with the same Word. `limbs` holds their indices, ascending."""
 
     limbs: tuple[int, ...]
     word: Word
 
 
 def limbs_by_word(moduli: tuple[int, ...], storage_bytes: int, card: Card) -> dict[Word, list[int]]:
-    """Return a dict from words to the indices of their limbs. Words are in the order of their first limbs."""
+    """Return a dict from each Word to the indices of its limbs, in the order of the first index."""
     limbs: dict[Word, list[int]] = {}
     for i, q in enumerate(moduli):
         limbs.setdefault(word_of(q, storage_bytes, card), []).append(i)
@@ -117,7 +117,7 @@ def limbs_by_word(moduli: tuple[int, ...], storage_bytes: int, card: Card) -> di
 
 
 def groups_of(basis: Basis, card: Card, apart: bool = False) -> tuple[Group, ...]:
-    """Return the groups of limbs of a basis. Words are in the order of their first limbs.
+    """Return the Groups of the limbs of a basis. Their Words are in the order of limbs_by_word.
 
     apart: whether other rows lie between the rows of these limbs, even if there is only one group.
     """
@@ -133,7 +133,7 @@ def groups_of(basis: Basis, card: Card, apart: bool = False) -> tuple[Group, ...
 
 
 def transform_groups(plan: NttPlan, card: Card, apart: bool = False) -> tuple[Group, ...]:
-    """Return the groups of a plan's limbs, with the words of their transforms (see word_of_tree)."""
+    """Return the Groups of a plan's limbs, with the Words of their transforms (see word_of_tree)."""
     groups = []
     for group in groups_of(plan.basis, card, apart):
         word = word_of_tree(group.word.alone, plan.tables[group.limbs[0]])
@@ -142,9 +142,9 @@ def transform_groups(plan: NttPlan, card: Card, apart: bool = False) -> tuple[Gr
 
 
 def word_of_tree(word: Word, tables: PrimeTables) -> Word:
-    """Return the word for a transform with these tables, given the word that word_of chose for the modulus.
+    """Return the Word for a transform with these tables, given the Word that word_of chose for the modulus.
 
-    The word depends on the kind of the ring, and modulo the Goldilocks prime also on the root of unity.
+    The Word depends on the kind of the ring, and modulo the Goldilocks prime also on the root of unity.
     """
     if word == BY_SHIFTS:
         word = goldilocks_word(tables)
@@ -154,10 +154,10 @@ def word_of_tree(word: Word, tables: PrimeTables) -> Word:
 
 
 def goldilocks_word(tables: PrimeTables) -> Word:
-    """Return the word for a root of unity modulo the Goldilocks prime.
+    """Return the Word for a root of unity modulo the Goldilocks prime.
 
     Modulo this prime, roots of unity of order 64 are powers of 2, so cuda/goldilocks.cuh multiplies by
-    shifts. Let m be 64, or the root's order if that is less. The word's name contains the odd k for which
+    shifts. Let m be 64, or the root's order if that is less. The Word's name contains the odd k for which
     2^(192 * k / m) is that power of the root that has order m. If the root's order is not a power of two,
     return Strict64.
     """
@@ -194,7 +194,7 @@ SUM_64 = Sum("Sum64", 1 << 64, 8)
 # The classes for conversions. All moduli, of source and target, must be at most the field `largest`.
 _NARROW = Sum("Sum30", (1 << 30) - 1, 4, quotients=True), SUM_31, SUM_32
 _DOUBLES = Sum("SumFloat64", (1 << 50) - 1, 8, doubles=True)
-_LEAST_FOR_DOUBLES = 16  # the least modulus of a target with which _DOUBLES is used
+_LEAST_FOR_DOUBLES = 16  # _DOUBLES is used only if all moduli of the target are at least this
 _HALVES = tuple(Sum(f"SumHalves<{half}>", 1 << 2 * half, 8, half=half) for half in (25, 30))
 
 

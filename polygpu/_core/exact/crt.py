@@ -60,7 +60,7 @@ def signed_words(x: list[int]) -> NDArray[np.uint64] | None:
 
 
 def reduce_ints(moduli: tuple[int, ...], x: NDArray[np.object_], out: NDArray[Any]) -> None:
-    """Write residues of Python ints (*batch, count) to `out` (*batch, rows, n), then zeros up to entry n."""
+    """Write to each row of `out`, (*batch, rows, n), residues of Python ints (*batch, count), then zeros."""
     count = x.shape[-1]
     out[..., count:] = 0
     if out.shape[-2] > len(moduli):  # the words of one modulus above 2^64

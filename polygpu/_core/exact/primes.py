@@ -186,7 +186,7 @@ def ntt_primes(
 
 
 def _primes(start: int, order: int, step: int, end: int, skipped: Set[int]) -> Iterator[int]:
-    """Yield primes 1 mod `order`, from `start` up (step 1) or down (step -1), without `end` and `skipped`."""
+    """Yield primes 1 mod `order` from `start` up (step 1) or down (-1), before `end`, without `skipped`."""
     candidate = start - (start - 1) % order if step < 0 else start + (1 - start) % order
     while (end - candidate) * step > 0:
         if candidate not in skipped and _is_prime(candidate):

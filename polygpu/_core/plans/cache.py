@@ -13,7 +13,7 @@ from ..locks import new_lock
 _K = TypeVar("_K")
 _P = TypeVar("_P")
 
-# Plans and tables. An entry disappears when nothing uses it, but `_recent` still uses the most recent plans.
+# Plans and tables. An entry disappears when nothing refers to it; `_recent` refers to the most recent plans.
 _plans: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
 _recent: deque[Any] = deque(maxlen=8)
 _lock = new_lock()  # if another thread was building a plan during a fork, the child builds it again

@@ -84,7 +84,7 @@ class Composition:
 
     @cached_property
     def prefix_inverse(self) -> Table:
-        """Return the table (m, m) of 1 / q_j mod q_i for j < i, else 0, for the m moduli of the prefix."""
+        """Return a table (m, m), m = len(prefix): entry (i, j) is 1 / q_j mod q_i if j < i, else 0."""
         rows = [
             [pow(p, -1, q) if j < i else 0 for j, p in enumerate(self.prefix)]
             for i, q in enumerate(self.prefix)
@@ -95,11 +95,11 @@ class Composition:
     def bounds(self) -> Table:
         """Return two bounds for integers in [0, Q), then two for centred integers, (2, 2, m).
 
-        They tell which integers fit an int64. Let P be the product of the moduli of `prefix`, and y in [0, P)
-        the integer modulo P. If y is at most the first bound, the integer can only be y. If integers are
-        centred and y is at least the second bound, it can only be y - P. The core compares the residues of
-        this candidate modulo the other moduli. If one differs, or neither bound applies, the integer does not
-        fit. Bounds are in mixed-radix digits for the m moduli of `prefix`.
+        The bounds tell which integers x fit an int64. Let P be the product of the moduli of `prefix`, and y
+        the remainder of x modulo P, in [0, P). If y is at most the first bound, y is the only int64 that x
+        can be. If integers are centred and y is at least the second bound, y - P is the only one. The core
+        compares this candidate with x modulo the other moduli. If a residue differs, or neither bound
+        applies, x does not fit. Bounds are in mixed-radix digits for the m moduli of `prefix`.
         """
         whole = prod(self.prefix)
         half, most = (whole + 1) // 2, (1 << 63) - 1

@@ -31,7 +31,7 @@ def point_exponents(leaves: Quotient) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=64)
 def natural_order(leaves: Quotient, leaf_size: int = 1) -> NDArray[np.int64]:
-    """Return the array of the evaluated entries' indices in natural order, in which exponents ascend.
+    """Return the indices of the evaluated entries, sorted so that the exponents of their points ascend.
 
     Entry k of the result is the index of the evaluated entry that comes k-th. If leaves have several
     coefficients, each leaf is moved as a whole.
@@ -49,8 +49,8 @@ def natural_order(leaves: Quotient, leaf_size: int = 1) -> NDArray[np.int64]:
 def slot_order(n: int) -> NDArray[np.int64]:
     """Return the indices of the evaluations at psi^(5^j), then at psi^(-5^j), for j = 0 ... n/2 - 1.
 
-    n is a power of two of at least 2. The powers of 5 and their negatives are all odd residues modulo 2n, so
-    each evaluation occurs once.
+    psi is the root of unity of order 2n, and n is a power of two of at least 2. The powers of 5 and their
+    negatives are all odd residues modulo 2n, so each evaluation occurs once.
     """
     powers = np.ones(n // 2, np.int64)
     for j in range(1, n // 2):

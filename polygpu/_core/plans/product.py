@@ -222,7 +222,7 @@ def fft_error_bound(n: int, points: int, digits: int, width: int) -> Fraction:
 def sum_error_bound(n: int, points: int, terms: int, left: int, right: int) -> Fraction:
     """Return a bound on the error of each coefficient of a sum of `terms` products of polynomials.
 
-    One factor has digits of `left` bits, the other has digits of `right` bits.
+    The coefficients of one factor have `left` bits, those of the other factor have `right` bits.
     Source: docs/math.md, equation 6a.
     """
     from fractions import Fraction  # imported only here, because it imports decimal, which takes long

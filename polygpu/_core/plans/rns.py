@@ -124,9 +124,9 @@ class Conversion:
 
     @property
     def fraction(self) -> Estimate:
-        """How the sum of the fractions (see the comment above `estimate`) is rounded: a word of `estimate`.
+        """How the sum of the fractions (see the comment above `estimate`) is rounded.
 
-        The word is "none" if `divisors` is empty.
+        The result is "nearest" or "counted", as in `estimate`, or "none" if `divisors` is empty.
         """
         return "none" if not self.scales else "nearest" if len(self.divisors) > 1 else "counted"
 

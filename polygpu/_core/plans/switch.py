@@ -26,7 +26,7 @@ class DigitProduct:
 
     transform: NttPlan  # complete; its limbs are those of the digits and the result
     digits: int
-    key_rows: tuple[int, ...]  # for each limb, the index of its row in a key (>= digits, 2, key_total, n)
+    key_rows: tuple[int, ...]  # for each limb, its row in a key (d, 2, key_total, n), d >= digits
     key_total: int
     conversions: tuple[Conversion, ...] = ()
     # For each limb that belongs to the group of a digit: the index of this digit, and the index of the limb's
@@ -97,7 +97,7 @@ class RotatedSums:
     more_total: int  # the number of rows of `more`
     is_turned: bool  # whether rho_t is applied after the key switch
     # For each result and each term, the index of the weight, or -1 if the result does not have this term. If
-    # no weights are given, all of them are 1.
+    # no weights are given, all weights are 1.
     places: tuple[tuple[int, ...], ...]
     # Whether the arrays of digits and `more` have a first axis of terms, and so differ from term to term. The
     # axis of the digits has only the terms with a key.

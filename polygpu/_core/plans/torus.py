@@ -32,7 +32,7 @@ _ROUNDING = 0.1803
 
 
 class ProductError(NamedTuple):
-    """The rounding error of a coefficient of a product: a bound, and its standard deviation.
+    """A bound on the rounding error of a coefficient of a product, and the error's standard deviation.
 
     The unit is that of the residues modulo q. `std` assumes uniformly distributed digits and ciphertexts.
     """
@@ -67,7 +67,7 @@ class TorusPlan(FftPlan):
     def unit(self) -> int:
         """The unit of rounding: sums are rounded to multiples of this number.
 
-        It is 2^32 if q = 2^64 and the digits have less than 32 bits together, else 1.
+        It is 2^32 if q = 2^64 and the digits have fewer than 32 bits together, else 1.
         """
         return 1 << 32 if self.modulus_bits == 64 and self.bits * self.levels < 32 else 1
 

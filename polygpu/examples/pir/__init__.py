@@ -12,7 +12,7 @@ protocol it uses:
              keys that the client sends in each query.
     folded   The database is a matrix of polynomials, and a query is one ciphertext. The server expands the
              query to one ciphertext for each column, multiplies the columns by these ciphertexts, and adds
-             them. Then each bit of the row's index, which is encrypted too, selects one half of the
+             the products. Then each bit of the row's index, which is encrypted too, selects one half of the
              rows that are left, until there is only one.
 
 This is an example, not a product: it is not constant time, nobody has reviewed it, and nothing proves to a
