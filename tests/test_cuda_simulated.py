@@ -1769,7 +1769,8 @@ def test_card_with_too_low_compute_capability_raises():
     with (
         simulated(v100),
         pytest.raises(
-            pg.errors.BackendUnavailable, match=r"capability is 7\.0, and kernels need at least 7\.5"
+            pg.errors.BackendUnavailable,
+            match=r"capability of cuda:0 is 7\.0, and kernels need at least 7\.5",
         ),
     ):
         pg.Ring(4, 17)([1]).to("cuda")

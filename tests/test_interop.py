@@ -228,7 +228,7 @@ def test_seal_compression_methods() -> None:
     wrong = deflated[:40] + bytes([deflated[40] ^ 255]) + deflated[41:]
     refused(lambda: interop.from_seal(wrong, p), pg.errors.FileError, ["data", "Save the object again"])
     wrong = seal("ckks_a")[:60] + bytes(40) + seal("ckks_a")[100:]
-    refused(lambda: interop.from_seal(wrong, p), pg.errors.FileError, ["data", "Save it again"])
+    refused(lambda: interop.from_seal(wrong, p), pg.errors.FileError, ["data", "Save the object again"])
 
 
 def compressed(plain: bytes, method: int) -> bytes:

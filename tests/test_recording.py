@@ -412,7 +412,8 @@ def test_capture_raises_if_the_second_run_builds_tables(
 def test_capture_raises_if_f_reads_values(device: str, compute: Callable[[Poly], Any]) -> None:
     (a, *_), (x, *_) = pairs()
     with pytest.raises(
-        pg.DeviceError, match=r"must not wait or read values back.*with the result of f|copied from the host"
+        pg.DeviceError,
+        match=r"must not wait for the GPU or read values back.*with the result of f|copied from the host",
     ):
         pg.capture(compute, x)
     equals(pg.capture(lambda x: x + x, x)(), a + a)
