@@ -61,9 +61,9 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
         for (int i = 0; i < DOWN; ++i) load_matrices<>(a[i], left + place(left_row + 16 * i, left_chunk + step));
     }
 
-    // Starts the copies of one stage of an operand that has COUNT rows in this tile. Only `rows` of these, and `bytes`
-    // of the DEPTH bytes, exist. Missing bytes are read as zeros. Missing rows repeat the last one; their sums are not
-    // used.
+    // Starts the copies of one stage of an operand, which has COUNT rows of DEPTH bytes in this tile. Only the first
+    // `rows` rows, and the first `bytes` bytes of each of them, exist. Missing bytes are read as zeros. Missing rows
+    // repeat the last one; their sums are not used.
     template <int COUNT, int BYTES>
     static PG_DEVICE void fetch(Chunk *to, const unsigned char *from, u64 stride, int rows, int bytes) {
         fetch_chunks<COUNT, CHUNKS, BYTES>(to, from, stride, rows, bytes, place);

@@ -36,10 +36,11 @@ struct ConvertParameters {
     u32 rows, targets, x_rows, own_rows, out_rows, words, fraction_words, share, shares, part_words;
 };
 
-// Where the words of a target row lie in the table: the row's place in `out`, the place in `own` of the row that is
-// added to it (its own row), the value from which its sum starts, and factors in the packed form of the sum S. The
-// factors are those of K source rows, of the quotient, of the low and the high part of a scaled value, of the residue
-// that the result already holds, and of the own row. A start value or factor that a kernel does not use is left out.
+// Where the words of a target row lie in the table. In this order, they are: the target row's place in `out`; the place
+// in `own` of its own row, which is added to the target row; the value from which the sum starts; and factors, packed
+// as the type S packs them. The factors are those of K source rows, of the quotient, of the low and the high part of a
+// scaled value, of the residue that the result already holds, and of the own row. A start value or factor that a kernel
+// does not use is left out.
 template <class S, int K, int WAY, int SCALE, bool ADDS, bool OWN> struct TargetRow {
     static constexpr int PLACE = 0, OWN_PLACE = 1, START = 2, FACTORS = START + S::STARTS, TURNS = FACTORS + K,
                          SCALED = TURNS + (WAY != NONE), THERE = SCALED + 2 * (SCALE != NONE),

@@ -101,7 +101,10 @@ class Combination(NamedTuple):
         return self.items << self.passed.log_length - self.passed.log_values
 
     def shared(self, itemsize: int) -> int:
-        """Return the bytes of shared memory (struct TorusCombination); itemsize: bytes of a residue."""
+        """Return how many bytes of shared memory a block of torus_combination needs (cuda/torus.cu).
+
+        itemsize: the size of a residue in bytes.
+        """
         points = 1 << self.passed.log_length
         tables = _shared_twiddles(self.passed, 1)
         rooms = 16 * (self.items * points + self.threads)
