@@ -42,10 +42,10 @@ template <class L, size_t G, bool BACK> PG_INLINE void exchange_all(typename L::
 // if they may have grown too far. This depends on the stages before and after. For a forward butterfly, Leg describes
 // the leg that the butterfly does not multiply:
 //   kept    in the first stage of a pass, if no later stage of the pass multiplies the leg; and in the stage before the
-//           last stages (those done in registers), if there are more than three of these
-//   other   in the first stage of a pass, if the second stage multiplies the leg; and in every second one of the last
+//           last stages (those done in registers), if there are more than three last stages
+//   other   in the first stage of a pass, if the second stage multiplies the leg; and in every other one of the last
 //           stages
-//   later   in a stage after one of these
+//   later   in the stage directly after a stage of `kept` or `other`
 enum class Leg { kept, other, later };
 // Sum says where an inverse butterfly forms its sum:
 //   early      in the first two stages, from canonical residues

@@ -16,8 +16,8 @@ class Sampler {
     Sampler(const Sampler &) = delete;
 
     // Draws `count` coefficients of out (*batch, rows, degree), beginning with coefficient `first`, counted through all
-    // polynomials. A sparse distribution fills whole polynomials. stream: the random bytes of these coefficients, as
-    // 64-bit words.
+    // polynomials. A sparse distribution draws whole polynomials, so `first` and `count` must be multiples of the
+    // degree. stream: the random bytes of these coefficients, as 64-bit words.
     void draw(const Basis &basis, const Numbers &stream, size_t first, size_t count, const Out &out) const;
 
   private:

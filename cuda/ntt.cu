@@ -1,9 +1,9 @@
 // Transforms and fused products.
 //
-// A launch is one pass over rows of residues, or two passes of which the second follows the first through the L2 cache
-// (flow.cuh). A pass computes stages log_blocks ... log_blocks + LOG_LENGTH - 1 of the tree of factors (docs/math.md).
-// Row r holds residues modulo limb r % limbs. Tiles: tile.cuh. Launches: polygpu/_backends/cuda/. block:
-// Shape::THREADS. dynamic shared memory: Shape::SHARED_VALUES values.
+// A launch is one pass over rows of residues, or two passes, of which the second reads from the L2 cache what the first
+// has written (flow.cuh). A pass computes stages log_blocks ... log_blocks + LOG_LENGTH - 1 of the tree of factors
+// (docs/math.md). Row r holds residues modulo limb r % limbs. Tiles: tile.cuh. Launches: polygpu/_backends/cuda/.
+// block: Shape::THREADS. dynamic shared memory: Shape::SHARED_VALUES values.
 //
 // A block of threads computes some neighbouring rows, or one part of a row. grid of a pass: either all blocks of
 // threads in x, in the order of memory; or the batch in x, and limbs times parts of a row in y. In the second form,

@@ -103,9 +103,9 @@ Chunks = Any  # what Dask accepts: "auto", "64MiB", or for each axis a size or a
 class BlockedPoly(NotAnArray, DaskMethodsMixin):
     """A batch of ring elements in blocks, which are computed only when the value is needed.
 
-    `ring` and `domain` mean the same as for a Poly; `data` is a dask.array of residues (*batch, rows, n).
-    from_poly, from_array, random and load make such values. The operators +, -, * and @ and the index a[i]
-    follow the rules of Poly, give the same bits and raise the same errors. One operand may be a Poly or an
+    `ring` and `domain` mean the same as for a Poly; `data` is a dask.array of residues (*batch, rows, n),
+    where `rows` is ring.rows. from_poly, from_array, random and load make such values. The operators +, -, *
+    and @ and the index a[i] follow the rules of Poly, give the same bits and raise the same errors. One operand may be a Poly or an
     int. A BlockedPoly is a Dask collection: dask.compute, dask.persist and dask.visualize accept it.
 
     >>> from polygpu import Ring
@@ -561,8 +561,8 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
 
         Raises:
             OutputError: `path` exists already.
-            ParameterError: `path` has another ending, a batch axis has an unknown length, or load() would
-                refuse the ring.
+            ParameterError: `path` has another ending, or a batch axis has an unknown length. Or `path` ends
+                in .zarr, and the ring has more moduli, or longer ones, than load() accepts from a file.
             OutOfHostMemory: see compute.
 
         Cost: the work of all tasks, and each block is written once. If polynomials are divided,
@@ -701,8 +701,8 @@ def _check_lazy(keys: tuple[Any, ...]) -> None:
     """Raise ParameterError unless all keys other than the dask.array are slices or Ellipsis."""
     if sum(k is not Ellipsis and not isinstance(k, slice) for k in keys) > 1:
         raise ParameterError(
-            "The key in x[key] combines a Dask array a with other arrays, ints or None. Use a.compute() in "
-            "the key instead of a, or index in two steps."
+            "The key in x[key] combines a Dask array with other arrays, ints or None. Call compute() on the "
+            "Dask array in the key, or index in two steps."
         )
 
 
@@ -731,7 +731,7 @@ def from_array(x: Any, ring: Ring, *, domain: Domain = "coef", chunks: Chunks = 
             residues are checked and converted when the blocks are computed.
         ring: the ring.
         domain: domain of the residues, "coef" or "eval". Evaluated residues are in the ring's order.
-        chunks: sizes of the blocks, in any form that Dask accepts. The axis of rows must be one chunk. The
+        chunks: sizes of the blocks, in any form that Dask accepts. The axis of length ring.rows must be one chunk. The
             axis of coefficients must be one chunk, or k equal chunks if the ring has a complete transform,
             k is a power of two and k^2 <= n. A size in bytes, such as "64MiB", divides a polynomial only if
             the polynomial is larger than this size. "auto" means the size that Dask's configuration has

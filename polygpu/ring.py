@@ -515,14 +515,14 @@ class Ring:
     ) -> Poly:
         """Return uniform elements of the ring on the current device, drawn from a ChaCha20 stream.
 
-        The statistical distance of a residue from uniform is at most 2^-64. The stream depends only on the
-        seed, not on the ring. So draw independent values with different seeds. Within one ring you can also
-        use one seed with different `start`, if the batches do not overlap in the stream.
+        The statistical distance of a residue from uniform is at most 2^-64. The stream of this method depends
+        only on the seed, not on the ring. So draw independent values with different seeds. Within one ring
+        you can also use one seed with different `start`, if the batches do not overlap in the stream.
 
         The methods ternary, binomial, gaussian and tuniform also have the arguments batch, seed and start.
         They draw one integer for each coefficient and reduce it modulo every limb, so the integer does not
-        depend on the moduli. Different methods, degrees and parameters (such as sigma) use different streams,
-        even if the seed is the same.
+        depend on the moduli. Their streams depend on the method, on the ring's degree and on parameters such
+        as sigma, as well as on the seed.
 
         Args:
             batch: batch shape, an int or a tuple of ints. By default the result is a single polynomial.

@@ -127,7 +127,8 @@ def pad(a: Poly, n: int | Ring) -> Poly:
 def _of_degree(ring: Ring, n: int, call: str = "") -> Ring:
     """Return the ring of degree n with the moduli, kind, `root` and `product` of `ring`.
 
-    call: for the error, a call that accepts a larger ring ("": the caller is interpolate, with a smaller n).
+    call: the call that the error text recommends, which accepts a ring as an argument. If it is "", as for
+        interpolate, the text recommends coset_intt instead.
 
     Raises:
         BadRoot: n is not the degree of `ring`, and the roots of `ring` were given as ints.

@@ -252,5 +252,5 @@ def _replay(
 
 
 def _serves(home: Any) -> bool:
-    """Return whether a record of this backend may replace a call in the current context."""
+    """Return whether a record of the backend `home` may replace a call in the current context."""
     return host_of(chosen_device()) is home and noted.get() is None and reporting() is None

@@ -70,9 +70,9 @@ class Conversion:
     handles: Handles = field(default_factory=dict, repr=False)
 
     def steps(self) -> tuple[Conversion, Conversion | None]:
-        """Return the conversion before the transform, and the one after it that adds the rows of `own`.
+        """Return this conversion as two: one to do before the transform, and one to do after it.
 
-        The second is None if the conversion has no transform or no `own`.
+        The second adds the rows of `own`. It is None if this conversion has no transform or no `own`.
         """
         if self.transform is None:
             return self, None

@@ -223,7 +223,7 @@ class Server:
 
     @pg.device("cpu")
     def pack(self, words: Array, keys: Sequence[lattice.SwitchKey]) -> pg.Poly:
-        """Pack `words` (rows,), the product for one query, into ciphertexts (ciphertexts, 2) modulo Q."""
+        """Pack the database's product with one query, (rows,), into ciphertexts (ciphertexts, 2) modulo Q."""
         at, layout = rings(), self.layout
         places = np.zeros((layout.ciphertexts, 1, N), np.uint32)
         padded = np.zeros(layout.ciphertexts * layout.packed, np.uint32)
