@@ -105,8 +105,9 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
 
     `ring` and `domain` mean the same as for a Poly; `data` is a dask.array of residues (*batch, rows, n),
     where `rows` is ring.rows. from_poly, from_array, random and load make such values. The operators +, -, *
-    and @ and the index a[i] follow the rules of Poly, give the same bits and raise the same errors. One operand may be a Poly or an
-    int. A BlockedPoly is a Dask collection: dask.compute, dask.persist and dask.visualize accept it.
+    and @ and the index a[i] follow the rules of Poly, give the same bits and raise the same errors. One
+    operand may be a Poly or an int. A BlockedPoly is a Dask collection: dask.compute, dask.persist and
+    dask.visualize accept it.
 
     >>> from polygpu import Ring
     >>> x = random(Ring(4, 17), batch=6, seed=1, chunks=(2, -1, -1))
@@ -731,11 +732,11 @@ def from_array(x: Any, ring: Ring, *, domain: Domain = "coef", chunks: Chunks = 
             residues are checked and converted when the blocks are computed.
         ring: the ring.
         domain: domain of the residues, "coef" or "eval". Evaluated residues are in the ring's order.
-        chunks: sizes of the blocks, in any form that Dask accepts. The axis of length ring.rows must be one chunk. The
-            axis of coefficients must be one chunk, or k equal chunks if the ring has a complete transform,
-            k is a power of two and k^2 <= n. A size in bytes, such as "64MiB", divides a polynomial only if
-            the polynomial is larger than this size. "auto" means the size that Dask's configuration has
-            under array.chunk-size.
+        chunks: sizes of the blocks, in any form that Dask accepts. The axis of length ring.rows must be one
+            chunk. The axis of coefficients must be one chunk, or k equal chunks if the ring has a complete
+            transform, k is a power of two and k^2 <= n. A size in bytes, such as "64MiB", divides a
+            polynomial only if the polynomial is larger than this size. "auto" means the size that Dask's
+            configuration has under array.chunk-size.
 
     Raises:
         ParameterError: the shape of x does not end in (rows, n), an axis of x has an unknown length, or
