@@ -81,7 +81,7 @@ template <class L> void add_products_of_bytes(const ByteProduct &p) {
 struct ByteLoops {
     static constexpr unsigned DIGIT_BITS = 8;
 };
-template <> void add_products_of_bytes<ByteLoops>(const ByteProduct &p) {
+template <> inline void add_products_of_bytes<ByteLoops>(const ByteProduct &p) {
     constexpr size_t BLOCK = 2048;
     short wide[BLOCK];
     unsigned char pattern[8];

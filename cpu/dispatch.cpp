@@ -7,6 +7,9 @@
 namespace pg {
 namespace {
 
+// The kernels of avx512, some of which are those of avx512dq.
+const Isa with_ifma = isa_avx512.compiled() ? completed(isa_avx512, isa_avx512dq) : isa_avx512;
+
 struct Candidate {
     const Isa *isa;
     bool (*runs)();  // whether this CPU has the instructions
@@ -29,7 +32,7 @@ bool has_vnni() { return false; }
 bool always() { return true; }  // code compiled for NEON runs on machines with NEON
 
 // All instruction sets, the best first.
-const Candidate CANDIDATES[] = {{&isa_avx512, has_avx512},
+const Candidate CANDIDATES[] = {{&with_ifma, has_avx512},
                                 {&isa_avx512dq, has_avx512dq},
                                 {&isa_avx2, has_avx2},
                                 {&isa_neon, always},
@@ -130,7 +133,7 @@ const IntegerKernels &integer_kernels() {
 
 const ByteKernels &byte_kernels() {
     const Isa &isa = current();
-    const bool wide = &isa == &isa_avx512 || &isa == &isa_avx512dq;
+    const bool wide = &isa == &with_ifma || &isa == &isa_avx512dq;
     if (wide && vnni) return isa_avx512vnni.bytes;
     const Isa &own = wide ? isa_avx2 : isa;
     return own.bytes.add ? own.bytes : isa_portable.bytes;

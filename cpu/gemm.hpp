@@ -5,7 +5,8 @@
 //   REGISTERS            number of vector registers
 //   mul_halves(x, y)     product of the low halves of 64-bit lanes
 //   mul_low(x, y)        product of 64-bit lanes modulo 2^64
-//   MULTIPLIER52         whether there is a multiplier for x and y below 2^52. If so:
+//   MULTIPLIER52         whether there is a multiplier for x and y below 2^52. If so, there are these too, and
+//                        rest(), the set with the kernels for other moduli:
 //   mul_add_low, mul_add_high(z, x, y)    z plus the low or the high 52 bits of x * y
 //   Lanes52                               lanes with residue(low, high): low + 2^52 * high mod q, where high
 //                                         plus the carry from low is below 2^52
@@ -119,7 +120,7 @@ template <class R> struct ShortSums52 : Sums52<R> {
     PG_INLINE V residue(const Sum &s) const { return lanes52.residue(s.part[0], s.part[1]); }
 };
 
-// Sums modulo a power of two q, which divides 2^64: all sums are taken modulo 2^64. WIDE: q > 2^32.
+// Sums modulo a power of two q, which divides 2^64: all sums are taken modulo 2^64. If WIDE is false, q <= 2^32.
 template <class R_, bool WIDE> struct PowerSums {
     using R = R_;
     using V = typename R::I;
@@ -177,15 +178,20 @@ struct WordSums {
     PG_INLINE V add_mod(V x, V y) const { return pg::add_mod(m, x, y); }
 };
 
-// Calls f with the fastest sums for a modulus.
-template <class R, class F> void with_sums(const Modulus &m, const F &f) {
-    if ((m.last & (m.last + 1)) == 0) return m.last >> 32 ? f(PowerSums<R, true>(m)) : f(PowerSums<R, false>(m));
-    if (m.last < 1ull << 31) return f(DigitSums<R, 1>(m));
-    if constexpr (R::MULTIPLIER52)
-        if (m.last < 1ull << 52) return f(Sums52<R>(m));
-    if constexpr (R::WIDTH > 1)
-        if (m.last < 1ull << 62) return f(DigitSums<R, 2>(m));
-    return f(WordSums(m));
+// Whether Sums52 are the fastest sums for a modulus. With a 52-bit multiplier there are no others here: for all other
+// moduli R::rest(), a set without the multiplier, has the kernels.
+inline bool suits_sums52(const Modulus &m) { return m.last >> 31 && m.last < 1ull << 52 && m.last & (m.last + 1); }
+// Calls f with the fastest sums for a modulus of residues that a word T stores.
+template <class R, class T, class F> void with_sums(const Modulus &m, const F &f) {
+    constexpr bool NARROW = sizeof(T) == 4;
+    if constexpr (R::MULTIPLIER52) return f(Sums52<R>(m));
+    else {
+        if ((m.last & (m.last + 1)) == 0) return f(PowerSums<R, !NARROW>(m));
+        if (m.last < 1ull << 31) return f(DigitSums<R, 1>(m));
+        if constexpr (R::WIDTH == 1) return f(WordSums(m));
+        else if constexpr (NARROW) return f(DigitSums<R, 2>(m));
+        else return m.last < 1ull << 62 ? f(DigitSums<R, 2>(m)) : f(WordSums(m));
+    }
 }
 
 // Calls f(begin, size) for consecutive pieces of [0, count). Sizes are MOST, MOST/2 ... or 1, as integral constants.
@@ -350,7 +356,9 @@ template <class S, class T> void gemm_column_with(const S &sums, const MatrixPro
     }
 }
 template <class R, class T> void gemm(const MatrixProduct<T> &p, u64 *scratch) {
-    with_sums<R>(*p.modulus, [&](const auto &sums) {
+    if constexpr (R::MULTIPLIER52)
+        if (!suits_sums52(*p.modulus)) return R::rest().template words<T>().gemm.multiply(p, scratch);
+    with_sums<R, T>(*p.modulus, [&](const auto &sums) {
         if (p.columns == 1 && p.b.row == 1) gemm_column_with(sums, p, scratch);
         else gemm_with(sums, p, scratch);
     });
@@ -469,7 +477,9 @@ template <class R, class T> void gemm_points(const MatrixProduct<T> &p, size_t p
     };
     if constexpr (R::MULTIPLIER52 && sizeof(T) == 8)
         if (p.modulus->last < 1ull << 50 && p.inner <= ShortSums52<R>::TERMS) return with(ShortSums52<R>(*p.modulus));
-    with_sums<R>(*p.modulus, with);
+    if constexpr (R::MULTIPLIER52)
+        if (!suits_sums52(*p.modulus)) return R::rest().template words<T>().gemm.multiply_points(p, points, scratch);
+    with_sums<R, T>(*p.modulus, with);
 }
 
 template <class T, class R> constexpr GemmKernels<T> gemm_kernels() { return {gemm<R, T>, gemm_points<R, T>}; }

@@ -66,15 +66,15 @@ struct Lanes52Sums : Lanes52 {
 struct Reals52 : Reals {
     using Lanes52 = Lanes52Sums;
     static constexpr bool MULTIPLIER52 = true;
+    static const Isa &rest() { return isa_avx512dq; }
     static PG_INLINE I mul_add_low(I z, I x, I y) { return _mm512_madd52lo_epu64(z, x, y); }
     static PG_INLINE I mul_add_high(I z, I x, I y) { return _mm512_madd52hi_epu64(z, x, y); }
 };
 
-struct Avx512 : Vectors<Lanes32, Lanes64, Reals> {
+// Only what IFMA makes faster. All other kernels of this set are those of avx512dq (completed).
+struct Avx512 : Lacking {
     static constexpr const char *NAME = "avx512";
     static constexpr Costs COSTS = costs_avx512(0.35);
-    using Floats = Pairs32;
-    using Doubles = Pairs64;
     using Count = CountByBuckets;
     using Q46 = Rows<Lazy<Lanes52, 64>, ScalarLanes<u64>, Sums::halves, Lanes52Sums>;
     using Q50 = Rows<Lazy<Lanes52>, ScalarLanes<u64>, Sums::halves, Lanes52Sums>;

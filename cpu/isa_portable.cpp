@@ -56,6 +56,7 @@ struct Portable : Lacking {
     using Q64 = Rows<Strict<StrictLanes<u64>>, StrictLanes<u64>>;
     using Floats = Pairs<float>;
     using Doubles = Pairs<double>;
+    using Spectral = ScalarReals;
     using Real = ScalarReals;
     using Count = CountAll;
     using Bytes = ByteLoops;

@@ -328,7 +328,7 @@ struct Isa {
     IntegerKernels integers;
     ByteKernels bytes;
 
-    bool compiled() const { return q30.forward; }
+    bool compiled() const { return q50.forward; }
     template <class T> const WordKernels<T> &words() const {
         if constexpr (sizeof(T) == 4) return words32;
         else return words64;
@@ -338,6 +338,24 @@ struct Isa {
         else return fft_double;
     }
 };
+
+// Returns a set with the kernels of `rest` in place of those that it lacks.
+inline Isa completed(Isa isa, const Isa &rest) {
+    const auto take = [](auto &own, const auto &other, bool has) {
+        if (!has) own = other;
+    };
+    const auto take_rows = [&](auto &own, const auto &other) { take(own, other, own.forward); };
+    take_rows(isa.q30, rest.q30), take_rows(isa.q31, rest.q31), take_rows(isa.q32, rest.q32);
+    take_rows(isa.q46, rest.q46), take_rows(isa.q50, rest.q50), take_rows(isa.q60, rest.q60);
+    take_rows(isa.q62, rest.q62), take_rows(isa.q64, rest.q64), take_rows(isa.goldilocks, rest.goldilocks);
+    take(isa.fft_float, rest.fft_float, isa.fft_float.transform);
+    take(isa.fft_double, rest.fft_double, isa.fft_double.transform);
+    const auto take_products = [&](auto &own, const auto &other) {
+        take(own.product, other.product, own.product.multiply), take(own.torus, other.torus, own.torus.transform);
+    };
+    take_products(isa.words32, rest.words32), take_products(isa.words64, rest.words64);
+    return isa;
+}
 
 // The entry of an instruction set that the compiler's target lacks.
 constexpr Isa without_kernels(const char *name) {

@@ -22,10 +22,10 @@ template <class B, class Rest, Sums SUM = SUMS<B>, class C = typename B::Lanes> 
 struct None {};
 
 // An instruction set is described by a struct with NAME, COSTS and types: the kernels of rows for each size of modulus
-// (Q30, ...), the lanes of complex numbers (Floats, Doubles), the reals of sums and products (Real), how a Gaussian
-// counts thresholds (Count), and the lanes of bytes (Bytes). If the struct does not name a type, the set lacks these
-// kernels. The struct stands in the set's own file, in the anonymous namespace, so that the linker can never take code
-// of one set for another.
+// (Q30, ...), the lanes of complex numbers (Floats, Doubles), the reals of products by FFT (Spectral), the reals of all
+// other sums and products (Real), how a Gaussian counts thresholds (Count), and the lanes of bytes (Bytes). If the
+// struct does not name a type, the set lacks these kernels. The struct stands in the set's own file, in the anonymous
+// namespace, so that the linker can never take code of one set for another.
 struct Lacking {
     using Q30 = None;
     using Q31 = None;
@@ -38,6 +38,7 @@ struct Lacking {
     using Goldilocks = None;
     using Floats = None;
     using Doubles = None;
+    using Spectral = None;
     using Real = None;
     using Bytes = None;
 };
@@ -58,20 +59,24 @@ template <class Words32, class Words64, class R> struct Vectors : Lacking {
     using Q62 = Rows<Lazy<Words64>, ScalarLanes<u64>>;
     using Q64 = Rows<Strict<StrictLanes64<R>>, StrictLanes<u64>, Sums::none>;
     using Goldilocks = Rows<Strict<GoldilocksLanes<R>>, StrictLanes<u64>, Sums::none>;
+    using Spectral = R;
     using Real = R;
 };
 
-template <class T, class R> constexpr WordKernels<T> make_words() {
-    return {product_kernels<T, R>(),
-            torus_kernels<T, R>(),
-            gemm_kernels<T, R>(),
-            estimate_kernels<T>(),
-            reduce_pairs<T, R>,
-            reduce_small<T, R>,
-            reduce_row<R, ScalarReals, T>,
-            compare<T>,
-            compose_row<R, T>,
-            decompose_row<R, ScalarReals, T>};
+template <class T, class S, class R> constexpr WordKernels<T> make_words() {
+    WordKernels<T> words{{},
+                         {},
+                         gemm_kernels<T, R>(),
+                         estimate_kernels<T>(),
+                         reduce_pairs<T, R>,
+                         reduce_small<T, R>,
+                         reduce_row<R, ScalarReals, T>,
+                         compare<T>,
+                         compose_row<R, T>,
+                         decompose_row<R, ScalarReals, T>};
+    if constexpr (!std::is_same_v<S, None>)
+        words.product = product_kernels<T, S>(), words.torus = torus_kernels<T, S>();
+    return words;
 }
 
 template <class Row, class K> constexpr void set_rows(K &kernels) {
@@ -90,8 +95,9 @@ template <class Set> constexpr Isa make_isa() {
         isa.fft_double = fft_kernels<PairLanes<typename Set::Doubles>>();
     }
     if constexpr (!std::is_same_v<typename Set::Real, None>) {
+        using S = typename Set::Spectral;
         using R = typename Set::Real;
-        isa.words32 = make_words<u32, R>(), isa.words64 = make_words<u64, R>();
+        isa.words32 = make_words<u32, S, R>(), isa.words64 = make_words<u64, S, R>();
         isa.integers = {widen, join_digits, make_sizes, add_squares<R>, draw_small<typename Set::Count>};
     }
     if constexpr (!std::is_same_v<typename Set::Bytes, None>) isa.bytes = byte_kernels<typename Set::Bytes>();
