@@ -1,4 +1,4 @@
-"""The site: `pip install ".[docs]"`, then `sphinx-build -W docs OUT`.
+"""The site: `pip install . --group docs`, then `sphinx-build -W docs OUT`.
 
 Docstrings are plain text with Google's sections, not reStructuredText: `marked_up` escapes them.
 """
@@ -20,6 +20,8 @@ from sphinx.transforms import SphinxTransform
 import polygpu.dask
 import polygpu.testing  # noqa: F401  (documented, and imported by no other module)
 
+autodoc_mock_imports = ["torch"]  # polygpu.torch is documented where PyTorch is not installed
+
 project = "polygpu"
 author = "the authors of polygpu"
 copyright = author
@@ -36,7 +38,7 @@ highlight_language = "none"  # of blocks without a language: formulas, drawings
 nitpicky = True
 nitpick_ignore_regex = [
     # names of other libraries, whose sites a build without a network cannot ask
-    ("py:.*", r"(np|numpy|cupy|dask|hypothesis|strategies|st|collections|fractions|os|io)\..*"),
+    ("py:.*", r"(np|numpy|cupy|torch|dask|hypothesis|strategies|st|collections|fractions|os|io)\..*"),
     # names in signatures that reference/index.md explains
     (
         "py:.*",

@@ -1,4 +1,4 @@
-"""Exchange of values with SEAL, OpenFHE, Lattigo and JAX, in both directions.
+"""Exchange of values with SEAL, OpenFHE, Lattigo, JAX, python-flint and SymPy, in both directions.
 
 Use it to compute on the polynomials of ciphertexts and keys that one of these libraries made, or to check an
 implementation of yours against one of them.
@@ -20,7 +20,9 @@ the same words. The functions here read and write what these two libraries save.
 words in memory: to and from Montgomery form, and to another root.
 
 torch.from_dlpack(poly) passes a value to PyTorch, and to_jax(poly) to JAX. ring(x) and ring.from_residues(x)
-take arrays of both.
+take arrays of both. polygpu.torch has operators on tensors.
+
+Polynomials of python-flint and SymPy are converted coefficient by coefficient, through Python ints.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from ._core.locks import cached_property
 from ._ops.arrays import as_integers
 from .errors import (
     BackendUnavailable,
+    CoefficientError,
     DomainError,
     FileError,
     NotCanonical,
@@ -51,22 +54,26 @@ from .errors import (
     RingMismatch,
 )
 from .lattice import SwitchKey
-from .poly import Poly, checked_poly
+from .poly import Poly, checked_poly, plan_of
 from .ring import Ring
 
 __all__ = [
     "SealParameters",
     "SealValue",
+    "from_flint",
     "from_lattigo",
     "from_openfhe",
     "from_openfhe_keys",
     "from_seal",
     "from_seal_keys",
+    "from_sympy",
+    "to_flint",
     "to_jax",
     "to_lattigo",
     "to_openfhe",
     "to_seal",
     "to_seal_keys",
+    "to_sympy",
 ]
 
 Bytes = bytes | bytearray | memoryview
@@ -1141,3 +1148,199 @@ def to_jax(poly: Poly, *, copy: bool | None = None) -> Any:
         with backend_of(data).device_scope():
             data = data.copy()
     return jax.numpy.from_dlpack(data)
+
+
+# ---- python-flint and SymPy: polynomials with Python ints between them and values ----
+
+Polynomials = Any  # one polynomial of another library, or a nested list of such polynomials
+
+
+def from_flint(x: Polynomials, ring: Ring) -> Poly:
+    """Return the value of polynomials of python-flint.
+
+    Args:
+        x: an fmpz_poly, nmod_poly or fmpz_mod_poly, or a nested list of them, which becomes a batch. Their
+            degrees are below ring.n.
+        ring: the ring of the value. If a polynomial has a modulus, it is a multiple of ring.modulus.
+
+    Returns a value in coefficients, on the current device.
+
+    Raises:
+        CoefficientError: x holds something else, such as an fmpq_poly.
+        ParameterError: a polynomial has a degree of at least ring.n, or the nested lists are ragged.
+        RingMismatch: the modulus of a polynomial is not a multiple of ring.modulus.
+
+    Cost: about 0.2 us for each coefficient, and that of ring(ints).
+
+    >>> import flint
+    >>> from_flint([flint.fmpz_poly([1, -2]), flint.nmod_poly([3], 34)], Ring(4, 17))[0].to_bigints().tolist()
+    [1, 15, 0, 0]
+    """
+
+    def coefficients(f: Any) -> list[int]:
+        kind = type(f).__name__
+        if type(f).__module__.partition(".")[0] != "flint" or kind not in _FLINT_KINDS:
+            raise CoefficientError(
+                f"x holds a {kind}, but it must hold polynomials of python-flint of the types "
+                f"{', '.join(_FLINT_KINDS)}. Use ring(ints) for lists of coefficients."
+            )
+        if kind != "fmpz_poly":
+            _check_multiple(int(f.modulus()), ring)
+        return list(map(int, f.coeffs()))
+
+    return _from_polynomials(x, ring, coefficients, "% M with M = X^n + 1")
+
+
+_FLINT_KINDS = ("fmpz_poly", "nmod_poly", "fmpz_mod_poly")
+
+
+def to_flint(poly: Poly, *, centered: bool | None = None) -> Polynomials:
+    """Return the coefficients of a value as polynomials of python-flint.
+
+    Args:
+        poly: the value, in either domain, on any device.
+        centered: None for polynomials modulo Q: an nmod_poly if Q is below 2**64, else an fmpz_mod_poly. True
+            for an fmpz_poly with coefficients in [-Q/2, Q/2), and False for one with coefficients in [0, Q).
+
+    Returns one polynomial, or a nested list of the batch shape.
+
+    Raises:
+        ParameterError: poly is not a Poly.
+        BackendUnavailable: python-flint is not installed.
+
+    Cost: about 0.2 us for each coefficient, and that of to_bigints.
+
+    >>> to_flint(Ring(4, 17)([1, -2])), to_flint(Ring(4, 17)([[1, -2]]), centered=True)
+    (15*x + 1, [(-2)*x + 1])
+    """
+    poly = checked_poly(poly, "poly")
+    try:
+        import flint
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"python-flint cannot be imported ({error}). Run pip install python-flint."
+        ) from None
+    q = poly.ring.modulus
+    if centered is not None:
+        return _to_polynomials(poly, centered, flint.fmpz_poly)
+    if q < 1 << 64:
+        return _to_polynomials(poly, False, lambda ints: flint.nmod_poly(ints, q))
+    polynomials: Any = flint.fmpz_mod_poly_ctx(flint.fmpz_mod_ctx(q))
+    return _to_polynomials(poly, False, lambda ints: polynomials(ints))
+
+
+def from_sympy(x: Polynomials, ring: Ring) -> Poly:
+    """Return the value of polynomials of SymPy.
+
+    Args:
+        x: a sympy.Poly in one generator, with integer coefficients or coefficients modulo an integer; or a
+            nested list of them, which becomes a batch. Their degrees are below ring.n.
+        ring: the ring of the value. The modulus of a Poly(..., modulus=m) is a multiple of ring.modulus.
+
+    Returns a value in coefficients, on the current device.
+
+    Raises:
+        CoefficientError: x holds something else, a Poly in several generators, or fractions.
+        ParameterError: a polynomial has a degree of at least ring.n, or the nested lists are ragged.
+        RingMismatch: the modulus of a polynomial is not a multiple of ring.modulus.
+
+    Cost: about 1 us for each coefficient, and that of ring(ints).
+
+    >>> from sympy import Poly, symbols
+    >>> X = symbols("X")
+    >>> from_sympy(Poly(X**3 - 2, X), Ring(4, 17)).to_bigints(centered=True).tolist()
+    [-2, 0, 0, 1]
+    """
+    import sympy
+
+    def coefficients(f: Any) -> list[int]:
+        if not isinstance(f, sympy.Poly):
+            raise CoefficientError(
+                f"x holds a {type(f).__name__}, but it must hold objects of sympy.Poly. Use "
+                "sympy.Poly(expression, X) for an expression in X."
+            )
+        if len(f.gens) != 1 or not (f.domain.is_ZZ or f.domain.is_FiniteField):
+            raise CoefficientError(
+                f"x holds {shown(f)}, but its polynomials must have one generator and integer coefficients. "
+                "Multiply by the denominators, or use f.set_domain('ZZ')."
+            )
+        if f.domain.is_FiniteField:
+            _check_multiple(int(f.get_modulus()), ring)
+        return [int(c) for c in reversed(f.all_coeffs())]
+
+    return _from_polynomials(x, ring, coefficients, ".rem(M) with M = X^n + 1")
+
+
+def to_sympy(poly: Poly, gen: Any = "X", *, centered: bool = True) -> Polynomials:
+    """Return the coefficients of a value as polynomials of SymPy, over the integers.
+
+    Use f.set_modulus(q) to make a polynomial modulo q of the result f.
+
+    Args:
+        poly: the value, in either domain, on any device.
+        gen: the generator, a symbol or its name.
+        centered: True for coefficients in [-Q/2, Q/2), or False for [0, Q).
+
+    Returns one sympy.Poly, or a nested list of the batch shape.
+
+    Raises:
+        ParameterError: poly is not a Poly.
+
+    Cost: about 1 us for each coefficient, and that of to_bigints.
+
+    >>> to_sympy(Ring(4, 17)([1, -2]))
+    Poly(-2*X + 1, X, domain='ZZ')
+    """
+    import sympy
+
+    symbol = sympy.Symbol(gen) if isinstance(gen, str) else gen
+    poly = checked_poly(poly, "poly")
+    return _to_polynomials(
+        poly, centered, lambda ints: sympy.Poly.from_list(ints[::-1], symbol, domain=sympy.ZZ)
+    )
+
+
+def _check_multiple(modulus: int, ring: Ring) -> None:
+    """Raise RingMismatch unless residues modulo `modulus` determine residues modulo the ring's Q."""
+    if modulus % ring.modulus:
+        raise RingMismatch(
+            f"x holds a polynomial modulo {shown(modulus)}, which is not a multiple of the ring's modulus "
+            f"{shown(ring.modulus)}. Use a ring with modulus {shown(modulus)}."
+        )
+
+
+def _from_polynomials(
+    x: Polynomials, ring: Ring, coefficients: Callable[[Any], list[int]], remainder: str
+) -> Poly:
+    """Return the value of polynomials, whose coefficients, the one of X^0 first, `coefficients` returns."""
+    plan_of(ring, "ring")
+    flat: list[list[int]] = []
+
+    def shape_of(node: Any) -> tuple[int, ...]:
+        if not isinstance(node, (list, tuple)):
+            flat.append(coefficients(node))
+            return ()
+        shapes = {shape_of(child) for child in node}
+        if len(shapes) > 1:
+            raise ParameterError("x is a ragged nested list. Give nested lists of one shape.")
+        return (len(node), *(shapes.pop() if shapes else ()))
+
+    shape = shape_of(x)
+    ints = np.zeros((len(flat), ring.n), object)
+    for row, values in zip(ints, flat, strict=True):
+        if len(values) > ring.n:
+            raise ParameterError(
+                f"x holds a polynomial of degree {len(values) - 1}, but the degree must be below n={ring.n}. "
+                f"Reduce it modulo the ring's polynomial first, as by f{remainder}."
+            )
+        row[: len(values)] = values
+    return ring(ints.reshape(*shape, ring.n))
+
+
+def _to_polynomials(poly: Poly, centered: bool, make: Callable[[list[int]], Any]) -> Polynomials:
+    """Return a nested list of the batch shape with the polynomials that `make` makes of coefficients."""
+
+    def nested(rows: Any, depth: int) -> Any:
+        return make(rows) if depth == 0 else [nested(row, depth - 1) for row in rows]
+
+    return nested(poly.to_bigints(centered=centered).tolist(), poly.ndim)

@@ -374,7 +374,7 @@ class Ring:
             NotCanonical: a residue that is checked is outside [0, q).
 
         Cost: constant time for a C-contiguous array of the ring's dtype, else one pass. A check takes one
-        more pass. To be checked, residues on a GPU are copied to the host.
+        more pass on the device of the residues, and waits for the GPU.
 
         >>> Ring(2, [5, 7]).from_residues([[4, 0], [6, 0]]).to_bigints(centered=True).tolist()
         [-1, 0]

@@ -1337,6 +1337,49 @@ def test_home_stream_waits_for_tables_filled_on_another_stream(gpu, monkeypatch)
 
 
 @needs_compiler
+def test_guests_bring_their_stream_and_their_memory(gpu):
+    """Work of a guest is on its stream, and asks its allocator for results and temporary memory."""
+    ring = pg.Ring(64, primes(64, 50))
+    x = ring.random(3, seed=1).to("cuda")
+    expected, backend = (x * x).cpu(), backends.get_backend("cuda:0")
+    stream, asked, freed = gpu.cuda.Stream(non_blocking=True), [], []
+
+    def allocate(size, index, handle):
+        asked.append((size, index, handle))
+        return len(asked)
+
+    seen = []
+    for _ in range(2):
+        with backend.guest(stream.ptr, allocate, freed.append):
+            seen.append(gpu.cuda.get_current_stream())
+            product = x * x
+        assert product.cpu() == expected
+        del product
+    assert seen[0] is seen[1] and seen[0].ptr == stream.ptr  # one object: it stays known to shared tables
+    assert {handle for _, _, handle in asked} == {stream.ptr} and {index for _, index, _ in asked} == {0}
+    assert sum(size for size, _, _ in asked) >= 2 * x.data.nbytes
+    gc.collect()
+    assert sorted(freed) == list(range(1, len(asked) + 1))
+    with backend.guest(0, allocate, freed.append):
+        assert gpu.cuda.get_current_stream().ptr == 0
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_residues_on_a_card_are_checked_there(gpu, monkeypatch, dtype):
+    ring = pg.Ring(64, primes(64, 50, count=2))
+    a = ring.random(3, seed=1).to("cuda")
+    backend, words = backends.get_backend("cuda:0"), a.data.astype(dtype)
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "to_host", lambda x: pytest.fail("residues were copied to the host"))
+        found = ring.from_residues(words, check=True)
+    assert found == a
+    words[1, 1, 5] = ring.moduli[1]
+    with pytest.raises(pg.errors.NotCanonical, match=rf"{ring.moduli[1]} at \(1, 1, 5\)"):
+        ring.from_residues(words, check=True)
+
+
+@needs_compiler
 def test_constants_are_shared_between_streams(gpu):
     """A stream that did not copy the constants waits for the copy."""
     backend, stream = backends.get_backend("cuda:0"), gpu.cuda.Stream(non_blocking=True)

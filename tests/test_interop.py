@@ -30,6 +30,7 @@ from oracle import as_key, bit_reversed, value_at
 import polygpu as pg
 from polygpu import Ring, fft, interop, linalg
 from polygpu.interop import SealParameters
+from polygpu.testing import polys, rings
 
 DATA = Path(__file__).parent / "data"
 CKKS = ([0.5, -1.25, 3.0, 2.0], [4.0, 0.25, -1.0, 1.5])  # encrypted in both libraries' files
@@ -1036,6 +1037,78 @@ def test_tensors_of_torch_on_a_card() -> None:
         integers = torch.arange(-6, 6, device="cuda").reshape(3, 4)
         assert R(integers) == R(integers.cpu().numpy()).to(x.device) and R(integers).device == x.device
         assert R.from_residues(t.view(torch.int32 if R is R17 else torch.int64)) == x
+
+
+# ---- python-flint and SymPy ----
+
+FLINT_RINGS = (Ring(4, 17), Ring(8, 2**64 - 59, kind="cyclic"), Ring(6, [97, 2**61 - 1]), Ring(3, 2**100))
+
+
+def test_flint_round_trip() -> None:
+    """Values of any batch shape come back, through polynomials modulo Q and over the integers."""
+    flint = library("flint")
+    for ring in FLINT_RINGS:
+        kind = "nmod_poly" if ring.modulus < 2**64 else "fmpz_mod_poly"
+        for batch in ((), (3,), (2, 0), (2, 2)):
+            a = ring.random(batch, seed=1)
+            for centered, name in ((None, kind), (True, "fmpz_poly"), (False, "fmpz_poly")):
+                x = interop.to_flint(a, centered=centered)
+                assert batch or type(x).__name__ == name
+                assert interop.from_flint(x, ring) == a
+    assert interop.to_flint(R17([1, -2]), centered=True) == flint.fmpz_poly([1, -2])
+    assert interop.to_flint(R17([1, -2]).ntt()) == flint.nmod_poly([1, 15], 17)
+
+
+@given(rings(max_degree=64).flatmap(polys))
+def test_round_trips_of_any_value(a: pg.Poly) -> None:
+    """Any value comes back from python-flint and from SymPy, in coefficients."""
+    library("flint")
+    assert interop.from_flint(interop.to_flint(a), a.ring) == a
+    assert interop.from_sympy(interop.to_sympy(a), a.ring) == a
+
+
+@given(st.lists(st.integers(-(2**70), 2**70), max_size=4), st.sampled_from(FLINT_RINGS[:2]))
+def test_coefficients_of_any_integers(ints: list[int], ring: Ring) -> None:
+    flint, sympy = library("flint"), library("sympy")
+    assert interop.from_flint(flint.fmpz_poly(ints), ring) == ring(ints or [0])
+    p = sympy.Poly.from_list(ints[::-1] or [0], sympy.Symbol("X"), domain=sympy.ZZ)
+    assert interop.from_sympy(p, ring) == ring(ints or [0])
+
+
+def test_products_of_flint_and_sympy_agree() -> None:
+    """Products modulo X^n + 1 by python-flint and by SymPy are those of the ring."""
+    flint, sympy = library("flint"), library("sympy")
+    a, b = R17.random(seed=1), R17.random(seed=2)
+    x, y = interop.to_flint(a), interop.to_flint(b)
+    modulus = flint.nmod_poly([1, 0, 0, 0, 1], 17)
+    assert interop.from_flint(x * y % modulus, R17) == a * b
+    X = sympy.Symbol("X")
+    p, q = (interop.to_sympy(v, X).set_modulus(17) for v in (a, b))
+    assert interop.from_sympy((p * q).rem(sympy.Poly(X**4 + 1, X, modulus=17)), R17) == a * b
+
+
+def test_polynomials_that_do_not_fit_raise() -> None:
+    flint, sympy = library("flint"), library("sympy")
+    X, Y = sympy.symbols("X Y")
+    coefficient, parameter, mismatch = pg.errors.CoefficientError, pg.ParameterError, pg.RingMismatch
+    cases: list[tuple[Any, Any, list[str]]] = [
+        (lambda: interop.from_flint(flint.fmpq_poly([1, 2]), R17), coefficient, ["fmpq_poly", "fmpz_poly"]),
+        (lambda: interop.from_flint([[1, 2]], R17), coefficient, ["int", "ring(ints)"]),
+        (lambda: interop.from_flint(flint.nmod_poly([1], 7), R17), mismatch, ["modulo 7", "modulus 17"]),
+        (lambda: interop.from_flint(flint.fmpz_poly([0] * 4 + [1]), R17), parameter, ["degree 4", "n=4"]),
+        (lambda: interop.from_flint([flint.fmpz_poly([1]), []], R17), parameter, ["ragged"]),
+        (lambda: interop.from_flint(flint.fmpz_poly([1]), 17), parameter, ["ring must be a Ring"]),
+        (lambda: interop.to_flint(17), mismatch, ["poly must be a Poly"]),
+        (lambda: interop.from_sympy(X + 1, R17), coefficient, ["Add", "sympy.Poly(expression, X)"]),
+        (lambda: interop.from_sympy(sympy.Poly(X * Y), R17), coefficient, ["one generator"]),
+        (lambda: interop.from_sympy(sympy.Poly(X / 2), R17), coefficient, ["integer coefficients"]),
+        (lambda: interop.from_sympy(sympy.Poly(X, X, modulus=7), R17), mismatch, ["modulo 7"]),
+        (lambda: interop.from_sympy(sympy.Poly(X**4, X), R17), parameter, ["degree 4"]),
+        (lambda: interop.to_sympy(17), mismatch, ["poly must be a Poly"]),
+    ]
+    for call, cls, words in cases:
+        refused(call, cls, words)
+    assert interop.from_flint(flint.nmod_poly([20], 34), R17) == R17([3])  # a multiple of 17
 
 
 # ---- JAX ----

@@ -109,6 +109,16 @@ class Memory(ABC):
         """
         return nullcontext()
 
+    def guest(
+        self, stream: int, allocate: Callable[[int, int, int], int], free: Callable[[int], None]
+    ) -> AbstractContextManager[Any]:
+        """Work on another library's stream inside a `with`, with memory from that library's allocator.
+
+        stream: the handle of the stream. allocate(size, device's index, stream) returns an address, and
+        free(address) takes it back, at any later time. The host has no streams, so nothing changes.
+        """
+        return nullcontext()
+
     def observe(
         self, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
     ) -> tuple[Array, Record | None]:

@@ -498,11 +498,28 @@ def _flaw(basis: Basis, array: Array) -> str | None:
     return "is not aligned" if backend_of(array).address(array) % basis.dtype.itemsize else None
 
 
+def _is_canonical(basis: Basis, array: Array) -> bool:
+    """Return whether all residues are known to be in [0, q), by one pass on the device that holds them.
+
+    Only machine words of moduli up to 2^64 are compared; for all else the answer is False.
+    """
+    if basis.wide or array.dtype.kind not in "iu":
+        return False
+    compute = backend_of(array)
+    largest = np.array([q - 1 for q in basis.moduli], np.uint64)[:, None]
+    with compute.device_scope():
+        words = array.astype(np.uint64)  # a negative integer becomes at least 2^63, which q may allow
+        wrong = (array < 0) | (words > compute.constant(largest))
+        return not wrong.any()
+
+
 def _check_canonical(basis: Basis, array: Array) -> None:
     """Raise NotCanonical for the first residue outside [0, q).
 
     If q is above 2^64, a residue is first composed of its words.
     """
+    if _is_canonical(basis, array):
+        return
     values = backend_of(array).to_host(array)
     if basis.wide:
         words = values.astype(object)
@@ -510,11 +527,8 @@ def _check_canonical(basis: Basis, array: Array) -> None:
         for w in range(basis.rows):
             values += words[..., w : w + 1, :] << 64 * w
         values[..., 0, :][((words < 0) | (words >= 1 << 64)).any(axis=-2)] = -1
-    limits = np.array(basis.moduli, dtype=object)[:, None]
-    if values.dtype.kind in "iu":  # machine words compare faster than Python ints
-        wrong = (values.astype(np.uint64) > (limits - 1).astype(np.uint64)) | (values < 0)
-    else:
-        wrong = (values.astype(object) < 0) | (values.astype(object) >= limits)
+    values, limits = values.astype(object), np.array(basis.moduli, dtype=object)[:, None]
+    wrong = (values < 0) | (values >= limits)
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise NotCanonical(

@@ -7,6 +7,7 @@ that what is missing here is not taken for what is missing in CuPy.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -360,6 +361,28 @@ class MemoryPool:
         pass
 
 
+class PythonFunctionAllocator:
+    """Stands for `cupy.cuda.PythonFunctionAllocator`: tells the two functions what is allocated and freed.
+
+    The memory itself is the simulator's, whatever address `malloc_func` returns.
+    """
+
+    def __init__(self, malloc_func: Callable[[int, int], int], free_func: Callable[[int, int], None]) -> None:
+        self._malloc, self._free = malloc_func, free_func
+
+    @property
+    def kept(self) -> PythonFunctionAllocator:
+        """What `memory.kept_in` appends allocations to."""
+        return self
+
+    def append(self, allocation: memory.Allocation) -> None:
+        address = self._malloc(allocation.size, allocation.device)
+        weakref.finalize(allocation, self._free, address, allocation.device).atexit = False
+
+    def malloc(self, size: int) -> arrays.MemoryPointer:
+        return allocated(size)
+
+
 class _FakeModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"the simulated {self.__name__} has no {name!r} (tests/cudasim/fake_cupy.py)")
@@ -443,6 +466,8 @@ def _build() -> ModuleType:
         Event=streams.Event,
         Graph=streams.Graph,
         MemoryPool=MemoryPool,
+        PythonFunctionAllocator=PythonFunctionAllocator,
+        ExternalStream=streams.ExternalStream,
         MemoryPointer=arrays.MemoryPointer,
         get_current_stream=streams.current_stream,
         get_elapsed_time=streams.get_elapsed_time,

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class Allocation:
         self.ptr = int(self._zone.ctypes.data) + GUARD
         self._of_host = False
         _live[self.ptr] = self
-        pool: list[Allocation] | None = getattr(_state, "pool", None)
+        pool: Any = getattr(_state, "pool", None)
         if pool is not None:
             pool.append(self)
         if _runtime is not None:
@@ -75,8 +76,8 @@ def _forget(runtime: ctypes.CDLL, ptr: int, zone: np.ndarray) -> None:
 
 
 @contextmanager
-def kept_in(pool: list[Allocation] | None) -> Iterator[None]:
-    """Let memory that is allocated inside live as long as the list."""
+def kept_in(pool: Any) -> Iterator[None]:
+    """Append memory that is allocated inside to `pool`, a list that keeps it alive, unless pool is None."""
     before = getattr(_state, "pool", None)
     _state.pool = pool
     try:

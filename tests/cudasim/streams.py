@@ -167,6 +167,15 @@ class Stream:
             )
 
 
+class ExternalStream(Stream):
+    """Stands for `cupy.cuda.ExternalStream`: the stream of another library with this handle."""
+
+    def __init__(self, ptr: int, device_id: int = -1) -> None:
+        super().__init__()
+        self.ptr = ptr
+        _streams[ptr] = self
+
+
 Stream.null = Stream(null=True)
 
 

@@ -470,6 +470,7 @@ class Device:
         self._device = cupy.cuda.Device(index)
         self.scope = _Scope(self.name, cupy, self._device, foreign=False)
         self._foreign_scope = _Scope(self.name, cupy, self._device, foreign=True)
+        self._guests: dict[int, Any] = {}  # streams of other libraries, by handle
         self._lanes: dict[int, Any] = {}  # the stream for copies to each device, by the device's index
         self._constants, self._large_constants = Calls(), Calls(_LARGE_BYTES)
 
@@ -516,6 +517,25 @@ class Device:
                 f"{path} does not load for {self.name}, or it is too old ({error}). Set "
                 "POLYGPU_LIBCUDA=/path/of/libcuda.so.1 to the library of a driver for CUDA 12 or later."
             ) from error
+
+    # ---- streams and memory of other libraries ----
+
+    @contextmanager
+    def guest(
+        self, stream: int, allocate: Callable[[int, int, int], int], free: Callable[[int], None]
+    ) -> Iterator[None]:
+        """Work on a stream of another library, with its memory. See base.py."""
+        cuda = self.xp.cuda
+        # One object for each handle, because Shared tells streams apart by their objects.
+        known = self._guests.get(stream)
+        if known is None:
+            made = cuda.ExternalStream(stream, self.index) if stream else cuda.Stream.null
+            known = self._guests.setdefault(stream, made)
+        allocator = cuda.PythonFunctionAllocator(
+            lambda size, index: allocate(size, index, stream), lambda address, index: free(address)
+        )
+        with self.scope, cuda.using_allocator(allocator.malloc), known:
+            yield
 
     # ---- copies between devices ----
 
