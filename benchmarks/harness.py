@@ -28,7 +28,6 @@ from polygpu._bench.timing import (
     Timer,
     Unverified,
     WallClock,
-    cores,
     gpu_machine,
     on_cores,
     print_table,
@@ -44,7 +43,6 @@ __all__ = [
     "Unverified",
     "WallClock",
     "command_line",
-    "cores",
     "gpu_machine",
     "measure",
     "measured",
@@ -118,11 +116,11 @@ def record(row: Row, directory: Path = RESULTS) -> Path:
     return path
 
 
-def rows(directory: Path = RESULTS) -> list[Row]:
-    """Return all rows of the current schema in the files under `directory`, in the order of their dates."""
+def rows(place: Path = RESULTS) -> list[Row]:
+    """Return the rows of the current schema, in the order of their dates. `place` is a file or a folder."""
     lines = (
         json.loads(line)
-        for path in sorted(directory.glob("*.jsonl"))
+        for path in (sorted(place.glob("*.jsonl")) if place.is_dir() else [place])
         for line in path.read_text(encoding="utf-8").splitlines()
     )
     return sorted((Row(**x) for x in lines if x["schema"] == SCHEMA), key=lambda row: row.date)

@@ -135,6 +135,11 @@ class LineKind:
             )
 
 
+def measured(row: Row) -> tuple[object, ...]:
+    """Return what a row measures, and where: rows with equal results can replace each other."""
+    return row.machine["name"], row.op, row.library, tuple(sorted(row.params.items()))
+
+
 def newest(rows: Iterable[Row]) -> list[Row]:
     """Return the newest verified row for each machine, op, library and params.
 
@@ -143,7 +148,7 @@ def newest(rows: Iterable[Row]) -> list[Row]:
     kept: dict[object, Row] = {}
     for row in rows:
         if row.verified:
-            kept[row.machine["name"], row.op, row.library, tuple(sorted(row.params.items()))] = row
+            kept[measured(row)] = row
     return sorted(kept.values(), key=lambda row: row.date)
 
 

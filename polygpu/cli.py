@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
+from importlib.util import find_spec
 from math import prod
 from typing import Any, TextIO
 
@@ -149,8 +150,8 @@ def _info(options: argparse.Namespace) -> int:
         except PackageNotFoundError:
             return None
 
-    packages = ("numpy", "sympy", "cryptography", "cupy-cuda12x", "cupy-cuda13x")
-    variables = ("DEVICE", "CPU_ISA", "NUM_THREADS", "POOL_BYTES", "CACHE_DIR")
+    packages = ("numpy", "sympy", "cryptography", "cupy-cuda12x", "cupy-cuda13x", "torch")
+    variables = [f"POLYGPU_{v}" for v in ("DEVICE", "CPU_ISA", "NUM_THREADS", "POOL_BYTES", "CACHE_DIR")]
     facts = {
         "polygpu": __version__,
         "python": platform.python_version(),
@@ -167,16 +168,54 @@ def _info(options: argparse.Namespace) -> int:
         "gpu": f"none: {reason}" if (reason := absence(0)) else describe(),
         "CUDA sources": cuda_sources(),
         "root cache": cache_folder(),
-        "environment": {f"POLYGPU_{v}": os.environ.get(f"POLYGPU_{v}", "not set") for v in variables},
+        "environment": {name: os.environ.get(name, "not set") for name in variables},
+        "missing extras": {
+            extra: f'pip install "polygpu[{extra}]"'
+            for extra, modules in EXTRAS.items()
+            if not all(map(find_spec, modules))
+        },
     }
     if options.json:
         _print_json(facts)
         return 0
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{k} {' '.join(v) if isinstance(v, list) else v}" for k, v in value.items())
-        print(f"{name:<14}{value}")
+    for name, value in _lines(facts):
+        print(f"{name:<15}{value}")
     return 0
+
+
+# The extras of pyproject.toml that add functions, and the modules that each of them installs. For a GPU, the
+# line "gpu" says what is missing.
+EXTRAS = {
+    "dask": ("dask", "distributed", "zarr"),
+    "interop": ("zstandard",),
+    "examples": ("sklearn",),
+    "torch": ("torch",),
+}
+
+
+def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what `polygpu info` prints: ten lines, each with its name."""
+    cpu, environment = facts["cpu"], facts["environment"]
+    others = [isa for isa in cpu["instruction sets"] if isa != cpu["in use"]]
+    packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    given = [f"{name}={value}" for name, value in environment.items() if value != "not set"]
+    missing = [f"{extra} ({command})" for extra, command in facts["missing extras"].items()]
+    yield "polygpu", facts["polygpu"]
+    yield "python", f"{facts['python']} with {packages}"
+    yield "platform", facts["platform"]
+    yield (
+        "processor",
+        f"{cpu['in use']} at {cpu['clock GHz']} GHz; it also runs {', '.join(others) or 'no other'}",
+    )
+    yield "threads", f"{cpu['threads']}; quota of processors: {cpu['processor quota']}"
+    yield "gpu", facts["gpu"]
+    yield (
+        "device",
+        f"{facts['device']}, on which new values are made; CUDA sources in {facts['CUDA sources']}",
+    )
+    yield "root cache", facts["root cache"]
+    yield "environment", ", ".join(given) or f"none of {', '.join(environment)} is set"
+    yield "missing extras", ", ".join(missing) or "none"
 
 
 def _info_of_file(file: File, as_json: bool) -> None:

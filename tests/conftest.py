@@ -10,6 +10,7 @@ from devices import ABSENT, DEVICES, MARKS, use
 from hypothesis import HealthCheck, settings
 
 from polygpu import _cpu
+from polygpu._backends import get_backend
 from polygpu._core.plans import cache as plan_cache
 
 # For the benchmarks' tests; last, so that the installed polygpu is tested and not its sources.
@@ -89,7 +90,8 @@ def isa():
 
 @pytest.fixture
 def threads():
-    """Restores the number of threads."""
+    """Sets the number of threads for a test."""
+    get_backend("cpu")  # its first use sets the number of threads
     before = _cpu.num_threads()
     yield _cpu.set_num_threads
     _cpu.set_num_threads(before)

@@ -27,6 +27,7 @@ from benchmarks import (
     batches,
     bootstrap,
     calls,
+    compare,
     conversions,
     cpu,
     distributed,
@@ -49,6 +50,7 @@ from benchmarks.harness import Case, Machine, Row, Unverified, measure, record
 from benchmarks.matrices import residues
 from polygpu import _cpu
 from polygpu._bench import timing
+from polygpu._core.processors import allowed_processors
 
 pytestmark = pytest.mark.tools
 
@@ -265,6 +267,36 @@ def test_report_shows_the_newest_row_and_marks_dirty_trees() -> None:
     assert "2026-01-01" not in text
 
 
+def test_compare_lists_what_is_slower_beyond_noise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of rows in both files those count that are slower by 10 % and whose quartiles do not overlap."""
+
+    def saved(name: str, medians: dict[str, float]) -> Path:
+        for op, median in medians.items():
+            path = record(row(op=op, median=median, q1=median - 1, q3=median + 1), tmp_path / name)
+        return path
+
+    old = saved("old", {"faster": 100, "equal": 100, "slower": 100, "slightly": 100, "noisy": 100, "gone": 1})
+    new = saved("new", {"faster": 50, "equal": 101, "slower": 150, "slightly": 109, "added": 1})
+    record(row(op="noisy", median=130.0, q1=90.0, q3=200.0), new.parent)
+    assert compare.main([str(old), str(new)]) == 1
+    shown = capsys.readouterr().out
+    assert re.findall(r"ns  (\w+) ", shown) == ["slower"] and "5 rows in both files; 1 are slower" in shown
+    assert compare.main([str(old), str(new), "--least", "5", "--all"]) == 1
+    shown = capsys.readouterr().out
+    ratios = re.findall(r"^ *(\d\.\d\d) .* ns  (\w+) ", shown, re.M)
+    assert ratios == [
+        ("1.50", "slower"),
+        ("1.30", "noisy"),
+        ("1.09", "slightly"),
+        ("1.01", "equal"),
+        ("0.50", "faster"),
+    ]
+    assert "2 are slower by at least 5 %" in shown
+    assert compare.main([str(new), str(new)]) == 0 and "0 are slower" in capsys.readouterr().out
+
+
 def test_report_raises_for_unknown_or_unclosed_tables() -> None:
     with pytest.raises(ValueError, match="gpu-nothing"):
         report.rewrite("<!-- table: gpu-nothing -->\n<!-- end: gpu-nothing -->\n", [])
@@ -428,11 +460,11 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_on_cores_restores_cores_and_threads_after_an_error() -> None:
     pg._backends.get_backend("cpu")
-    before = harness.cores(), _cpu.num_threads()
+    before = allowed_processors(), _cpu.num_threads()
     with pytest.raises(ZeroDivisionError), harness.on_cores(1):
-        assert (harness.cores(), _cpu.num_threads()) == (1, 1)
+        assert (allowed_processors(), _cpu.num_threads()) == (1, 1)
         raise ZeroDivisionError
-    assert (harness.cores(), _cpu.num_threads()) == before
+    assert (allowed_processors(), _cpu.num_threads()) == before
 
 
 # ---- between bases of moduli, integers and samples ----

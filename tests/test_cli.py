@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from devices import ABSENT, needs_card
 
 import polygpu as pg
-from polygpu.cli import main
+from polygpu.cli import EXTRAS, main
 
 
 def call(*arguments):
@@ -41,10 +43,22 @@ def test_info(capsys):
     assert call("info") == 0
     text = capsys.readouterr().out
     assert "avx" in text or "portable" in text
+    assert len(text.splitlines()) == 10
     assert call("info", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["polygpu"] == pg.__version__ and facts["gpu"].startswith("none: ") == (ABSENT is not None)
     assert facts["cpu"]["threads"] >= 1 and "processor quota" in facts["cpu"]
+    missing = {name for name, modules in EXTRAS.items() if not all(map(find_spec, modules))}
+    assert set(facts["missing extras"]) == missing
+    for extra, command in facts["missing extras"].items():
+        assert command == f'pip install "polygpu[{extra}]"' and f"{extra} ({command})" in text
+
+
+def test_info_knows_every_extra():
+    """The extras are those of pyproject.toml, without those for tests and for CuPy, which `gpu` names."""
+    text = (Path(__file__).resolve().parent.parent / "pyproject.toml").read_text()
+    section = text.split("[project.optional-dependencies]\n")[1].split("\n[")[0]
+    assert {*EXTRAS, "cuda12", "cuda13", "test"} == set(re.findall(r"^(\w+) = \[", section, re.M))
 
 
 def test_demo(capsys):

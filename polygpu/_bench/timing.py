@@ -27,6 +27,7 @@ import numpy as np
 
 from .. import __version__, _cpu
 from .._backends import backend, get_backend
+from .._core.processors import allowed_processors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -145,7 +146,7 @@ class WallClock:
         return {
             "kind": "cpu",
             "name": cpu_name(),
-            "cores": cores(),
+            "cores": allowed_processors(),
             "clock_ghz": round(_cpu.clock_ghz(), 3),
             "clock_source": "dependent additions and rotations",
             "isa": _cpu.isa(),
@@ -274,16 +275,22 @@ def digest(values: NDArray[Any]) -> str:
 
 @contextmanager
 def on_cores(count: int) -> Iterator[None]:
-    """Restrict the process to the last `count` of its cores, and polygpu to as many threads."""
+    """Restrict the process to the last `count` of its cores, and polygpu to as many threads.
+
+    On macOS only the threads are restricted.
+    """
     backend()  # sets the number of threads, if nothing has run yet
-    allowed, threads = os.sched_getaffinity(0), _cpu.num_threads()
-    os.sched_setaffinity(0, sorted(allowed)[-count:])
+    threads = _cpu.num_threads()
+    allowed = os.sched_getaffinity(0) if sys.platform == "linux" else None
+    if allowed is not None:
+        os.sched_setaffinity(0, sorted(allowed)[-count:])
     _cpu.set_num_threads(count)
     try:
         yield
     finally:
         _cpu.set_num_threads(threads)
-        os.sched_setaffinity(0, allowed)
+        if allowed is not None:
+            os.sched_setaffinity(0, allowed)
 
 
 def cpu_name() -> str:
@@ -322,13 +329,6 @@ def gpu_driver() -> str:
     except (OSError, subprocess.SubprocessError):
         found = []
     return found[0] if found else "unknown"
-
-
-def cores() -> int:
-    """Return the number of cores that this process may run on."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def cpuinfo() -> dict[str, str]:

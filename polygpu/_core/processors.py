@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterator
 
 
 def available_processors() -> int:
     """Return the number of processors in the affinity mask, or the quota rounded up, whichever is less."""
-    allowed, quota = len(os.sched_getaffinity(0)), processor_quota()
+    allowed, quota = allowed_processors(), processor_quota()
     return allowed if quota is None else min(allowed, math.ceil(quota))
+
+
+def allowed_processors() -> int:
+    """Return how many processors the affinity mask has; all of the machine on macOS, which has no masks."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def processor_quota(root: str = "") -> float | None:
