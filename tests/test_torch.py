@@ -363,7 +363,7 @@ def test_tutorial_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> No
     """The page's blocks run in order, and each prints what the block of text after it shows."""
     text, names = PAGE.read_text(), {"__name__": "__main__"}
     blocks = list(BLOCK.finditer(text))
-    assert len(blocks) == 5
+    assert len(blocks) == 8
     for block in blocks:
         exec(compile(block["code"], str(PAGE), "exec"), names)
         shown = text[block.end() :].lstrip("\n")

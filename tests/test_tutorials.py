@@ -109,9 +109,12 @@ def _line(cell: Cell) -> int:
 @named(PAGES)
 def test_pages_have_every_required_part(path: Path) -> None:
     text = path.read_text("utf-8")
-    assert "kernelspec:\n" in text.split("---\n")[1]  # else the site does not execute it
     for part in ("**For**", "**You will**", "**Time:**", "## Exercises", "## Where to go on"):
         assert text.count(part) == 1, part
+    if path.stem == "pytorch":  # run by tests/test_torch.py
+        assert text.count("{admonition} Answer") == 3
+        return
+    assert "kernelspec:\n" in text.split("---\n")[1]  # else the site does not execute it
     assert text.count("code_prompt_show: Answer") == 3
     assert sum(cell.code.count("assert ") for cell in cells_of_page(text) if cell.executed) >= 6
 

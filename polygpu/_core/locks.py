@@ -65,7 +65,7 @@ no_fork = new_lock()
 _PACKAGES = {
     *("polygpu", "numpy", "sympy", "mpmath", "cryptography", "cupy", "cupyx", "cupy_backends", "cuda"),
     *("dask", "distributed", "zarr", "zstandard", "compression", "jax", "jaxlib", "rich", "hypothesis"),
-    "sklearn",
+    *("flint", "sklearn", "torch"),
 }
 _LONGEST_IMPORT = 10.0  # the most seconds that a fork waits; an import may wait for the thread that forks
 
