@@ -30,6 +30,9 @@ with warnings.catch_warnings():  # CuPy may warn when it is imported
     warnings.simplefilter("ignore")
     ABSENT = cuda.absence(0)
 
+# NumPy 2.0 has no options of from_dlpack, and does not share read-only arrays by DLPack.
+OLD_NUMPY = np.lib.NumpyVersion(np.__version__) < "2.1.0"
+
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="the CUDA simulator compiles with g++, which is not installed"
 )
