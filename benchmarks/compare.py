@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{'ratio':>6}  {'before':>12} {'after':>12}")
     for change in shown:
         print(change)
-    print(f"{len(found)} rows in both files; {len(worse)} are slower by at least {options.least:g} %.")
+    print(f"rows in both files: {len(found)}; slower by at least {options.least:g} %: {len(worse)}")
     return bool(worse)
 
 

@@ -120,7 +120,7 @@ def rows(place: Path = RESULTS) -> list[Row]:
     """Return the rows of the current schema, in the order of their dates. `place` is a file or a folder."""
     lines = (
         json.loads(line)
-        for path in (sorted(place.glob("*.jsonl")) if place.is_dir() else [place])
+        for path in ([place] if place.is_file() else sorted(place.glob("*.jsonl")))
         for line in path.read_text(encoding="utf-8").splitlines()
     )
     return sorted((Row(**x) for x in lines if x["schema"] == SCHEMA), key=lambda row: row.date)

@@ -339,7 +339,8 @@ struct Isa {
     }
 };
 
-// Returns a set with the kernels of `rest` in place of those that it lacks.
+// Returns a set with the kernels of `rest` in place of those that it lacks. It must have `integers`, `bytes` as they
+// are to be used, and all kernels of words except products and `torus`.
 inline Isa completed(Isa isa, const Isa &rest) {
     const auto take = [](auto &own, const auto &other, bool has) {
         if (!has) own = other;

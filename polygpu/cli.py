@@ -172,7 +172,7 @@ def _info(options: argparse.Namespace) -> int:
         "missing extras": {
             extra: f'pip install "polygpu[{extra}]"'
             for extra, modules in EXTRAS.items()
-            if not all(map(find_spec, modules))
+            if not all(map(find_spec, modules)) and not (extra == "interop" and sys.version_info >= (3, 14))
         },
     }
     if options.json:

@@ -1205,7 +1205,7 @@ def to_flint(poly: Poly, *, centered: bool | None = None) -> Polynomials:
     Returns one polynomial, or a nested list of the batch shape.
 
     Raises:
-        ParameterError: poly is not a Poly.
+        RingMismatch: poly is not a Poly. ParameterError: centered is neither None nor a bool.
         BackendUnavailable: python-flint is not installed.
 
     Cost: about 0.2 us for each coefficient, and that of to_bigints.
@@ -1221,6 +1221,8 @@ def to_flint(poly: Poly, *, centered: bool | None = None) -> Polynomials:
             f"python-flint cannot be imported ({error}). Run pip install python-flint."
         ) from None
     q = poly.ring.modulus
+    if centered not in (None, True, False) or (isinstance(centered, int) and not isinstance(centered, bool)):
+        raise ParameterError(f"centered={shown(centered)} must be None, True or False.")
     if centered is not None:
         return _to_polynomials(poly, centered, flint.fmpz_poly)
     if q < 1 << 64:
@@ -1262,7 +1264,7 @@ def from_sympy(x: Polynomials, ring: Ring) -> Poly:
         if len(f.gens) != 1 or not (f.domain.is_ZZ or f.domain.is_FiniteField):
             raise CoefficientError(
                 f"x holds {shown(f)}, but its polynomials must have one generator and integer coefficients. "
-                "Multiply by the denominators, or use f.set_domain('ZZ')."
+                "Multiply fractions by their denominators."
             )
         if f.domain.is_FiniteField:
             _check_multiple(int(f.get_modulus()), ring)
@@ -1284,7 +1286,7 @@ def to_sympy(poly: Poly, gen: Any = "X", *, centered: bool = True) -> Polynomial
     Returns one sympy.Poly, or a nested list of the batch shape.
 
     Raises:
-        ParameterError: poly is not a Poly.
+        RingMismatch: poly is not a Poly. ParameterError: gen is neither a symbol nor a name.
 
     Cost: about 1 us for each coefficient, and that of to_bigints.
 
@@ -1293,7 +1295,9 @@ def to_sympy(poly: Poly, gen: Any = "X", *, centered: bool = True) -> Polynomial
     """
     import sympy
 
-    symbol = sympy.Symbol(gen) if isinstance(gen, str) else gen
+    symbol = sympy.Symbol(gen) if isinstance(gen, str) and gen else gen
+    if not isinstance(symbol, sympy.Symbol):
+        raise ParameterError(f"gen={shown(gen)} must be a symbol of SymPy or its name, such as 'X'.")
     poly = checked_poly(poly, "poly")
     return _to_polynomials(
         poly, centered, lambda ints: sympy.Poly.from_list(ints[::-1], symbol, domain=sympy.ZZ)

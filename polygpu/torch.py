@@ -1,14 +1,15 @@
 """Operators of PyTorch on tensors of residues: transforms, products, division, key switches and rotations.
 
 Each function is a custom operator of PyTorch that knows the shape of its result, so torch.compile accepts it.
-Make rings and keys outside the function that is compiled. A tensor holds the residues of values of a ring,
+Make rings and keys outside the function that is compiled, and keep them: for an equal ring that is another
+object, PyTorch compiles the function again. A tensor holds the residues of values of a ring,
 (*batch, rows, n), as `Poly.data` does. The ring and the domain of the tensors are arguments. By default the
 domain is "eval", in the bit-reversed order of `Poly.ntt`.
 
 Dtypes are int64 and uint64; a ring whose moduli are at most 2**32 also takes int32 and uint32. Results have
-the dtype and device of the first tensor. A tensor whose entries have as many bytes as `Ring.dtype` is read in
-place; others are converted by a pass. Residues must be in [0, q). They are checked only inside
-`with polygpu.debug()`; `Ring.from_residues` and `ring(x)` take tensors with other integers.
+the dtype and device of the first tensor. A contiguous tensor whose entries have as many bytes as `Ring.dtype`
+is read in place; others are converted by a pass. Residues must be in [0, q). They are checked only inside
+`with polygpu.debug()`, which raises NotCanonical; `ring(x)` takes tensors with other integers.
 
 On a GPU the work runs on PyTorch's current stream, and results and workspace lie in PyTorch's allocator.
 The operators have no gradients: residues are integers, and tensors with gradients raise CoefficientError.
@@ -27,16 +28,16 @@ from __future__ import annotations
 from ast import literal_eval
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import lattice
 from ._backends import backend_of, get_backend
-from ._core.checks import Domain, debugging, shown
+from ._core.checks import Domain, debugging, integer, shown
 from ._ops.rns import Precision, Rounding
-from .errors import BackendUnavailable, CoefficientError, DeviceError, ParameterError
+from .errors import BackendUnavailable, CoefficientError, DeviceError, DomainError, ParameterError
 from .functions import dot as dot_of
 from .lattice import SwitchKey
 from .poly import Poly, checked_poly, plan_of, without_last
@@ -99,8 +100,7 @@ def to_poly(x: Tensor, ring: Ring, *, domain: Domain = "eval") -> Poly:
         raise ParameterError(f"x must be a tensor, not {type(x).__name__}. Use ring.from_residues(x).")
     plan_of(ring, "ring")
     _batch(x, ring, "x")
-    with _scope(x):
-        return _poly(x, ring, domain)
+    return _value(x, ring, domain)
 
 
 def from_poly(poly: Poly, *, dtype: torch.dtype | None = None) -> Tensor:
@@ -121,6 +121,8 @@ def from_poly(poly: Poly, *, dtype: torch.dtype | None = None) -> Tensor:
     """
     poly = checked_poly(poly, "poly")
     ring, data = poly.ring, poly.data
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise ParameterError(f"dtype={shown(dtype)} must be a dtype of PyTorch, such as torch.int64.")
     if isinstance(data, np.ndarray) and not data.flags.writeable:  # DLPack has no read-only arrays
         data = data.copy()
     x = torch.from_dlpack(data)
@@ -199,8 +201,10 @@ def to_key(key: Key) -> SwitchKey:
     >>> to_key(from_key(pg.lattice.switch_key(s, s * s, **of)))
     SwitchKey(n=8, limbs=2, special=1, limbs_per_digit=1, galois_element=None, device=cpu)
     """
-    with _scope(_checked_key(key).value):
-        return _switch_key(*key)
+    key = _checked_key(key)
+    whole, options = _parts(key.spec)
+    _batch(key.value, whole, "key")
+    return SwitchKey(_value(key.value, whole, "eval"), **options)
 
 
 # ---- operators ----
@@ -268,7 +272,7 @@ def add(a: Tensor, b: Tensor, ring: Ring, *, domain: Domain = "eval") -> Tensor:
     >>> add(x, x, R, domain="coef").tolist()
     [[2, 4, 0, 0]]
     """
-    return _add(a, b, _spec(ring), domain)
+    return _add(a, b, _spec(ring), _domain(domain))
 
 
 def sub(a: Tensor, b: Tensor, ring: Ring, *, domain: Domain = "eval") -> Tensor:
@@ -287,7 +291,7 @@ def sub(a: Tensor, b: Tensor, ring: Ring, *, domain: Domain = "eval") -> Tensor:
     >>> sub(x, add(x, x, R), R).tolist()
     [[16, 15, 0, 0]]
     """
-    return _sub(a, b, _spec(ring), domain)
+    return _sub(a, b, _spec(ring), _domain(domain))
 
 
 def mul(a: Tensor, b: Tensor, ring: Ring, *, domain: Domain = "eval") -> Tensor:
@@ -308,7 +312,7 @@ def mul(a: Tensor, b: Tensor, ring: Ring, *, domain: Domain = "eval") -> Tensor:
     >>> mul(x, x, R, domain="coef").tolist()
     [[1, 4, 4, 0]]
     """
-    return _mul(a, b, _spec(ring), domain)
+    return _mul(a, b, _spec(ring), _domain(domain))
 
 
 def neg(x: Tensor, ring: Ring) -> Tensor:
@@ -352,7 +356,7 @@ def dot(a: Tensor, b: Tensor, ring: Ring, *, dim: int = -1, domain: Domain = "ev
     >>> dot(x, x, R, domain="coef").tolist()
     [[14, 0, 0, 0]]
     """
-    return _dot(a, b, _spec(ring), dim, domain)
+    return _dot(a, b, _spec(ring), integer(dim, "dim"), _domain(domain))
 
 
 def mod_down(
@@ -387,7 +391,8 @@ def mod_down(
     >>> mod_down(from_poly(R([170, 178])), R, R[:1], domain="coef").tolist()
     [[10, 10, 0, 0]]
     """
-    return _mod_down(x, _spec(ring), _spec(to), rounding, conversion, domain)
+    options = _word(rounding, "rounding"), _word(conversion, "conversion"), _domain(domain)
+    return _mod_down(x, _spec(ring), _spec(to), *options)
 
 
 def key_switch(
@@ -432,7 +437,7 @@ def key_switch(
     True
     """
     key = _checked_key(key)
-    options = rescale, conversion, domain
+    options = integer(rescale, "rescale"), _word(conversion, "conversion"), _domain(domain)
     return _key_switch(a, key.value, add, _spec(ring), key.spec, *options)
 
 
@@ -465,7 +470,7 @@ def rotate(
     True
     """
     key = _checked_key(key)
-    return _rotate(c, key.value, _spec(ring), key.spec, conversion, domain)
+    return _rotate(c, key.value, _spec(ring), key.spec, _word(conversion, "conversion"), _domain(domain))
 
 
 # ---- rings and keys as strings ----
@@ -474,22 +479,17 @@ def rotate(
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _spec(ring: Ring) -> str:
     """Return a text from which _ring makes an equal ring; raise ParameterError for anything but a Ring."""
-    return _written(plan_of(ring, "ring"))
+    return plan_of(ring, "ring").text
 
 
-@cache
-def _written(plan: Any) -> str:
-    return repr(plan.arguments)
-
-
-@cache
+@lru_cache(128)
 def _ring(spec: str) -> Ring:
     """Return the ring that _spec wrote."""
     n, moduli, kind, root, product = literal_eval(spec)
     return Ring(n, moduli, kind=kind, root=root, product=product)
 
 
-@cache
+@lru_cache(128)
 def _parts(spec: str) -> tuple[Ring, dict[str, Any]]:
     """Return the ring of a key's residues and the other arguments of SwitchKey, which from_key wrote."""
     try:
@@ -497,9 +497,9 @@ def _parts(spec: str) -> tuple[Ring, dict[str, Any]]:
         rings = {"ring": _ring(ring), "special": _ring(special)}
         options = {"limbs_per_digit": limbs_per_digit, "galois_element": galois_element, "turned": turned}
         return _ring(whole), {**rings, **options}
-    except (ValueError, SyntaxError, TypeError):
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         raise ParameterError(
-            f"key.spec={shown(spec)} was not made by from_key. Give a Key with the spec that from_key "
+            f"key.spec={shown(spec[:80])} was not made by from_key. Give a Key with the spec that from_key "
             "returned."
         ) from None
 
@@ -513,7 +513,27 @@ def _switch_key(value: Tensor, spec: str) -> SwitchKey:
 def _checked_key(key: object) -> Key:
     if not isinstance(key, Key):
         raise ParameterError(f"key must be a Key, not {type(key).__name__}. Use from_key(key) to make one.")
+    for name, part, kind in (("value", key.value, Tensor), ("spec", key.spec, str)):
+        if not isinstance(part, kind):
+            raise ParameterError(
+                f"key.{name} must be a {kind.__name__}, not {type(part).__name__}. Use from_key(key) to make "
+                "a Key."
+            )
     return key
+
+
+def _domain(domain: object) -> str:
+    """Return the domain; raise DomainError unless it is a string. The operator checks which one it is."""
+    if not isinstance(domain, str):
+        raise DomainError(f"domain={shown(domain)} must be 'coef' or 'eval'.")
+    return domain
+
+
+def _word(value: object, name: str) -> str:
+    """Return an option; raise ParameterError unless it is a string. The operator checks which one it is."""
+    if not isinstance(value, str):
+        raise ParameterError(f"{name}={shown(value)} must be a string. The documentation lists the words.")
+    return value
 
 
 # ---- the operators as PyTorch knows them ----
@@ -544,17 +564,25 @@ def _operator(
                 y.copy_(words)
         return y
 
-    operator, _, words = schema.partition("(")
-    made = custom_op(f"polygpu::{operator}", kernel, mutates_args=(), schema=f"({words} -> Tensor")
+    operator, _, arguments_text = schema.removesuffix(")").partition("(")
+    made = custom_op(f"polygpu::{operator}", kernel, mutates_args=(), schema=f"({arguments_text}) -> Tensor")
     made.register_fake(lambda *arguments: empty(*arguments)[0])
-    tensors = [word.split()[1] for word in words.split(", ") if word.startswith("Tensor ")]
+    kinds = [argument.split() for argument in arguments_text.split(", ")]
+    tensors = [(name, kind == "Tensor?") for kind, name in kinds if kind.startswith("Tensor")]
 
     def call(*arguments: Any) -> Tensor:
-        for name, x in zip(tensors, arguments, strict=False):
+        for (name, may_be_none), x in zip(tensors, arguments, strict=False):
+            if x is None and may_be_none:
+                continue
             if not isinstance(x, Tensor):
                 raise ParameterError(
                     f"{name} must be a tensor, not {type(x).__name__}. Use from_poly(poly) to make one of a "
                     "value of polygpu."
+                )
+            if x.device != arguments[0].device:
+                raise DeviceError(
+                    f"{name} is on {x.device}, and {tensors[0][0]} is on {arguments[0].device}. Copy one of "
+                    "them to the other's device."
                 )
         y: Tensor = made(*arguments)
         return y
@@ -710,6 +738,8 @@ def _batch(x: Tensor, ring: Ring, name: str) -> Any:
             f"{name} has dtype {x.dtype}, and residues are integers without gradients. Use "
             f"{name}.detach().to(torch.int64) if its entries are residues."
         )
+    if x.layout is not torch.strided:
+        raise CoefficientError(f"{name} has layout {x.layout}. Use {name}.to_dense().")
     if x.ndim < 2 or x.shape[-2] != ring.rows or x.shape[-1] != ring.n:
         raise ParameterError(
             f"{name} has shape {tuple(x.shape)}, which must end in (rows, n) = ({ring.rows}, {ring.n}) for "
@@ -719,17 +749,37 @@ def _batch(x: Tensor, ring: Ring, name: str) -> Any:
 
 
 def _poly(x: Tensor, ring: Ring, domain: Domain) -> Poly:
-    """Return the value of a tensor, inside _scope. The tensor is copied if its entries are longer."""
+    """Return the value of a tensor, inside _scope."""
+    return ring.from_residues(_array(_residues(x, ring)), domain=domain)
+
+
+def _value(x: Tensor, ring: Ring, domain: Domain) -> Poly:
+    """Return the value of a tensor for work outside of operators, on the current stream of polygpu."""
+    _scope(x)  # raises for devices on which polygpu does not compute
+    words = _residues(x, ring)
+    value = ring.from_residues(_array(words), domain=domain)  # DLPack lets the current stream wait for x
+    if words.is_cuda:  # PyTorch must not use the memory again before that stream is done with it
+        gpu: Any = get_backend(value.device)
+        handle = gpu.stream().ptr
+        stream = (
+            torch.cuda.ExternalStream(handle, words.device)
+            if handle
+            else torch.cuda.default_stream(words.device)
+        )
+        words.record_stream(stream)
+    return value
+
+
+def _residues(x: Tensor, ring: Ring) -> Tensor:
+    """Return the tensor, or a copy, contiguous and with entries of the size of the ring's residues."""
     word = _UNSIGNED[ring.dtype]
     if x.dtype.itemsize == word.itemsize:
-        x = x.contiguous().view(word)
-    elif not debugging():  # inside debug(), from_residues checks and converts
-        x = x.to(word)
-    return ring.from_residues(_array(x), domain=domain)
+        return x.contiguous().view(word)
+    return x if debugging() else x.to(word)  # inside debug(), from_residues checks and converts
 
 
 def _array(x: Tensor) -> Any:
-    """Return the array of NumPy or CuPy that shares the tensor's memory, inside _scope."""
+    """Return the array of NumPy or CuPy that shares the tensor's memory."""
     return x.numpy() if x.device.type == "cpu" else get_backend(f"cuda:{x.device.index}").xp.from_dlpack(x)
 
 
@@ -747,6 +797,13 @@ def _scope(x: Tensor) -> AbstractContextManager[Any]:
 
 
 def _allocate(size: int, index: int, stream: int) -> int:
-    """Return the address of new memory from PyTorch's allocator, for work on a stream of GPU `index`."""
-    address: int = torch.cuda.caching_allocator_alloc(size, index, stream)
+    """Return the address of new memory from PyTorch's allocator, for work on a stream of GPU `index`.
+
+    Raises:
+        MemoryError: PyTorch has no memory left.
+    """
+    try:
+        address: int = torch.cuda.caching_allocator_alloc(size, index, stream)
+    except torch.OutOfMemoryError as error:
+        raise MemoryError(str(error)) from error
     return address

@@ -1365,6 +1365,25 @@ def test_guests_bring_their_stream_and_their_memory(gpu):
 
 
 @needs_compiler
+def test_guests_without_memory_or_inside_capture_raise(gpu):
+    """An allocator that has nothing left gives an error of polygpu; a graph cannot record a guest's work."""
+    x, backend = pg.Ring(64, primes(64, 50)).random(3, seed=1).to("cuda"), backends.get_backend("cuda:0")
+
+    def refuse(size, index, handle):
+        raise MemoryError("nothing left")
+
+    with backend.guest(0, refuse, lambda address: None), pytest.raises(pg.errors.OutOfDeviceMemory):
+        x + x
+
+    def visit(a):
+        with backend.guest(0, refuse, lambda address: None):
+            return a
+
+    with pytest.raises(pg.DeviceError, match="operator of another library"):
+        pg.capture(visit, x)
+
+
+@needs_compiler
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64])
 def test_residues_on_a_card_are_checked_there(gpu, monkeypatch, dtype):
     ring = pg.Ring(64, primes(64, 50, count=2))

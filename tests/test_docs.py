@@ -48,8 +48,9 @@ MODULES = (
 )
 if importlib.util.find_spec("torch") is None:  # documented with a stand-in for PyTorch
     with patch.dict(sys.modules, {"torch": MagicMock(), "torch.library": MagicMock()}):
-        loaded = importlib.import_module("polygpu.torch")
-    sys.modules["polygpu.torch"] = loaded
+        STAND_IN = {"torch": importlib.import_module("polygpu.torch")}
+else:
+    STAND_IN = {}
 
 # Public by their spelling, and of no use outside the library.
 INTERNAL = {
@@ -88,7 +89,7 @@ def public_names() -> Iterator[tuple[str, Any]]:
         if getattr(pg, name) is not vars(pg.errors).get(name):
             yield f"polygpu.{name}", getattr(pg, name)
     for short in MODULES:
-        module = importlib.import_module(f"polygpu.{short}")
+        module = STAND_IN.get(short) or importlib.import_module(f"polygpu.{short}")
         own = [name for name, x in vars(module).items() if getattr(x, "__module__", "") == module.__name__]
         for name in getattr(module, "__all__", [name for name in own if not name.startswith("_")]):
             yield f"{module.__name__}.{name}", getattr(module, name)

@@ -39,6 +39,7 @@ RINGS = {
     "trinomial": Ring(12, pg.ntt_primes(12, bits=40, kind="trinomial"), kind="trinomial"),
     "no transform": Ring(9, 2**64 - 2),
     "words": Ring(4, 2**80),
+    "a long modulus": Ring(4, 2**20000),
 }
 DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=[pytest.mark.gpu, needs_card])]
 on_devices = pytest.mark.parametrize("device", DEVICES)
@@ -288,7 +289,22 @@ PARAMETER, COEFFICIENT = pg.ParameterError, pg.errors.CoefficientError
         ),
         (lambda: pt.key_switch(X[:, :3], RELIN_KEY, Q, rescale=3), PARAMETER, ["rescale=3", "0 to 2"]),
         (lambda: pt.mod_down(X, WIDE, NARROW), pg.RingMismatch, []),
-        (lambda: pt.ntt(X.to("meta"), WIDE).tolist(), Exception, []),
+        (lambda: pt.add(X, X.to("meta"), WIDE), pg.DeviceError, ["b is on meta, and a is on cpu"]),
+        (lambda: pt.to_poly(X.to("meta"), WIDE), pg.DeviceError, ["meta"]),
+        (lambda: pt.neg(X.to_sparse(), WIDE), COEFFICIENT, ["torch.sparse_coo", "to_dense()"]),
+        (lambda: pt.mul(X, X, WIDE, domain=None), pg.errors.DomainError, ["domain=None"]),
+        (lambda: pt.dot(X, X, WIDE, dim=0.5), pg.errors.NotAnInteger, ["dim"]),
+        (lambda: pt.key_switch(X[:, :3], RELIN_KEY, Q, rescale=True), pg.errors.NotAnInteger, ["rescale"]),
+        (lambda: pt.key_switch(X[:, :3], RELIN_KEY, Q, conversion=1), PARAMETER, ["conversion=1"]),
+        (lambda: pt.key_switch(X[:, :3], RELIN_KEY, Q, add=Q.zeros()), PARAMETER, ["add must be a tensor"]),
+        (lambda: pt.to_key(pt.Key(None, "")), PARAMETER, ["key.value must be a Tensor, not NoneType"]),
+        (lambda: pt.to_key(pt.Key(TURN_KEY.value, 5)), PARAMETER, ["key.spec must be a str, not int"]),
+        (
+            lambda: pt.to_key(pt.Key(TURN_KEY.value, "-" * 200000 + "1")),
+            PARAMETER,
+            ["was not made by from_key"],
+        ),
+        (lambda: pt.from_poly(WIDE.zeros(), dtype=np.int64), PARAMETER, ["must be a dtype of PyTorch"]),
     ],
 )
 def test_wrong_arguments_raise(call: Any, cls: Any, words: list[str]) -> None:
@@ -318,17 +334,23 @@ def test_work_is_on_the_current_stream_with_memory_of_pytorch() -> None:
     needs_cuda("cuda")
     ring = Ring(1 << 14, pg.ntt_primes(1 << 14, bits=50, count=8))
     a = ring.random(8, seed=1)
-    x = pt.from_poly(a).cuda()
-    pt.ntt(x, ring)  # tables
+    x = torch.zeros_like(pt.from_poly(a)).cuda()
+    pt.mul(x, x, ring, domain="coef")  # makes tables
     import cupy
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     pool = cupy.get_default_memory_pool().total_bytes()
     with torch.cuda.stream(stream):
+        torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
+        torch.cuda._sleep(100_000_000)  # work on another stream would read x before it is written
+        x.copy_(pt.from_poly(a), non_blocking=True)
         y = pt.mul(x, x, ring, domain="coef")
-        assert torch.cuda.memory_allocated() > before
+        result = y.element_size() * y.numel()
+        assert torch.cuda.max_memory_allocated() - before > result  # the result, and workspace
+        value = pt.to_poly(y, ring, domain="coef")  # on CuPy's stream, which waits
+    assert (value * 1).cpu() == a * a
     stream.synchronize()
     assert cupy.get_default_memory_pool().total_bytes() == pool
     assert pt.to_poly(y.cpu(), ring, domain="coef") == a * a

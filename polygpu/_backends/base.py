@@ -114,8 +114,9 @@ class Memory(ABC):
     ) -> AbstractContextManager[Any]:
         """Work on another library's stream inside a `with`, with memory from that library's allocator.
 
-        stream: the handle of the stream. allocate(size, device's index, stream) returns an address, and
-        free(address) takes it back, at any later time. The host has no streams, so nothing changes.
+        stream: the handle of the stream. allocate(size, device's index, stream) returns an address, or raises
+        MemoryError; free(address) takes an address back, at any later time. The host has no streams, so
+        nothing changes.
         """
         return nullcontext()
 

@@ -88,6 +88,11 @@ class RingPlan:
         """
         return self.n, self.moduli, self.quotient.kind, self.root, self.product
 
+    @cached_property
+    def text(self) -> str:
+        """Return `arguments` as a literal of Python, with ints in hexadecimal, which may have any length."""
+        return _literal(self.arguments)
+
     # ---- the evaluation domain ----
 
     @cached_property
@@ -393,3 +398,10 @@ def _checked_roots(ring: RingPlan, root: Any) -> tuple[int, ...]:
                 "root='minimal' to let polygpu find one."
             )
     return given
+
+
+def _literal(x: object) -> str:
+    """Return ints, strings and tuples of them as a literal of Python."""
+    if isinstance(x, tuple):
+        return f"({' '.join(f'{_literal(y)},' for y in x)})"
+    return hex(x) if isinstance(x, int) else repr(x)

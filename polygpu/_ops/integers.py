@@ -527,8 +527,11 @@ def _check_canonical(basis: Basis, array: Array) -> None:
         for w in range(basis.rows):
             values += words[..., w : w + 1, :] << 64 * w
         values[..., 0, :][((words < 0) | (words >= 1 << 64)).any(axis=-2)] = -1
-    values, limits = values.astype(object), np.array(basis.moduli, dtype=object)[:, None]
-    wrong = (values < 0) | (values >= limits)
+    limits = np.array(basis.moduli, dtype=object)[:, None]
+    if values.dtype.kind in "iu":  # machine words take less memory than Python ints
+        wrong = (values.astype(np.uint64) > (limits - 1).astype(np.uint64)) | (values < 0)
+    else:
+        wrong = (values.astype(object) < 0) | (values.astype(object) >= limits)
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise NotCanonical(

@@ -54,6 +54,8 @@ _RESERVE = 1 << 22  # bytes; a graph's pool has this many more than 9/8 of what 
 _LARGE_BYTES = 1 << 28  # the most bytes of large constants kept on the device
 _SMALL_BYTES = 1 << 16  # constants up to this size are looked up by their bytes, larger ones by identity
 
+_GUESTS = 64  # the most streams of other libraries that are remembered
+
 _log = logging.getLogger("polygpu")
 _numbers = itertools.count()
 INSTALL = (
@@ -208,6 +210,8 @@ class Replay:
         return self.result
 
 
+# Whether this thread's work is done for another library, with its stream and its memory (Device.guest).
+_is_guest: ContextVar[bool] = ContextVar("polygpu_guest", default=False)
 # The notes to which this thread's work is added: Kept for a graph, Tape for a record of a call, or None.
 recording: ContextVar[Kept | None] = ContextVar("polygpu_recording", default=None)
 
@@ -524,18 +528,38 @@ class Device:
     def guest(
         self, stream: int, allocate: Callable[[int, int, int], int], free: Callable[[int], None]
     ) -> Iterator[None]:
-        """Work on a stream of another library, with its memory. See base.py."""
+        """Work on a stream of another library, with its memory. See base.py.
+
+        Raises:
+            DeviceError: `capture` is recording a graph, on a stream of its own.
+        """
+        if type(recording.get()) is Kept:
+            raise DeviceError(
+                f"{self.name} records a graph, and f calls an operator of another library, which works on "
+                "that library's stream. Record such calls by that library's own graphs."
+            )
+
+        def malloc(size: int, index: int) -> int:
+            try:
+                return allocate(size, index, stream)
+            except MemoryError as error:
+                raise self.memory_error(size, 0) from error
+
         cuda = self.xp.cuda
         # One object for each handle, because Shared tells streams apart by their objects.
+        if len(self._guests) >= _GUESTS:
+            self._guests.clear()
         known = self._guests.get(stream)
         if known is None:
             made = cuda.ExternalStream(stream, self.index) if stream else cuda.Stream.null
             known = self._guests.setdefault(stream, made)
-        allocator = cuda.PythonFunctionAllocator(
-            lambda size, index: allocate(size, index, stream), lambda address, index: free(address)
-        )
-        with self.scope, cuda.using_allocator(allocator.malloc), known:
-            yield
+        allocator = cuda.PythonFunctionAllocator(malloc, lambda address, index: free(address))
+        token = _is_guest.set(True)
+        try:
+            with self.scope, cuda.using_allocator(allocator.malloc), known:
+                yield
+        finally:
+            _is_guest.reset(token)
 
     # ---- copies between devices ----
 
@@ -614,7 +638,12 @@ class Device:
         return array  # type: ignore[no-any-return]
 
     def require(self, nbytes: int, hint: str) -> None:
-        """Raise OutOfDeviceMemory if card and CuPy's pool together have fewer than `nbytes` bytes free."""
+        """Raise OutOfDeviceMemory if card and CuPy's pool together have fewer than `nbytes` bytes free.
+
+        Nothing is checked for a guest, since only the other library knows how much its allocator has free.
+        """
+        if _is_guest.get():
+            return
         with self.scope:
             pool = self.xp.get_default_memory_pool()
             free, limit = self._device.mem_info[0], pool.get_limit()
