@@ -42,7 +42,8 @@ nitpick_ignore_regex = [
     # names in signatures that reference/index.md explains
     (
         "py:.*",
-        "Array|Axis|Batch|Bytes|Chunks|Domain|Kind|Order|Precision|Product|Report|Rounding|Scheme|Seed",
+        "Array|Axis|Batch|Bytes|Chunks|Domain|Kind|Order|Polynomials|Precision|Product|Report|Rounding|Scheme|Seed"
+        "|Tensor",
     ),
     ("py:class", r"polygpu\._core\.reporting\.Progress|Fraction"),
 ]
