@@ -8,7 +8,7 @@ namespace pg {
 namespace {
 
 // The kernels of avx512, some of which are those of avx512dq.
-const Isa with_ifma = isa_avx512.compiled() ? completed(isa_avx512, isa_avx512dq) : isa_avx512;
+const Isa with_ifma = completed(isa_avx512, isa_avx512dq);
 
 struct Candidate {
     const Isa *isa;

@@ -339,9 +339,10 @@ struct Isa {
     }
 };
 
-// Returns a set with the kernels of `rest` in place of those that it lacks. It must have `integers`, `bytes` as they
-// are to be used, and all kernels of words except products and `torus`.
+// Returns a set that takes the kernels that it lacks from `rest`: those of rows and of complex transforms, products by
+// FFT and `torus`. All other members stay. A set without any kernel stays as it is.
 inline Isa completed(Isa isa, const Isa &rest) {
+    if (!isa.compiled()) return isa;
     const auto take = [](auto &own, const auto &other, bool has) {
         if (!has) own = other;
     };

@@ -183,7 +183,7 @@ template <class T> struct FftCase {
 
 // The instruction set of that name; null if this program was compiled without it.
 const Isa *isa_of(const std::string &name) {
-    static const Isa with_ifma = isa_avx512.compiled() ? completed(isa_avx512, isa_avx512dq) : isa_avx512;
+    static const Isa with_ifma = completed(isa_avx512, isa_avx512dq);
     for (const Isa *isa : {&isa_portable, &isa_neon, &isa_avx2, &isa_avx512dq, &with_ifma})
         if (isa->compiled() && name == isa->name) return isa;
     return nullptr;
