@@ -27,19 +27,20 @@ from __future__ import annotations
 
 from ast import literal_eval
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import lattice
-from ._backends import backend_of, get_backend
+from ._backends import Backend, backend_of, get_backend
 from ._core.checks import Domain, debugging, integer, shown
 from ._ops.rns import Precision, Rounding
 from .errors import BackendUnavailable, CoefficientError, DeviceError, DomainError, ParameterError
 from .functions import dot as dot_of
 from .lattice import SwitchKey
+from .lattice.switch import checked_key
 from .poly import Poly, checked_poly, plan_of, without_last
 from .ring import Ring
 
@@ -174,11 +175,7 @@ def from_key(key: SwitchKey) -> Key:
     >>> key.value.dtype, to_key(key)
     (torch.int64, SwitchKey(n=8, limbs=2, special=1, limbs_per_digit=1, galois_element=5, device=cpu))
     """
-    if not isinstance(key, SwitchKey):
-        raise ParameterError(
-            f"key must be a SwitchKey, not {type(key).__name__}. Use polygpu.lattice.switch_key or "
-            "rotation_keys to make one."
-        )
+    key = checked_key(key, "key")
     rings = (_spec(ring) for ring in (key.value.ring, key.ring, key.special))
     return Key(from_poly(key.value), repr((*rings, key.limbs_per_digit, key.galois_element, key.turned)))
 
@@ -201,10 +198,7 @@ def to_key(key: Key) -> SwitchKey:
     >>> to_key(from_key(pg.lattice.switch_key(s, s * s, **of)))
     SwitchKey(n=8, limbs=2, special=1, limbs_per_digit=1, galois_element=None, device=cpu)
     """
-    key = _checked_key(key)
-    whole, options = _parts(key.spec)
-    _batch(key.value, whole, "key")
-    return SwitchKey(_value(key.value, whole, "eval"), **options)
+    return _switch_key(*_checked_key(key), _value)
 
 
 # ---- operators ----
@@ -504,10 +498,11 @@ def _parts(spec: str) -> tuple[Ring, dict[str, Any]]:
         ) from None
 
 
-def _switch_key(value: Tensor, spec: str) -> SwitchKey:
+def _switch_key(value: Tensor, spec: str, value_of: Callable[[Tensor, Ring, Domain], Poly]) -> SwitchKey:
+    """Return the key with this text. `value_of` is _poly inside an operator, and _value elsewhere."""
     whole, options = _parts(spec)
     _batch(value, whole, "key")
-    return SwitchKey(_poly(value, whole, "eval"), **options)
+    return SwitchKey(value_of(value, whole, "eval"), **options)
 
 
 def _checked_key(key: object) -> Key:
@@ -696,7 +691,7 @@ def _key_switch_into(
     R = _ring(ring)
     more = None if add is None else _poly(add, R, domain)
     options: Any = {"add": more, "rescale": rescale, "conversion": conversion}
-    lattice.key_switch(_poly(a, R, domain), _switch_key(key, spec), **options, out=out)
+    lattice.key_switch(_poly(a, R, domain), _switch_key(key, spec, _poly), **options, out=out)
 
 
 _key_switch = _operator(
@@ -710,9 +705,8 @@ _key_switch = _operator(
 def _rotate_into(
     out: Poly, c: Tensor, key: Tensor, ring: str, spec: str, conversion: Precision, domain: Domain
 ) -> None:
-    made = lattice.rotate(_poly(c, _ring(ring), domain), _switch_key(key, spec), conversion=conversion)
-    backend = backend_of(made.data)
-    backend.copy(made.data, out.data)
+    made = lattice.rotate(_poly(c, _ring(ring), domain), _switch_key(key, spec, _poly), conversion=conversion)
+    backend_of(made.data).copy(made.data, out.data)
 
 
 def _rotate_result(c: Tensor, key: Tensor, ring: str, *_: object) -> tuple[Any, Ring]:
@@ -755,11 +749,10 @@ def _poly(x: Tensor, ring: Ring, domain: Domain) -> Poly:
 
 def _value(x: Tensor, ring: Ring, domain: Domain) -> Poly:
     """Return the value of a tensor for work outside of operators, on the current stream of polygpu."""
-    _scope(x)  # raises for devices on which polygpu does not compute
+    gpu: Any = _backend(x)
     words = _residues(x, ring)
     value = ring.from_residues(_array(words), domain=domain)  # DLPack lets the current stream wait for x
     if words.is_cuda:  # PyTorch must not use the memory again before that stream is done with it
-        gpu: Any = get_backend(value.device)
         handle = gpu.stream().ptr
         stream = (
             torch.cuda.ExternalStream(handle, words.device)
@@ -780,20 +773,25 @@ def _residues(x: Tensor, ring: Ring) -> Tensor:
 
 def _array(x: Tensor) -> Any:
     """Return the array of NumPy or CuPy that shares the tensor's memory."""
-    return x.numpy() if x.device.type == "cpu" else get_backend(f"cuda:{x.device.index}").xp.from_dlpack(x)
+    return x.numpy() if x.device.type == "cpu" else _backend(x).xp.from_dlpack(x)
+
+
+def _backend(x: Tensor) -> Backend:
+    """Return the backend of the tensor's device; raise DeviceError if polygpu does not compute there."""
+    if x.device.type == "cpu":
+        return get_backend("cpu")
+    if x.device.type == "cuda":
+        return get_backend(f"cuda:{x.device.index}")
+    raise DeviceError(
+        f"A tensor is on {x.device}, and polygpu computes on 'cpu' and 'cuda'. Use x.to('cpu') or "
+        "x.to('cuda')."
+    )
 
 
 def _scope(x: Tensor) -> AbstractContextManager[Any]:
     """Let polygpu work on PyTorch's current stream, and allocate from PyTorch, if the tensor is on a GPU."""
-    if x.device.type == "cpu":
-        return nullcontext()
-    if x.device.type != "cuda":
-        raise DeviceError(
-            f"A tensor is on {x.device}, and polygpu computes on 'cpu' and 'cuda'. Use x.to('cpu') or "
-            "x.to('cuda')."
-        )
-    stream = torch.cuda.current_stream(x.device).cuda_stream
-    return get_backend(f"cuda:{x.device.index}").guest(stream, _allocate, torch.cuda.caching_allocator_delete)
+    stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
+    return _backend(x).guest(stream, _allocate, torch.cuda.caching_allocator_delete)
 
 
 def _allocate(size: int, index: int, stream: int) -> int:
