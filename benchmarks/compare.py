@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .harness import Row, rows
-from .tables import measured, newest
+from .tables import newest, subject
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Change:
 
 def changes(old: Iterable[Row], new: Iterable[Row]) -> list[Change]:
     """Return the rows that both have, if their units are equal, with the largest ratio first."""
-    before = {measured(row): row for row in newest(old)}
-    pairs = (Change(was, row) for row in newest(new) if (was := before.get(measured(row))) is not None)
+    before = {subject(row): row for row in newest(old)}
+    pairs = (Change(was, row) for row in newest(new) if (was := before.get(subject(row))) is not None)
     pairs = (change for change in pairs if change.old.unit == change.new.unit)
     return sorted(pairs, key=lambda change: -change.ratio)
 

@@ -135,7 +135,7 @@ class LineKind:
             )
 
 
-def measured(row: Row) -> tuple[object, ...]:
+def subject(row: Row) -> tuple[object, ...]:
     """Return what a row measures, and where: rows with equal results can replace each other."""
     return row.machine["name"], row.op, row.library, tuple(sorted(row.params.items()))
 
@@ -148,7 +148,7 @@ def newest(rows: Iterable[Row]) -> list[Row]:
     kept: dict[object, Row] = {}
     for row in rows:
         if row.verified:
-            kept[measured(row)] = row
+            kept[subject(row)] = row
     return sorted(kept.values(), key=lambda row: row.date)
 
 

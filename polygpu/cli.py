@@ -172,7 +172,7 @@ def _info(options: argparse.Namespace) -> int:
         "missing extras": {
             extra: f'pip install "polygpu[{extra}]"'
             for extra, modules in EXTRAS.items()
-            if not all(map(find_spec, modules)) and not (extra == "interop" and sys.version_info >= (3, 14))
+            if not all(map(find_spec, modules))
         },
     }
     if options.json:
@@ -187,7 +187,7 @@ def _info(options: argparse.Namespace) -> int:
 # line "gpu" says what is missing.
 EXTRAS = {
     "dask": ("dask", "distributed", "zarr"),
-    "interop": ("zstandard",),
+    "interop": () if sys.version_info >= (3, 14) else ("zstandard",),  # Python 3.14 has its own
     "examples": ("sklearn",),
     "torch": ("torch",),
 }

@@ -1188,7 +1188,7 @@ def from_flint(x: Polynomials, ring: Ring) -> Poly:
             _check_multiple(int(f.modulus()), ring)
         return list(map(int, f.coeffs()))
 
-    return _from_polynomials(x, ring, coefficients, "% M with M = X^n + 1")
+    return _from_polynomials(x, ring, coefficients)
 
 
 _FLINT_KINDS = ("fmpz_poly", "nmod_poly", "fmpz_mod_poly")
@@ -1221,7 +1221,7 @@ def to_flint(poly: Poly, *, centered: bool | None = None) -> Polynomials:
             f"python-flint cannot be imported ({error}). Run pip install python-flint."
         ) from None
     q = poly.ring.modulus
-    if centered not in (None, True, False) or (isinstance(centered, int) and not isinstance(centered, bool)):
+    if centered is not None and not isinstance(centered, bool):
         raise ParameterError(f"centered={shown(centered)} must be None, True or False.")
     if centered is not None:
         return _to_polynomials(poly, centered, flint.fmpz_poly)
@@ -1270,7 +1270,7 @@ def from_sympy(x: Polynomials, ring: Ring) -> Poly:
             _check_multiple(int(f.get_modulus()), ring)
         return [int(c) for c in reversed(f.all_coeffs())]
 
-    return _from_polynomials(x, ring, coefficients, ".rem(M) with M = X^n + 1")
+    return _from_polynomials(x, ring, coefficients)
 
 
 def to_sympy(poly: Poly, gen: Any = "X", *, centered: bool = True) -> Polynomials:
@@ -1313,9 +1313,7 @@ def _check_multiple(modulus: int, ring: Ring) -> None:
         )
 
 
-def _from_polynomials(
-    x: Polynomials, ring: Ring, coefficients: Callable[[Any], list[int]], remainder: str
-) -> Poly:
+def _from_polynomials(x: Polynomials, ring: Ring, coefficients: Callable[[Any], list[int]]) -> Poly:
     """Return the value of polynomials, whose coefficients, the one of X^0 first, `coefficients` returns."""
     plan_of(ring, "ring")
     flat: list[list[int]] = []
@@ -1335,7 +1333,7 @@ def _from_polynomials(
         if len(values) > ring.n:
             raise ParameterError(
                 f"x holds a polynomial of degree {len(values) - 1}, but the degree must be below n={ring.n}. "
-                f"Reduce it modulo the ring's polynomial first, as by f{remainder}."
+                "Reduce it modulo the ring's polynomial first."
             )
         row[: len(values)] = values
     return ring(ints.reshape(*shape, ring.n))

@@ -498,38 +498,28 @@ def _flaw(basis: Basis, array: Array) -> str | None:
     return "is not aligned" if backend_of(array).address(array) % basis.dtype.itemsize else None
 
 
-def _is_canonical(basis: Basis, array: Array) -> bool:
-    """Return whether all residues are known to be in [0, q), by one pass on the device that holds them.
-
-    Only machine words of moduli up to 2^64 are compared; for all else the answer is False.
-    """
-    if basis.wide or array.dtype.kind not in "iu":
-        return False
-    compute = backend_of(array)
-    largest = np.array([q - 1 for q in basis.moduli], np.uint64)[:, None]
-    with compute.device_scope():
-        words = array.astype(np.uint64)  # a negative integer becomes at least 2^63, which q may allow
-        wrong = (array < 0) | (words > compute.constant(largest))
-        return not wrong.any()
-
-
 def _check_canonical(basis: Basis, array: Array) -> None:
     """Raise NotCanonical for the first residue outside [0, q).
 
-    If q is above 2^64, a residue is first composed of its words.
+    If q is above 2^64, a residue is first composed of its words. Other residues are compared on the device
+    that holds them, and copied to the host only if one of them is wrong.
     """
-    if _is_canonical(basis, array):
-        return
-    values = backend_of(array).to_host(array)
+    compute, values = backend_of(array), array
+    limits = np.array(basis.moduli, dtype=object)[:, None]
     if basis.wide:
-        words = values.astype(object)
+        words = compute.to_host(array).astype(object)
         values = np.zeros_like(words[..., :1, :])
         for w in range(basis.rows):
             values += words[..., w : w + 1, :] << 64 * w
         values[..., 0, :][((words < 0) | (words >= 1 << 64)).any(axis=-2)] = -1
-    limits = np.array(basis.moduli, dtype=object)[:, None]
-    if values.dtype.kind in "iu":  # machine words take less memory than Python ints
-        wrong = (values.astype(np.uint64) > (limits - 1).astype(np.uint64)) | (values < 0)
+    if values.dtype.kind in "iu":  # machine words compare faster than Python ints
+        largest = compute.constant((limits - 1).astype(np.uint64))
+        with compute.device_scope():
+            # A negative integer becomes a word of at least 2^63, which q may allow.
+            wrong = (values.astype(np.uint64) > largest) | (values < 0)
+            if not wrong.any():
+                return
+        values, wrong = compute.to_host(values), compute.to_host(wrong)
     else:
         wrong = (values.astype(object) < 0) | (values.astype(object) >= limits)
     if wrong.any():
