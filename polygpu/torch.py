@@ -25,6 +25,7 @@ True
 
 from __future__ import annotations
 
+import sys
 from ast import literal_eval
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -791,7 +792,7 @@ def _backend(x: Tensor) -> Backend:
 def _scope(x: Tensor) -> AbstractContextManager[Any]:
     """Let polygpu work on PyTorch's current stream, and allocate from PyTorch, if the tensor is on a GPU."""
     stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
-    return _backend(x).guest(stream, _allocate, torch.cuda.caching_allocator_delete)
+    return _backend(x).guest(stream, _allocate, _free)
 
 
 def _allocate(size: int, index: int, stream: int) -> int:
@@ -805,3 +806,16 @@ def _allocate(size: int, index: int, stream: int) -> int:
     except torch.OutOfMemoryError as error:
         raise MemoryError(str(error)) from error
     return address
+
+
+def _free(
+    address: int,
+    is_ending: Callable[[], bool] = sys.is_finalizing,
+    delete: Callable[[int], None] = torch.cuda.caching_allocator_delete,
+) -> None:
+    """Give memory back to PyTorch's allocator, except at the end of the process, when PyTorch is gone.
+
+    The defaults stay reachable when the interpreter has cleared this module's names.
+    """
+    if not is_ending():
+        delete(address)

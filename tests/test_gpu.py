@@ -251,6 +251,11 @@ def test_incomplete_long_transforms(log_n: int, bits: int, layers: int) -> None:
     agree(Poly.mul, a, b)
 
 
+def trinomial_primes(n: int) -> list[int]:
+    """Return a prime for each word of the transforms modulo X^n - X^(n/2) + 1."""
+    return [ntt_primes(n, bits=b, kind="trinomial")[0] for b in (30, 50, 60, 64)]
+
+
 # Rings and batches for the checkers of CUDA, by name: words of each size; tiles that are full, ragged or
 # long, as a batch that fills the card takes them; few rows; flows.
 SANITIZED: dict[str, tuple[Callable[[], Ring], tuple[int, ...]]] = {
@@ -294,13 +299,17 @@ SANITIZED: dict[str, tuple[Callable[[], Ring], tuple[int, ...]]] = {
     "FFT, 4 digits": (lambda: Ring(64, [2**64, 3, 2**61 - 1], product="fft"), (2, 3)),
     "FFT, 4 digits, folded": (lambda: Ring(500, 2**64 - 59, product="fft"), (3,)),
     "FFT of 2^13, in passes": (lambda: Ring(2**13, 2**64, product="fft"), (2,)),
+    "trinomial": (lambda: Ring(64, trinomial_primes(64), kind="trinomial"), (2,)),
+    "trinomial, leaves of 3": (lambda: Ring(48, trinomial_primes(48), kind="trinomial"), (2,)),
+    "trinomial, two passes": (lambda: Ring(2**16, trinomial_primes(2**16), kind="trinomial"), (1,)),
+    "trinomial, auxiliary primes": (lambda: Ring(10, [2**64, 3], kind="trinomial"), (2,)),
     "RNS with 2^64, cyclic": (lambda: Ring(6, [2**64, 3, 2**64 - 59], kind="cyclic"), (2,)),
 }
 
 
 @pytest.mark.parametrize("name", SANITIZED)
 def test_sanitizer_of_transforms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(SANITIZED) <= 38
+    assert len(SANITIZED) <= 42
     make, batch = SANITIZED[name]
     ring = make()
     names = noted_kernels(monkeypatch)
@@ -695,7 +704,7 @@ def test_devices_by_name() -> None:
         assert name == GPU and Ring(4, 17)([1, 2]).device == GPU
     count = cupy.cuda.runtime.getDeviceCount()
     with (
-        pytest.raises(pg.errors.BackendUnavailable, match=f"there are {count} GPUs"),
+        pytest.raises(pg.errors.BackendUnavailable, match=f"The number of GPUs is {count}"),
         pg.device(f"cuda:{count}"),
     ):
         pass

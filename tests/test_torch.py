@@ -349,10 +349,10 @@ def test_work_is_on_the_current_stream_with_memory_of_pytorch() -> None:
         y = pt.mul(x, x, ring, domain="coef")
         result = y.element_size() * y.numel()
         assert torch.cuda.max_memory_allocated() - before > result  # the result, and workspace
+        assert cupy.get_default_memory_pool().total_bytes() == pool
         value = pt.to_poly(y, ring, domain="coef")  # on CuPy's stream, which waits
     assert (value * 1).cpu() == a * a
     stream.synchronize()
-    assert cupy.get_default_memory_pool().total_bytes() == pool
     assert pt.to_poly(y.cpu(), ring, domain="coef") == a * a
 
 

@@ -467,7 +467,6 @@ def _build() -> ModuleType:
         Graph=streams.Graph,
         MemoryPool=MemoryPool,
         PythonFunctionAllocator=PythonFunctionAllocator,
-        ExternalStream=streams.ExternalStream,
         MemoryPointer=arrays.MemoryPointer,
         get_current_stream=streams.current_stream,
         get_elapsed_time=streams.get_elapsed_time,

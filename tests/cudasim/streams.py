@@ -83,6 +83,14 @@ class Stream:
         self._copies: list[Copy] = []
         self._home = 0 if null else _current_card()
 
+    @classmethod
+    def from_external(cls, obj: Any) -> Stream:
+        """Make an object for the stream of another library, which tells its handle by CUDA's protocol."""
+        made = cls()
+        _, made.ptr = obj.__cuda_stream__()
+        _streams[made.ptr] = made
+        return made
+
     def copy(self, action: Action, cards: tuple[int, int]) -> None:
         """Copy from one card to another when something waits for it."""
         self._refuse_capture("cudaMemcpy2DAsync")
@@ -165,15 +173,6 @@ class Stream:
             raise CUDARuntimeError(
                 900, f"cudaErrorStreamCaptureUnsupported: {what} while the stream is captured"
             )
-
-
-class ExternalStream(Stream):
-    """Stands for `cupy.cuda.ExternalStream`: the stream of another library with this handle."""
-
-    def __init__(self, ptr: int, device_id: int = -1) -> None:
-        super().__init__()
-        self.ptr = ptr
-        _streams[ptr] = self
 
 
 Stream.null = Stream(null=True)

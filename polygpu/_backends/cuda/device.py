@@ -210,6 +210,15 @@ class Replay:
         return self.result
 
 
+class _Handle(NamedTuple):
+    """The handle of another library's stream, as CUDA's stream protocol gives it to CuPy."""
+
+    stream: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.stream  # version 0 of the protocol
+
+
 # Whether this thread's work is done for another library, with its stream and its memory (Device.guest).
 _is_guest: ContextVar[bool] = ContextVar("polygpu_guest", default=False)
 # The notes to which this thread's work is added: Kept for a graph, Tape for a record of a call, or None.
@@ -546,18 +555,19 @@ class Device:
                 raise self.memory_error(size, 0) from error
 
         cuda = self.xp.cuda
-        # One object for each handle, because Shared tells streams apart by their objects.
-        if len(self._guests) >= _GUESTS:
-            self._guests.clear()
-        known = self._guests.get(stream)
-        if known is None:
-            made = cuda.ExternalStream(stream, self.index) if stream else cuda.Stream.null
-            known = self._guests.setdefault(stream, made)
         allocator = cuda.PythonFunctionAllocator(malloc, lambda address, index: free(address))
         token = _is_guest.set(True)
         try:
-            with self.scope, cuda.using_allocator(allocator.malloc), known:
-                yield
+            with self.scope:
+                # One object for each handle, because Shared tells streams apart by their objects.
+                if len(self._guests) >= _GUESTS:
+                    self._guests.clear()
+                known = self._guests.get(stream)
+                if known is None:
+                    made = cuda.Stream.from_external(_Handle(stream)) if stream else cuda.Stream.null
+                    known = self._guests.setdefault(stream, made)
+                with cuda.using_allocator(allocator.malloc), known:
+                    yield
         finally:
             _is_guest.reset(token)
 
