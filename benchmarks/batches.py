@@ -28,7 +28,7 @@ Run = Callable[[], pg.Poly]
 
 
 def turns(runs: Sequence[Run]) -> Run:
-    """Return a function that calls the next one of these runs each time, over and over."""
+    """Return a function that calls runs[0] when first called, then runs[1], and so on in a circle."""
     if len(runs) == 1:
         return runs[0]
     cycle = itertools.cycle(runs)
@@ -203,7 +203,7 @@ class Workload:
         )
 
     def is_inverse(self, values: NDArray[Any]) -> bool:
-        """Return whether a result is the inverse of the transform that was verified before."""
+        """Return whether a result is the operand whose transform is_forward() verified."""
         return np.array_equal(values, self.host_a.data) and self.first.result == self.first.a
 
     def is_product(self, values: NDArray[Any]) -> bool:

@@ -53,7 +53,7 @@ class Work:
     nbytes: int = 0
 
     def switch(self, key: lattice.SwitchKey, ring: pg.Ring, count: int, rescale: int = 0) -> None:
-        """Add `count` key switches with one key, divided together with `rescale` limbs."""
+        """Add `count` key switches with one key, each of which also divides by `rescale` limbs."""
         limbs, special = ring.rows, key.special.rows
         digits = -(-limbs // key.limbs_per_digit)
         self.back += count * (limbs + 2 * (special + rescale))

@@ -147,7 +147,10 @@ def gpu_params(R: pg.Ring, launch: str) -> Params:
 
 
 def recorded(work: Callable[[], Any], x: pg.Poly, device: str) -> tuple[Callable[[], Any], int]:
-    """Return a function that does the work, on a GPU by a CUDA graph, and how often a call does it."""
+    """Return a function that does the work, and how often one call of it does so.
+
+    On a GPU the function launches a CUDA graph.
+    """
     calls = 1 if device == "cpu" else GRAPH_CALLS
     return pg.capture(lambda _: [work() for _ in range(calls)][-1], x), calls
 
@@ -289,7 +292,7 @@ def convert_cases(device: str, R: pg.Ring, S: pg.Ring, transforms: bool) -> Iter
 
 
 def integer_cases(sizes: Sizes) -> Iterator[Case]:
-    """Yield the cases of making values of machine integers, and of to_int64, norm and to_bigints."""
+    """Yield the cases of making values from machine integers, and of to_int64, norm and to_bigints."""
     rng = np.random.default_rng(1)
     R = ring_of(sizes.read, BITS, sizes.limbs)
     q = min(R.moduli)

@@ -78,7 +78,7 @@ def timer_of(device: str) -> Timer | None:
 
 
 def measured(cases: Iterable[Case], timer: Timer | None, directory: Path) -> Iterator[tuple[Case, Row]]:
-    """Measure each case, append its row to the file in `directory`, and yield both."""
+    """Measure each case, append its row to a file in `directory`, and yield case and row."""
     for case in cases:
         row = measure(case, timer)
         record(row, directory)

@@ -3,8 +3,8 @@
     python -m benchmarks.kinds [--device cuda] [--quick] [--results DIR]
 
 Both rings have the same n and the same prime. Operands stay in the same memory; on a GPU several calls are
-one CUDA graph. The cases of the two rings are measured in turn, so that the state of the machine is the same
-for both.
+one CUDA graph. Each case is measured in both rings before the next one, so that the state of the machine is
+the same for both.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ QUICK = Sizes((64,), 1 << 8)
 
 
 def cases(sizes: Sizes, device: str, cores: int) -> Iterator[Case]:
-    """Yield the cases of both rings in turn."""
+    """Yield the cases of both rings: each case in one ring, then in the other."""
     for n in sizes.degrees:
         for bits in BITS:
             # A prime for the trinomial ring of degree 2n is 1 modulo 6n, so it serves both rings of degree n.

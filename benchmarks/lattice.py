@@ -234,7 +234,7 @@ def key_case(
     verb: Callable[[pg.Poly, Sequence[lattice.SwitchKey]], pg.Poly],
     expected: Callable[[], Ints],
 ) -> Case:
-    """Return the case of an operation on a value with keys, which all are given on the host."""
+    """Return the case of an operation on a value and keys, all of which are given on the host."""
     size = sum(key.nbytes for key in keys)
     copies = 1 if device == "cpu" else max(1, min(MOST_CALLS, -(-KEY_BYTES // size)))
     sets = [[key_of(key.value.to(device).copy(), key) for key in keys] for _ in range(copies)]

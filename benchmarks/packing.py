@@ -30,9 +30,9 @@ PACKING, EXPANSION = "packing of LWE vectors", "expansion"
 BY_LIMBS, BY_BASE = "external product, groups of limbs", "external product, base 2^18"
 OPS = (PACKING, EXPANSION, BY_LIMBS, BY_BASE)
 SIGMA, LEVELS, BITS = 3.2, 3, 18
-# Greatest allowed time of a packing on one core, in ms, and greatest allowed ratio of an external product by
-# groups of limbs to its transforms. On a GPU, a packing in a batch of 64 must be 20 times as fast as on a
-# core.
+# Greatest allowed time of a packing on one core, in ms. Greatest allowed ratio of the time of an external
+# product, with groups of limbs as digits, to the time of its transforms. On a GPU, a packing in a batch of 64
+# must be 20 times as fast as on a core.
 MUST_MS, MUST_RATIO = 20.0, 2.2
 
 

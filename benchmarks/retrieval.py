@@ -112,7 +112,7 @@ def reading_case(left: Array, x: Any, params: dict[str, int]) -> Case:
         found[...] = 0
         return bool(run().get()[0] == right)
 
-    # Each run adds to `found`. So its values mean nothing while runs are timed, and zeros stand for them.
+    # Each run adds to `found`. So its value after timed runs means nothing; the case gives 0 instead.
     return Case(READING, "polygpu", params, run, verify, left.size, lambda _: np.zeros(1))
 
 
@@ -135,7 +135,7 @@ def cases(left: Array, device: str, cores: int) -> Iterator[Case]:
 def answer_cases(size: int) -> Iterator[Case]:
     """Yield the cases of answering one query to a database of `size` bytes, on one core, by two protocols.
 
-    The server of the packed protocol is made before, and the time for this is printed.
+    The server of the packed protocol is made before the timing; how long this takes is printed.
     """
     data = np.random.default_rng(1).integers(0, 256, size, np.uint8)
     params = {"mib": size >> 20, "cores": 1}

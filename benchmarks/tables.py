@@ -136,7 +136,7 @@ class LineKind:
 
 
 def subject(row: Row) -> tuple[object, ...]:
-    """Return what a row measures, and where: rows with equal results can replace each other."""
+    """Return what a row measures, and where. A newer row with the same subject replaces an older one."""
     return row.machine["name"], row.op, row.library, tuple(sorted(row.params.items()))
 
 

@@ -1,4 +1,4 @@
-"""TFHE with the parameter sets of its example: blind rotations, key switches, and bootstraps of both.
+"""TFHE with the parameter sets of its example: blind rotations, key switches and whole bootstraps.
 
     python -m benchmarks.tfhe [--device cuda] [--quick] [--results DIR]
 
@@ -34,8 +34,8 @@ BATCHES = {"cpu": (1, 16), "gpu": (1, 16, 128, 1024, 4096)}
 QUICK = TFHE(
     n=16, N=64, bits=64, is_torus=True, noise=30, ring_noise=17, digits=(15, 2), switch_digits=(4, 5)
 )
-# Targets by device, operation, parameter set and batch: the greatest allowed ms, or the least number a
-# second.
+# Targets by device, operation, parameter set and batch: the greatest allowed ms, or the least number
+# per second.
 MUSTS = {
     ("gpu", ROTATION, "2+2 bits", 1): ("ms", 2.8),
     ("gpu", ROTATION, "2+2 bits", 4096): ("a second", 68_000),
@@ -50,7 +50,7 @@ MUSTS = {
 
 
 def fmas(scheme: TFHE) -> int:
-    """Return the number of FMAs in a rotation by doubles: those of butterflies, products and the twist.
+    """Return the number of FMAs in a rotation in doubles: those of butterflies, products and the twist.
 
     With groups of more than one key bit, sums of keys are transformed too.
     """

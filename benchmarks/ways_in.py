@@ -50,7 +50,7 @@ QUICK = Sizes(lists=(256,), inverted=256, passes=1)
 
 
 def list_cases(n: int, batch: int) -> Iterator[Case]:
-    """Yield the cases of making a value of a list of Python ints, and of NumPy making an array of it."""
+    """Yield the cases of making a value from a list of Python ints, and of making a NumPy array from it."""
     rng, R = random.Random(n), pg.Ring(n, 12289)
     x = [[rng.randrange(-6000, 6001) for _ in range(n)] for _ in range(batch)]
     given: Any = x if batch > 1 else x[0]
@@ -65,7 +65,7 @@ def list_cases(n: int, batch: int) -> Iterator[Case]:
 
 
 def large_case(sizes: Sizes) -> Case:
-    """Return the case of making a value of ints that have many words."""
+    """Return the case of making a value from ints that have many words."""
     rng, R = random.Random(1), ring_of(sizes.large, BITS, sizes.limbs)
     x = [rng.getrandbits(sizes.large_bits) - 2 ** (sizes.large_bits - 1) for _ in range(R.n)]
 

@@ -1,7 +1,7 @@
 // Views of the arrays that a call of the core reads and writes. They own no memory; bindings/buffer.hpp makes them.
 //
 // Arrays have the shape (*batch, rows, degree), and are C-contiguous unless their type says otherwise. A row holds the
-// residues of one limb or, for a modulus of more than 64 bits, one word of all residues. The batch axes of an operand
+// residues of one limb or, for a modulus of more than 64 bits, one word of each residue. The batch axes of an operand
 // broadcast against those of the result.
 #pragma once
 #include <cstddef>

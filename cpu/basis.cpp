@@ -18,7 +18,7 @@ Basis::Basis(const Numbers &moduli, int storage_bits) : narrow_(storage_bits == 
 }
 
 double Basis::seconds_transform(size_t n) const {
-    constexpr double COLD = 1.35;  // factor by which rows outside the cache take longer; costs() is for rows in it
+    constexpr double COLD = 1.35;  // factor of the time for rows outside the cache; costs() assumes rows in the cache
     double most = costs().layer[0];
     for (const Modulus &m : moduli_) most = std::max(most, layer_ns(m, narrow_));
     return COLD * 1e-9 * most * (double)n * layers(n);

@@ -51,8 +51,8 @@ PG_INLINE void combine_range(const L &lanes, const Modulus &m, const typename L:
 //   above52(x)                                   the bits of x from 2^52 up
 //   residue(low, high)                           low + 2^52 * high mod q, canonical; the sum of high and the carry
 //                                                from low must be below 2^52
-// For x below 2^50, the high halves of 8 products sum to less than 2^51. The high half of the earlier terms, which were
-// reduced, is below 2^51, too.
+// For x and w below 2^50, the high halves of 8 products sum to less than 2^51. The reduced high half of the
+// earlier terms, which is added to this sum, is below 2^51, too.
 template <class L, size_t COUNT>
 PG_INLINE void combine_halves(const L &lanes, const typename L::T *const *x, const typename L::T *w, size_t terms,
                               typename L::T *y, size_t begin, size_t end) {

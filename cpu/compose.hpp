@@ -33,9 +33,9 @@ class Composition {
     void norm(const Array &x, int p, const Out &out) const;
 
   private:
-    // Cuts the items into parts, numbered by `unit`, and calls make(unit, item) for each. The function `use` that make
-    // returns is called as use(digits, first, count), for integers first ... first + count - 1 of the item: digit d of
-    // integer first + j is digits[d * count + j] (SumWords). products: estimated work for a residue, in modular
+    // Cuts the items into parts, numbered by `unit`, and calls make(unit, item) for each part. The function `use` that
+    // make returns is called as use(digits, first, count), for integers first ... first + count - 1 of the item: digit
+    // d of integer first + j is digits[d * count + j] (SumWords). products: estimated work for a residue, in modular
     // products.
     template <class Make> void run(const Array &x, bool centered, double products, const Make &make) const;
     template <class T, class Use>

@@ -111,8 +111,8 @@ template <class L, bool INVERSE> struct FftRows {
             for (size_t j = 0; j < RADIX; ++j) L::store(y + 2 * (q + stride * j), last_factor(v[j], scale));
         }
     }
-    // Computes all remaining passes; the transforms that remain have `length` points. Passes write to spare and y in
-    // turn, and the last one writes to y. x may be y or spare.
+    // Computes all remaining passes; the transforms that remain have `length` points. Passes write alternately to spare
+    // and y; the last pass writes to y. x may be y or spare.
     static void rest(const T *x, T *y, T *spare, size_t length, size_t stride, const Fft<T> &fft) {
         for (size_t radix; (radix = fft_radix(length)) < length; length /= radix, stride *= radix) {
             T *to = x == spare ? y : spare;

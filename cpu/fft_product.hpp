@@ -10,7 +10,7 @@
 //   exchange<G>(u, v)                as exchange of Lanes, for granules of G doubles
 //   bits(V), value(I)                the same bits as I, or as V
 //   load_words, store_words          integers from and to words of 32 or 64 bits; a store keeps the low bits
-//   both left right right_signed     bitwise and, shifts
+//   both left right right_signed     bitwise and; shifts
 //   centred(x, half, q)              x > half ? x - q : x, unsigned
 #pragma once
 #include "ntt.hpp"
@@ -22,8 +22,9 @@ namespace {
 // WIDTH imaginary parts. Twiddles are stored as pairs of a real and an imaginary part.
 //
 // Rounding, with u = 2^-53. If FUSED, a butterfly computes x + w * y by two FMAs for each part, and then 2x - (x + w *
-// y) by one. A product has a relative error of at most 2u. Otherwise a product has a relative error of sqrt(5) * u, and
-// is then added. Inverse butterflies add and subtract, then multiply the difference by the conjugate of w.
+// y) by one. A product has a relative error of at most 2u. If not FUSED, w * y is computed first, with a relative error
+// of at most sqrt(5) * u, and is then added. Inverse butterflies add and subtract, then multiply the difference by the
+// conjugate of w.
 template <class R> struct ComplexLanes {
     using T = Complex;
     struct V {

@@ -74,7 +74,7 @@ template <class W, class R> struct FftTorusRow {
     // ---- products ----
 
     // sum = the sum of the products of all digits with the spectra of one column of the matrix. The spectra of a column
-    // lie `step` complex numbers apart. Products are added level by level; in each level, the first is that of
+    // lie `step` complex numbers apart. Products are added level by level; in each level, the first product is that of
     // component `column`. ahead: distance in complex numbers to the matrix that is read next, or 0 if no matrix
     // follows.
     void multiply(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,

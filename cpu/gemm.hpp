@@ -5,8 +5,8 @@
 //   REGISTERS            number of vector registers
 //   mul_halves(x, y)     product of the low halves of 64-bit lanes
 //   mul_low(x, y)        product of 64-bit lanes modulo 2^64
-//   MULTIPLIER52         whether there is a multiplier for x and y below 2^52. If so, there are these too, and
-//                        rest(), the set with the kernels for other moduli:
+//   MULTIPLIER52         whether there is a multiplier for x and y below 2^52. If so, R also has rest(), the
+//                        set with the kernels for other moduli, and the following:
 //   mul_add_low, mul_add_high(z, x, y)    z plus the low or the high 52 bits of x * y
 //   Lanes52                               lanes with residue(low, high): low + 2^52 * high mod q, where high
 //                                         plus the carry from low is below 2^52
@@ -178,10 +178,10 @@ struct WordSums {
     PG_INLINE V add_mod(V x, V y) const { return pg::add_mod(m, x, y); }
 };
 
-// Whether Sums52 are the fastest sums for a modulus. With a 52-bit multiplier there are no others here: for all other
-// moduli R::rest(), a set without the multiplier, has the kernels.
+// Whether Sums52 are the fastest sums for a modulus. A set with a 52-bit multiplier has no other sums: the kernels for
+// all other moduli are those of R::rest(), a set without the multiplier.
 inline bool suits_sums52(const Modulus &m) { return m.last >> 31 && m.last < 1ull << 52 && m.last & (m.last + 1); }
-// Calls f with the fastest sums for a modulus of residues that a word T stores.
+// Calls f with the fastest sums modulo m. Residues are stored in words of type T.
 template <class R, class T, class F> void with_sums(const Modulus &m, const F &f) {
     constexpr bool NARROW = sizeof(T) == 4;
     if constexpr (R::MULTIPLIER52) return f(Sums52<R>(m));

@@ -163,9 +163,9 @@ double nearest_double(const u64 *x, size_t words, u64 *size) {
     return negative ? -value : value;
 }
 
-// Adds n nonnegative numbers in digits to a norm. If p = 0, the norm becomes the maximum of itself and the numbers. If
-// p is 1 or 2, the numbers or their squares are added to the sums norm[c], in units of 2^(BITS * c). The callers choose
-// n so small that no sum overflows its word.
+// Adds n nonnegative numbers, given by their digits, to a norm. If p = 0, the norm becomes the maximum of itself and
+// the numbers. If p is 1 or 2, the numbers or their squares are added to the sums norm[c], in units of 2^(BITS * c).
+// The callers choose n so small that no sum overflows its word.
 void add_to_norm(int p, const u64 *x, size_t digits, size_t n, u64 *norm) {
     if (p == 2) return integer_kernels().add_squares(x, digits, n, norm);
     for (size_t d = 0; p == 1 && d < digits; ++d)

@@ -43,7 +43,7 @@ inline u64 widen(const void *x, size_t bytes, bool is_signed, u64 *y, size_t n) 
 }
 
 // Residues of words x. If x < 0, a multiple of q is added first. Then x is reduced by Barrett's method with the
-// constant floor((2^64 - 1) / q). The estimated quotient is exact or 1 too small for any word (docs/math.md,
+// constant floor((2^64 - 1) / q). For any word x, the estimated quotient is exact or 1 too small (docs/math.md,
 // "Integers"). If SMALL, -q <= x < q, so that only the addition is needed.
 template <class R, class T, bool SIGNED, bool SMALL> struct Reduction {
     using I = typename R::I;
@@ -97,8 +97,8 @@ inline void join_digits(const u64 *digits, const MixedWords &m, u64 *y, u64 *wro
     for (size_t i = m.count; i-- > 0;)
         for (size_t j = 0; j < n; ++j) y[j] = y[j] * m.radix[i] + digits[i * n + j];
     // Compares from the least significant digit up. Until the last loop, wrong[j] holds two flags about the number that
-    // the digits seen so far form. Bit 0: this number is at most the one that the same digits of `most` form. Bit 1: it
-    // is at least the one that those of `least` form.
+    // the digits seen so far form. Bit 0: this number is at most the one that the same digits of `most` form. Bit 1:
+    // this number is at least the one that the same digits of `least` form.
     for (size_t i = 0; i < m.count; ++i) {
         const u64 most = m.most[i], least = m.least[i];
         for (size_t j = 0; j < n; ++j) {
@@ -115,15 +115,15 @@ inline void join_digits(const u64 *digits, const MixedWords &m, u64 *y, u64 *wro
         wrong[j] &= below ^ 1;
     }
 }
-// Sets `wrong` to 1 where x differs from y. Returns whether any `wrong` is set, now or from before.
+// Sets wrong[j] to 1 if x[j] differs from y[j]; otherwise wrong[j], 0 or 1, stays. Returns 1 if any wrong[j] is then 1.
 template <class T> u64 compare(const T *x, const T *y, u64 *wrong, size_t n) {
     u64 any = 0;
     for (size_t j = 0; j < n; ++j) wrong[j] |= (u64)(x[j] != y[j]), any |= wrong[j];
     return any;
 }
 
-// Both functions take numbers in two's complement, in digits of SumWords. is_negative tells whether x + sign * y < 0.
-// add_digits computes x += sign * y.
+// is_negative tells whether x + sign * y < 0. add_digits, below, computes x += sign * y. The digits of x and y are
+// those of SumWords, in two's complement.
 inline bool is_negative(const u64 *x, const u64 *y, int sign, const SumWords &m) {
     int64_t sum = 0;
     for (size_t d = 0; d < m.digits; ++d) sum = (sum >> m.BITS) + (int64_t)x[d] + sign * (int64_t)y[d];
@@ -205,7 +205,7 @@ template <class R, class T> void compose_row(const T *y, const SumWords &m, u64 
     }
 }
 
-// Replaces x by |x|, for numbers in digits at x[d * n + j].
+// Replaces n numbers by their absolute values. Digit d of number j is x[d * n + j].
 inline void make_sizes(u64 *x, size_t digits, size_t n, u64 *carry) {
     const u64 *top = x + (digits - 1) * n;
     // Bit 63 of carry: the number's sign. The other bits: the carry of its negative into the next digit.
@@ -219,8 +219,8 @@ inline void make_sizes(u64 *x, size_t digits, size_t n, u64 *carry) {
         }
 }
 
-// Adds the squares of nonnegative numbers in digits, at x[d * n + j], to `sums`. sums[c], c <= 2 * digits, counts units
-// of 2^(BITS * c). Each grows by less than 2^56 for n <= 256.
+// Adds the squares of n nonnegative numbers to `sums`. Digit d of number j is x[d * n + j]. sums[c], c <= 2 * digits,
+// counts units of 2^(BITS * c). For n <= 256 each sums[c] grows by less than 2^56.
 template <class R> void add_squares(const u64 *x, size_t digits, size_t n, u64 *sums) {
     for (size_t c = 0; c + 1 < 2 * digits; ++c) {
         const size_t first = c < digits ? 0 : c - digits + 1;  // the smallest index i of a digit with a partner c - i

@@ -10,7 +10,7 @@
 namespace pg {
 namespace {
 
-// ---- fields: arrays of numbers, each of `words()` words in a row ----
+// ---- fields: their numbers have words() words each, which are neighbours in memory ----
 
 inline unsigned product_high(uint16_t x, uint16_t y) { return (unsigned)x * y >> 16; }
 inline u32 product_high(u32 x, u32 y) { return (u32)((u64)x * y >> 32); }
@@ -163,7 +163,7 @@ int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, Quotient 
             field.subtract(first, divisor.at(top));
             field.multiply(first, inverse, scratch);
             if (steps) {
-                // `after`: the next coefficient of the divisor after the step with `high`; it determines `low`
+                // `after`: what the step with `high` makes of the divisor's next coefficient; it determines `low`
                 Word *const next = divisor.at(top - 1);
                 std::copy(next, next + words, after);
                 field.eliminate(after, rest.at(rest.degree), high, zero, 1, scratch);

@@ -71,7 +71,7 @@ struct Reals52 : Reals {
     static PG_INLINE I mul_add_high(I z, I x, I y) { return _mm512_madd52hi_epu64(z, x, y); }
 };
 
-// Only what IFMA makes faster. All other kernels of this set are those of avx512dq (completed).
+// Only what IFMA makes faster. All other kernels of this set are those of avx512dq (see `completed`).
 struct Avx512 : Lacking {
     static constexpr const char *NAME = "avx512";
     static constexpr Costs COSTS = costs_avx512(0.35);

@@ -59,7 +59,7 @@ struct Lanes32 {
         return {expand<COUNT>(w), expand<COUNT>(shoup)};
     }
     static PG_INLINE V masked(V x) { return x; }
-    // Products of the first two lanes, and of the last two.
+    // Products x * y in the first two lanes (mul_first), and in the last two lanes (mul_last).
     static PG_INLINE uint64x2_t mul_first(V x, V y) { return vmull_u32(vget_low_u32(x), vget_low_u32(y)); }
     static PG_INLINE uint64x2_t mul_last(V x, V y) { return vmull_high_u32(x, y); }
     static PG_INLINE V low_words(uint64x2_t first, uint64x2_t last) {

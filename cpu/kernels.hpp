@@ -210,7 +210,7 @@ struct Draw {
     size_t terms, thresholds;
     i64 weights[4];
     const u64 *sorted;  // the thresholds
-    size_t bucket;      // thresholds in each of 16 buckets, without the bucket's end; there are 16 * (bucket + 1) cells
+    size_t bucket;      // thresholds in each of 16 buckets, without its end; `buckets` has 16 * (bucket + 1) cells
     // Cell i * 16 + b is threshold (bucket + 1) * b + i, or 2^64 - 1 if there are fewer thresholds. Cell i = bucket is
     // the end of bucket b.
     const u64 *buckets;
@@ -339,8 +339,8 @@ struct Isa {
     }
 };
 
-// Returns a set that takes the kernels that it lacks from `rest`: those of rows and of complex transforms, products by
-// FFT and `torus`. All other members stay. A set without any kernel stays as it is.
+// Returns `isa`, with kernels of `rest` in place of those that `isa` lacks: kernels of rows, of complex transforms, of
+// products by FFT, and `torus`. All other members stay. A set without any kernel stays as it is.
 inline Isa completed(Isa isa, const Isa &rest) {
     if (!isa.compiled()) return isa;
     const auto take = [](auto &own, const auto &other, bool has) {

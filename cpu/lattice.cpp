@@ -216,7 +216,7 @@ void RotatedSums::run_row(const Call<T> &call, size_t item, size_t limb, const W
             const T *digits = call.digits + (first * limbs + limb) * n;
             size_t digit_step = limbs * n;
             if (!turned_ || by_gemm) {
-                // Terms that share digits reuse the copy that the first one made.
+                // Terms that share digits reuse the copy that the first of them made.
                 if (!turned_ || split_ || keyed == 0)
                     for (size_t j = 0; j < digits_; ++j) {
                         T *const row = rows + j * step;
@@ -300,7 +300,7 @@ void RotatedSums::run_words(const Array &digits, const Array &more, const Array 
         call.keys.push_back((const T *)key.data());
     }
     const double products = (double)(COMPONENTS * (keyed_ * digits_ + terms_.size() + places_taken_));
-    // Items come last, because consecutive items read the same keys and weights.
+    // The item varies fastest with `unit`, because consecutive items read the same keys and weights.
     for_each_row(
         limbs * call.items, basis.seconds_products(products * (double)n),
         [&](size_t unit, const Worker &worker) { run_row(call, unit % call.items, unit / call.items, worker); });

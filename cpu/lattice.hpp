@@ -11,10 +11,10 @@ namespace pg {
 // out[c] = sum over j of digit[j] * key[j, c], modulo each limb of a transform.
 class DigitProduct {
   public:
-    // own_digits: for each limb, the index of the digit that is equal, modulo this limb, to the value itself; `digits`
-    // if there is no such digit. own_rows: for each limb, the row of the evaluated value that holds this digit.
-    // key_rows: for each limb, its row in the key, which has key_total rows. transformed: all digits are evaluated
-    // already. The transform must outlive the object.
+    // own_digits: for each limb, the index of the digit that is equal, modulo this limb, to the decomposed value;
+    // `digits` if there is no such digit. own_rows: for each limb, the row of this value, evaluated, that holds the
+    // digit. key_rows: for each limb, its row in the key, which has key_total rows. transformed: all digits are
+    // evaluated already. The transform must outlive the object.
     DigitProduct(const Transform &transform, size_t digits, std::vector<size_t> own_digits,
                  std::vector<size_t> own_rows, size_t own_total, std::vector<size_t> key_rows, size_t key_total,
                  bool transformed);
@@ -100,8 +100,8 @@ class RotatedSums {
 class GadgetProduct {
   public:
     // Digits are to the base 2^bits. A product by FFT multiplies a polynomial of such digits by a polynomial that
-    // `product` splits into digits of another base. `transform`, `product` or both are null. What is not null, and the
-    // basis, must outlive the object.
+    // `product` splits into digits of another base. At least one of `transform` and `product` is null. The other, and
+    // the basis, must outlive the object.
     GadgetProduct(const Basis &basis, const Transform *transform, const FftProduct *product, unsigned bits,
                   unsigned levels);
 

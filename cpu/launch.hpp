@@ -103,7 +103,7 @@ class LaunchGraph {
     const Driver &driver_;
     const std::vector<Launch> &launches_;
     std::vector<Driver::Handle> nodes_;
-    std::vector<u64> addresses_;  // the operands' addresses that the graph has now, node by node
+    std::vector<u64> addresses_;  // the operands' addresses that are set in the graph, node by node
     Driver::Handle context_ = nullptr, graph_ = nullptr, exec_ = nullptr;
 };
 

@@ -24,8 +24,8 @@ struct None {};
 // An instruction set is described by a struct with NAME, COSTS and types: the kernels of rows for each size of modulus
 // (Q30, ...), the lanes of complex numbers (Floats, Doubles), the reals of products by FFT (Spectral), the reals of all
 // other sums and products (Real), how a Gaussian counts thresholds (Count), and the lanes of bytes (Bytes). If the
-// struct does not name a type, the set lacks these kernels. The struct stands in the set's own file, in the anonymous
-// namespace, so that the linker can never take code of one set for another.
+// struct does not name one of these types, the set lacks its kernels. The struct stands in the set's own file, in the
+// anonymous namespace, so that the linker can never take code of one set for another.
 struct Lacking {
     using Q30 = None;
     using Q31 = None;

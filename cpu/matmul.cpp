@@ -135,7 +135,7 @@ void gather_rows(const unsigned char *x, ptrdiff_t step, size_t size, size_t row
     size_t row = 0;
     for (; size == 1 && row + 8 <= rows; row += 8) {
         size_t k = 0;
-        for (; k + 8 <= columns; k += 8) {  // blocks of 8 x 8 bytes, by exchanges of bytes, pairs and fours
+        for (; k + 8 <= columns; k += 8) {  // transposes 8 x 8 bytes by exchanges of bytes, of pairs and of fours
             u64 v[8];
             for (size_t i = 0; i < 8; ++i) std::memcpy(v + i, x + row + (ptrdiff_t)(k + i) * step, 8);
             const u64 masks[] = {0x00ff00ff00ff00ff, 0x0000ffff0000ffff, 0x00000000ffffffff};

@@ -24,7 +24,7 @@ struct Modulus {
     unsigned bits;     // 2^(bits-1) <= q < 2^bits
     unsigned shift;    // q << shift has its top bit set
     Reciprocal recip;  // the reciprocal of q << shift
-    // Quotient constants of docs/math.md, "Barrett's product"; 0 if the word cannot hold q.
+    // Quotient constants of docs/math.md, "Barrett's product". Each is 0 if q is not below the bound beside it.
     u64 barrett64;  // floor(2^(bits+62) / q), q < 2^62
     u64 barrett52;  // floor(2^(bits+50) / q), q < 2^50
     u64 barrett32;  // min(floor(2^(bits+31) / q), 2^32 - 1), q < 2^31

@@ -45,7 +45,7 @@ class FftProduct {
     // degree - 1, for the linear product, which is then reduced by the ring's polynomial. A limb with q = 2^e drops the
     // sums whose weights vanish modulo q. digits, width, sums: see ProductRow (kernels.hpp). table: length/2 twiddles
     // (ProductRow). terms: 0 for multiply(). Else only the kernels of row() are used, for sums of `terms` products; in
-    // each, one factor has a single digit of `bits` bits. The basis must outlive the object.
+    // each product, one factor has a single digit of `bits` bits. The basis must outlive the object.
     FftProduct(const Basis &basis, size_t degree, size_t length, Quotient quotient, unsigned digits, unsigned width,
                unsigned sums, const Lasting<Numbers> &table, unsigned terms, unsigned bits);
 

@@ -129,8 +129,8 @@ class Kept {
         unlock();
         return found ? found + 1 : nullptr;
     }
-    // Keeps a block, and returns the oldest ones to the system if they are too many. Returns false if the block is not
-    // kept.
+    // Keeps a block. The blocks that cut() removes to make room for it go back to the system. Returns false if the
+    // block is not kept.
     bool keep(void *block) {
         Header &own = header(block);
         const int64_t time = now();
@@ -200,7 +200,7 @@ class Kept {
         (own.newer_alike ? own.newer_alike->older_alike : latest_[class_of(own.capacity)]) = own.older_alike;
         bytes_ -= own.capacity;
     }
-    // Removes the oldest blocks until at most `most` bytes are kept, and no block that was kept before the time
+    // Removes the oldest blocks until at most `most` bytes remain and no remaining block was added before the time
     // `since`. Returns the first removed block; `newer` leads to the others.
     Header *cut(size_t most, int64_t since) {
         Header *first = oldest_, *last = nullptr;

@@ -85,7 +85,8 @@ struct Call {
     bool shared = false;  // whether other threads may join
     const unsigned generation = fork_generation;
 
-    // Whether this is a child that a signal handler forked: in it, nobody finishes the rows of the threads that joined.
+    // Whether a signal handler forked this process during the call: then nobody finishes the rows that other threads
+    // had begun.
     bool abandoned() const { return shared && fork_generation != generation; }
     bool stopped() const { return __atomic_load_n(&stop, __ATOMIC_RELAXED); }
     bool handed_out() const { return next >= rows || stopped(); }

@@ -101,8 +101,8 @@ template void Transform::LimbRow<u32>::run<false>(const u32 *, u32 *) const;
 template void Transform::LimbRow<u64>::run<true>(const u64 *, u64 *) const;
 template void Transform::LimbRow<u64>::run<false>(const u64 *, u64 *) const;
 
-// Computes products modulo `some` leaves of SIZE coefficients. Row i of u, v and w has coefficient i of all these
-// leaves.
+// Computes y = a * b modulo `some` leaves of SIZE coefficients, beginning with `leaf`. Row i of u, v and w holds
+// coefficient i of a, b and y for all these leaves.
 template <class T, size_t SIZE>
 void Transform::multiply_leaves(const T *a, const T *b, T *y, size_t leaf, size_t some, const Row<T> &r) const {
     const Modulus &m = *r.modulus;

@@ -1,8 +1,8 @@
 // Products modulo any q of one word, through auxiliary primes (docs/math.md, "Products through auxiliary primes"):
 // auxiliary_spread turns residues modulo q into residues modulo the primes, and auxiliary_compose turns products modulo
-// the primes back. A unit is one limb of one polynomial. A column is one coefficient of a unit, with its residues
-// modulo all primes; a thread computes one column. A unit has `length` columns in auxiliary_spread, and n columns in
-// auxiliary_compose. grid: (units * columns) / 256 in x.
+// the primes into residues modulo q. A unit is one limb of one polynomial. A column is one coefficient of a unit, with
+// its residues modulo all primes; a thread computes one column. A unit has `length` columns in auxiliary_spread, and n
+// columns in auxiliary_compose. grid: units * (columns of a unit) / 256.
 #include "ptx.cuh"
 #include "quotient.cuh"
 #include "rows.cuh"
@@ -37,8 +37,8 @@ template <class T> __global__ void __launch_bounds__(256) auxiliary_spread(const
 }
 
 // Returns, modulo m, the centred integer whose residues modulo the primes p_i are the column x. The integer is found
-// from its mixed-radix digits. For each i and j < i, constants[i * count + j] is 1/p_j mod p_i. After these count^2
-// entries, `constants` has the mixed-radix digits of (P - 1) / 2, where P is the product of the primes.
+// from its mixed-radix digits. For each i and j < i, constants[i * count + j] is 1/p_j mod p_i. The entries that follow
+// these count^2 entries are the mixed-radix digits of (P - 1) / 2, where P is the product of the primes.
 PG_DEVICE u64 signed_value(const u64 *x, u64 stride, const Modulus *primes, const u64 *constants, u32 count,
                            const Modulus &m) {
     u64 digits[MAX_PRIMES];
@@ -66,8 +66,8 @@ PG_DEVICE u64 signed_value(const u64 *x, u64 stride, const Modulus *primes, cons
     return negative ? sub_mod(m, value, product) : value;
 }
 
-// x: (units, primes, length). y: (units, n). If length != n, x holds linear products, which are reduced by the ring's
-// polynomial.
+// x: (units, primes, length). y: (units, n). If length != n, x holds linear products, and this kernel reduces them by
+// the ring's polynomial.
 template <class T> struct ComposeParameters {
     const u64 *x;
     T *y;

@@ -1,8 +1,8 @@
 // Copies entries between arrays of any strides. Entries may be broadcast, or converted to another integer type. A row
 // has the entries that differ only in their index along the last axis. A block of threads copies 2^log_width entries of
 // each of 256 / 2^log_width rows at a time. A thread copies one entry: up to 16 bytes that are neighbours in both
-// arrays, or one number that it converts. grid: blocks of the last axis in x; blocks of rows in y, at most 65535. If
-// there are more rows, each block goes on to further rows. block: 256 threads.
+// arrays, or one number that it converts. gridDim.x: n / 2^log_width. gridDim.y: rows / (256 / 2^log_width), at most
+// 65535. If there are more rows, a block copies several such groups of rows. block: 256 threads.
 #include "ptx.cuh"
 #include "rows.cuh"
 
@@ -34,8 +34,8 @@ template <class S, class T> __global__ void __launch_bounds__(256) copy_entries(
 }
 
 // Copies items of n entries each. If SCATTER is false, item index[i] of x is copied to item i of y; else item i of x is
-// copied to item index[i] of y. grid: blocks of an item in x; items in y, at most 65535. If there are more items, each
-// block goes on to further items. block: 256 threads.
+// copied to item index[i] of y. gridDim.x: n / 256. gridDim.y: items, at most 65535. If there are more items, a block
+// copies parts of several items. block: 256 threads.
 struct ItemsParameters {
     const void *x;
     const u64 *index;

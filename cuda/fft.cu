@@ -1,15 +1,17 @@
 // Transforms of rows of complex numbers, and cyclic convolutions. A row has 2, 4, 8, ... or 4096 numbers, in natural
-// order before and after.
+// order before and after the transform.
 //
 // The root of unity is exp(-2 pi i / LENGTH). The inverse is the same transform, with real and imaginary parts
-// exchanged before and after it. LENGTH / 8 threads share a row, 8 values each (if LENGTH < 8, one thread has a row).
-// Rounds have radix 8; only the first may have radix 2 or 4. Let P be the product of the radices of all rounds before a
-// round of radix R. For each j < LENGTH / R, this round transforms the values with the indices j + r * LENGTH / R, r =
-// 0 ... R - 1. The results have the indices (j / P) * P * R + j % P + r * P. So results end in natural order (Stockham;
-// Govindaraju et al. 2008). Between rounds values go through shared memory. A thread has the same indices of the row
-// before and after the transform. So spectra are multiplied in registers, and an inverse transform can follow at once.
+// exchanged before and after it. LENGTH / 8 threads share a row, with 8 values each (if LENGTH < 8, one thread has a
+// row). Rounds have radix 8; only the first may have radix 2 or 4. Let P be the product of the radices of all rounds
+// before a round of radix R. For each j < LENGTH / R, this round transforms the values with the indices j + r * LENGTH
+// / R, r = 0 ... R - 1. The results have the indices (j / P) * P * R + j % P + r * P. So results end in natural order
+// (Stockham; Govindaraju et al. 2008). Between rounds values go through shared memory. A thread has the same indices of
+// the row before and after the transform. So spectra are multiplied in registers, and an inverse transform can follow
+// at once.
 //
-// twiddles: entry r * P + i is exp(-2 pi i * r * i / (P * R)) for i < P, 0 < r < R (_backends/cuda/fft.py).
+// twiddles: for each round, entry r * P + k is exp(-2 pi i * r * k / (P * R)), where k < P and 0 < r < R
+// (_backends/cuda/fft.py).
 #include "complex.cuh"
 #include "ptx.cuh"
 
@@ -29,8 +31,8 @@ template <class Real, int LOG_LENGTH> struct Fft {
         : shared((Value *)memory), twiddles(table), lane(threadIdx.x % LANES), first(threadIdx.x / LANES * LENGTH) {}
 
     static PG_DEVICE u64 row() { return (u64)blockIdx.x * ROWS + threadIdx.x / LANES; }
-    // Value `index` of the block in shared memory. Threads whose accesses are served at the same time use different
-    // banks, whether their values are neighbours or lie 8 apart.
+    // Value `index` of this block of threads, in shared memory. Threads whose accesses are served at the same time use
+    // different banks, whether their values are neighbours or lie 8 apart.
     PG_DEVICE Value &at(int index) const { return shared[index ^ (index >> 3 & 15)]; }
     static PG_DEVICE void synchronise() {
         if constexpr (LANES <= 32) __syncwarp();
@@ -56,7 +58,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
         for (int k = 0; k < HALF; ++k) x[2 * k] = even[k], x[2 * k + 1] = odd[k];
     }
 
-    // values[k] is complex number lane + k * LANES of the row.
+    // Computes the round of radix 2^LOG_R and all later rounds. values[k]: complex number lane + k * LANES of the row.
     template <int LOG_P = 0, int LOG_R = FIRST_RADIX> PG_DEVICE void transform(Value *values) const {
         constexpr int P = 1 << LOG_P, R = 1 << LOG_R, GROUPS = VALUES / R;
         constexpr bool LAST = LOG_P + LOG_R == LOG_LENGTH;
@@ -97,7 +99,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
 #pragma unroll
             for (int k = 0; k < VALUES; ++k) write<DEFAULT>(y + row * LENGTH + lane + k * LANES, values[k]);
     }
-    // Loads SHORT rows: the rows of a warp, which follow each other in memory, are loaded together.
+    // Loads rows if SHORT is true: the rows of a warp, which follow each other in memory, are loaded together.
     PG_DEVICE void load_together(const Value *x, u64 rows, Value *values) const {
         const int own = threadIdx.x / WARP * WARP_VALUES + threadIdx.x % WARP;
         const u64 start = (u64)blockIdx.x * (ROWS * LENGTH) + own;
@@ -131,8 +133,8 @@ template <class Real, int LOG_LENGTH> struct Fft {
     }
 };
 
-// Parameters of `fft`; x and y may be the same array. block: Fft::THREADS; dynamic shared memory: ROWS * LENGTH values;
-// grid: rows / Fft::ROWS.
+// Parameters of `fft`; x and y may be the same array. grid: rows / Fft::ROWS. block: Fft::THREADS threads. Dynamic
+// shared memory: ROWS * LENGTH values.
 template <class Real> struct FftParameters {
     const Complex<Real> *x;
     Complex<Real> *y;
@@ -157,7 +159,7 @@ __global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS)) fft(const Ff
 }
 
 // y = the cyclic convolution of rows of a and b. If rows_b = 1, every row of a is convolved with the one row of b. y
-// may be the same array as a or b. Grid, block and shared memory are those of `fft`.
+// may be the same array as a or b. grid: rows / Fft::ROWS. The block and its shared memory are as for `fft`.
 template <class Real> struct ConvolveParameters {
     const Complex<Real> *a, *b;
     Complex<Real> *y;

@@ -2,9 +2,10 @@
 //
 // A unit is one limb of one polynomial. Its centred residues are split into balanced digits. A row holds digit i of all
 // residues, as `points` complex numbers: the digits of residues r and r + points are the real and the imaginary part of
-// number r. A_i and B_j are the transforms of digits i and j of the operands, and C_k is the sum of A_i * B_j over i +
-// j = k. After the inverse transform the real and imaginary parts of C_k are integers, which have the weight 2^(width *
-// k). An operand that has only rows_a rows is broadcast: unit u reads its row u % rows_a.
+// number r. A_i is the transform of digit i of the first operand, B_j that of digit j of the second operand, and C_k is
+// the sum of A_i * B_j over i + j = k. After the inverse transform the real and imaginary parts of C_k are integers,
+// which have the weight 2^(width * k). An operand may have fewer units than the product, for example rows_a: then unit
+// u of the product uses unit u % rows_a of the operand.
 #include "complex.cuh"
 #include "ptx.cuh"
 #include "quotient.cuh"
@@ -12,14 +13,14 @@
 #include "tile.cuh"
 
 struct Digits {
-    u32 count, width;  // count: how many digits an operand has; width: bits of a digit
+    u32 count, width;  // count: how many digits a residue has; width: bits of a digit
     u32 sums;          // how many sums C_k are needed: if q is a power of two, only those whose weight is below q
 };
 
 PG_DEVICE i32 as_signed(u32 x) { return (i32)x; }
 PG_DEVICE i64 as_signed(u64 x) { return (i64)x; }
 
-// Adding ROUND to a number below 2^51 in size leaves the nearest integer in the low bits.
+// Adding ROUND to a number below 2^51 in size leaves the nearest integer in the low bits of the sum.
 constexpr double ROUND = 6755399441055744.0;  // 1.5 * 2^52
 PG_DEVICE double to_double(i32 x) {
     return __hiloint2double(0x43300000, x ^ (i32)0x80000000) - 4503601774854144.0;  // the constant is 2^52 + 2^31
@@ -55,9 +56,9 @@ struct Wide {  // an integer modulo 2^128
     }
 };
 
-// Returns the sum over k of C_k * 2^(width * k) mod q, where C_k is the integer nearest to sums(k), below 2^51 in size.
-// SUMS: the number of sums if it is known at compile time, else 0. If q is a power of two, only the first digits.sums
-// sums matter.
+// Returns, modulo q, the sum over k of C_k * 2^(width * k), where C_k is the integer nearest to sums(k). Needs |C_k| <
+// 2^51. SUMS: the number of sums if it is known at compile time, else 0. If q is a power of two, only k < digits.sums
+// matters.
 template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, const Digits &digits, const Sums &sums) {
     constexpr int UNROLL = SUMS ? SUMS : 1;
     const u32 most = SUMS ? SUMS : digits.sums, width = digits.width;
@@ -69,8 +70,9 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
             if (k < digits.sums && k * width < 64) value += (u64)integer(k) << k * width;
         return (T)(value & m.last);
     } else if constexpr (sizeof(T) == 4) {
-        // Horner's rule in doubles. |r| <= q < 2^32, and if a residue has several digits, each digit has at most 16
-        // bits. So r * 2^width + C_k is below 2^52 in size and exact, and so is its remainder modulo q.
+        // Horner's rule in doubles. If a residue has one digit, the only sum is C_0, and r is 0. Otherwise |r| <= q <
+        // 2^32 and width <= 16. In both cases |C_k| < 2^51, so |r * 2^width + C_k| < 2^52. Doubles hold this number and
+        // its remainder modulo q exactly.
         double r = 0;
         const double q = (double)m.q, base = (double)(1u << width);
 #pragma unroll UNROLL
@@ -105,15 +107,16 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
 
 // y = a * b. A block computes S::ROWS / (2 * DIGITS) products. S is the shape of the block's tile (tile.cuh). Each row
 // of the tile first holds the spectrum of a digit of an operand, then a sum C_k of products of such spectra. If FOLD is
-// true, the transform gives the linear product, which is then reduced by the ring's polynomial. block: S::THREADS;
-// dynamic shared memory: S::SHARED_VALUES complex numbers. twiddles: tables.cu.
+// true, the transform gives the linear product, which is then reduced by the ring's polynomial. grid: units * 2 *
+// DIGITS / S::ROWS. block: S::THREADS threads. Dynamic shared memory: S::SHARED_VALUES complex numbers. twiddles:
+// tables.cu.
 template <class T> struct FftProductParameters {
     const T *a, *b;
     T *y;
     const Modulus *moduli;
     const Complex<double> *twiddles;
     u64 units;
-    u64 rows_a, rows_b;  // unit u reads row u % rows_a of a: so a is broadcast over the leading batch axes
+    u64 rows_a, rows_b;  // unit u uses row u % rows_a of a and row u % rows_b of b: both can be broadcast
     u32 limbs, degree, width, sums;
     Quotient quotient;
 };
@@ -131,7 +134,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
     const u32 degree = p.degree, part = place.row % PARTS;
     u64 unit = (u64)blockIdx.x * (S::ROWS / PARTS) + place.row / PARTS;
     const bool inside = unit < p.units;
-    if (!inside) unit = 0;  // threads beyond the end take part in the barriers
+    if (!inside) unit = 0;  // threads without a unit take part in the barriers
     const Modulus &m = p.moduli[rest(unit, p.limbs)];
 
     const bool second = part >= DIGITS;
@@ -211,7 +214,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
 // ---- longer products, in passes ----
 
 // x: (rows, degree). y: (units, count, points), the digits of `units` units, of which first_unit is the first. grid:
-// (units * points) / 256 in x.
+// units * points / 256.
 template <class T> struct SplitParameters {
     const T *x;
     Complex<double> *y;
@@ -236,7 +239,7 @@ template <class T> __global__ void __launch_bounds__(256) fft_split(const SplitP
 }
 
 // a, b: (units, count, points), the spectra of the digits. y: (units, sums, points); row k of a unit is the sum of row
-// i of a times row j of b over i + j = k. grid: (units * points) / 256 in x.
+// i of a times row j of b over i + j = k. grid: units * points / 256.
 struct FftMultiplyParameters {
     const Complex<double> *a, *b;
     Complex<double> *y;
@@ -259,8 +262,8 @@ __global__ void __launch_bounds__(256) fft_multiply(const FftMultiplyParameters 
     }
 }
 
-// x: (items, terms, points), spectra. matrix: (terms, columns, points), spectra. y: (items, columns, points), at each
-// point the matrix product of x and `matrix`. grid: entries / 256 in x; a thread computes one number of y.
+// x: (items, terms, points), spectra. matrix: (terms, columns, points), spectra. y: (items, columns, points); at each
+// point, y is the matrix product of x and `matrix`. A thread computes one number of y. grid: entries / 256.
 struct FftMatrixParameters {
     const Complex<double> *x, *matrix;
     Complex<double> *y;
@@ -281,9 +284,9 @@ __global__ void __launch_bounds__(256) fft_matrix(const FftMatrixParameters p) {
     p.y[e] = sum;
 }
 
-// x: (units, sums, points), the sums of `units` units, of which first_unit is the first. y: (rows, degree). grid:
-// (units * degree) / 256 in x. The launch bound asks for five blocks per multiprocessor. Without this bound, NVRTC for
-// sm_80 limits the registers so far that eight blocks fit, and then threads spill.
+// x: (units, sums, points), the sums of `units` units, of which first_unit is the first. y: (rows, degree). grid: units
+// * degree / 256. The launch bound asks for five blocks per multiprocessor. Without this bound, NVRTC for sm_80 limits
+// the registers so far that eight blocks fit, and then threads spill.
 template <class T> struct FftComposeParameters {
     const Complex<double> *x;
     T *y;
@@ -313,7 +316,7 @@ template <class T> __global__ void __launch_bounds__(256, 5) fft_compose(const F
 
 // x: (units, points), complex numbers. y: (units, degree), their parts times 1 / points, rounded to integers modulo
 // 2^32 or 2^64 (the range of T). The real parts become the first half of a row of y, the imaginary parts the second
-// half. grid: (units * degree) / 256 in x.
+// half. grid: units * degree / 256.
 template <class T> struct FftRoundParameters {
     const Complex<double> *x;
     T *y;

@@ -24,8 +24,8 @@ struct Task {
     bool second, none;
 };
 
-// Returns the next task of this block of threads. The grid has (units + lag) * (tasks of both passes on a unit) blocks,
-// fewer than 2^31.
+// Draws a ticket and returns the task of this block of threads. grid: (units + lag) * (tasks of both passes on a unit),
+// less than 2^31.
 PG_DEVICE Task next_task(const Flow &flow) {
     __shared__ Task shared;
     if (threadIdx.x == 0) {

@@ -6,7 +6,7 @@
 #include "tile.cuh"
 
 // The digits that _core/plans/gadget.py defines. B is 2^bits. q = 0 stands for 2^64. power is B^levels, and scale is
-// floor(2^w * power / q) for words of w bits; both are 0 if B^levels is q.
+// floor(2^w * power / q) for words of w bits; both are 0 if B^levels is q. All digits of `offset` to base B are B/2.
 struct Digits {
     u64 q, power, scale, offset;
     u32 bits, levels;
@@ -27,8 +27,8 @@ struct Digits {
         if (high || rest >= q) ++y, rest -= q;
         return y + (rest >= q - rest);
     }
-    // Returns a number whose digits to base B are those of x, each plus B/2. Only its residue modulo B^levels matters,
-    // so it may be reduced modulo 2^w, where T has w bits.
+    // Returns a number whose digits to base B are those of x, each plus B/2. Only the residue of this number modulo
+    // B^levels matters. B^levels divides 2^w, where T has w bits, so this function computes modulo 2^w.
     template <class T> PG_DEVICE T packed(T x) const { return (T)((power ? nearest_multiple(x) : x) + offset); }
     // Returns digit `level` modulo q. Level 0 is the most significant digit.
     template <class T> PG_DEVICE T digit(T packed, u32 level) const {
@@ -38,7 +38,7 @@ struct Digits {
 };
 
 // Gadget decomposition. x: (items, n). y: (items, levels, n), the digits of x. A thread decomposes one coefficient.
-// grid: coefficients / 256 in x. block: 256 threads.
+// grid: entries / 256. block: 256 threads.
 template <class T> struct DecomposeParameters {
     const T *x;
     T *y;
@@ -57,7 +57,7 @@ template <class T> __global__ void __launch_bounds__(256) decompose(const Decomp
 }
 
 // Gadget decomposition to signed integers. x: rows of n residues, `stride` entries from one row to the next. y: (rows,
-// n, levels), the digits, of type Y. A thread decomposes one entry. grid: entries / 256 in x. block: 256 threads.
+// n, levels), the digits, of type Y. A thread decomposes one entry. grid: entries / 256. block: 256 threads.
 template <class T> struct SignedDigitsParameters {
     const T *x;
     void *y;
@@ -81,11 +81,11 @@ template <class T, class Y> __global__ void __launch_bounds__(256) signed_digits
 }
 
 // Products of ciphertexts with gadget ciphertexts. x: (items, K, n), ciphertexts in coefficients. matrices: (count, K,
-// levels, K, n), evaluated gadget ciphertexts. There is one modulus, and a transform is complete and fits one tile. If
-// ROTATES is true, `exponents` (items, 1 + count) holds the integers e_0, e_1, ..., of any size, and
+// levels, K, n), evaluated gadget ciphertexts. The ring has one modulus, and its transform is complete and fits one
+// tile. If ROTATES is true, `exponents` (items, 1 + count) holds the integers e_0, e_1, ..., of any size, and
 //     y = X^e_0 * x, then y += matrix_i * (X^e_i * y - y) for i = 1 ... count;
 // else count is 1 and y = matrix * x. A block of threads computes one item, whose ciphertext stays in shared memory.
-// dynamic shared memory: Shape::SHARED_VALUES values, then K * n residues. grid: items in x.
+// grid: items. block: Shape::THREADS threads. Dynamic shared memory: Shape::SHARED_VALUES values, then K * n residues.
 template <class T> struct GadgetParameters {
     const T *x, *matrices;
     T *y;

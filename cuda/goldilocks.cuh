@@ -45,9 +45,9 @@ PG_DEVICE Wide sub(Wide x, Wide y) {
 #endif
 }
 
-// All twiddles of the tree are powers of one root of unity. Let m be the order of this root, or 64 if the order is
-// larger. Then root^(order / m) is 2^(192 * K / m), where K is odd. QUOTIENT: the polynomial of node 1, by which the
-// ring is reduced.
+// All twiddles of the tree are powers of one root of unity. Let m be the smaller of 64 and the order of this root. Then
+// root^(order / m) is 2^(192 * K / m), where K is odd. QUOTIENT: the polynomial of node 1, by which the ring is
+// reduced.
 template <int K, Quotient QUOTIENT> struct Goldilocks {
     using Storage = u64;
     using Value = u64;
@@ -70,13 +70,13 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
     struct alignas(8) Twiddle {
         u64 w;
     };
-    const u32 epsilon;  // 2^32 - 1, in a register: compilers turn a product by a constant into two additions
+    const u32 epsilon;  // 2^32 - 1, in a register: compilers would turn products by the constant into two additions
     PG_DEVICE explicit Goldilocks(const Modulus &m) : epsilon((u32)(m.q >> 32)) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &, u64 w) { return {w}; }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
     static PG_DEVICE Storage store_lazy(Value x) { return x; }
-    // A word is at least p if its high half is all ones and its low half is not 0.
+    // A word is at least p if and only if its high half is all ones and its low half is not 0.
     PG_DEVICE Storage canonical(Value x) const {
         const u32 low = (u32)x, high = (u32)(x >> 32);
         return high == epsilon && low ? low - 1 : x;
@@ -141,19 +141,19 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
 #endif
     }
     // Returns a word congruent to x, for 0 <= x < 2^95. Instead of x.c * 2^64, x.c * (2^32 - 1) is added to the low 64
-    // bits. If this addition carries out of 64 bits, the low 64 bits are below 2^63, so adding 2^32 - 1 for the carry
-    // does not carry again.
+    // bits. If this addition carries out of 64 bits, the low 64 bits of the sum are below 2^63, so adding 2^32 - 1 for
+    // the carry does not carry again.
     PG_DEVICE u64 word(Wide x) const {
         const Wide z = add_high({x.a, x.b, 0}, x.c), w = add_high({z.a, z.b, 0}, z.c);
         return ((u64)w.b << 32) | w.a;
     }
-    // Returns a number congruent to x, or to -x if `minus`, for |x| < 2^91. Adding p * 2^28 makes the result positive,
-    // and below 2^93.
+    // Returns a number congruent to x, or to -x if `minus` is true, for |x| < 2^91. Adding p * 2^28 makes the result
+    // positive, and below 2^93.
     static PG_DEVICE Wide lifted(Wide x, bool minus) { return sum({0x10000000u, 0xf0000000u, 0x0fffffffu}, x, minus); }
 
     // Returns a number congruent to x * 2^s, or to -x * 2^s if negates(s). s is known at compile time. If 96 divides s,
-    // the result is x, which may have any size; else |x| must be below 2^69. The result is in (-2^65, 2^65) if s mod 96
-    // < 92, and below 2^69 in size for other s.
+    // the result is x, which may have any size. Otherwise |x| must be below 2^69; the result is then in (-2^65, 2^65)
+    // if s mod 96 < 92, and below 2^69 in size for other s.
     PG_DEVICE Wide shifted(Wide x, int s) const {
         s = (s % 96 + 96) % 96;
         if (s == 0) return x;
@@ -161,7 +161,7 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         const u32 y0 = x.a << r, y1 = r ? __funnelshift_l(x.a, x.b, r) : x.b;
         const u32 y2 = r ? __funnelshift_l(x.b, x.c, r) : x.c, y3 = r ? (u32)((i32)x.c >> (32 - r)) : sign;
         const bool fits = r < 26;  // then x * 2^r = y0 + y1 * 2^32 + y2 * 2^64, y2 is signed, and y3 is the sign of y2
-        Wide z;                    // y1 * 2^64 = y1 * 2^32 - y1, y2 * 2^96 = -y2
+        Wide z;                    // modulo p: y1 * 2^64 = y1 * 2^32 - y1, y2 * 2^96 = -y2
         if (s < 32) {
             z = sub({y0, y1, 0}, {fits ? sign : y3, sign, sign});  // if it fits, y3 is `sign`
         } else if (s < 64 && fits) {
@@ -304,10 +304,11 @@ template <int K, Quotient QUOTIENT> struct Rounds<Goldilocks<K, QUOTIENT>> {
         }
     }
 
-    // A round does not multiply its own results by powers of rho: round ROUND multiplies the values that it reads by
-    // the powers of round ROUND + 1. Only round 0 of a pass multiplies its results too: at node 1 by powers of 2 for
-    // X^n + 1, and not at all for X^n - 1. In the last pass, the powers of round 1 contain the factor 1/points, and
-    // entry 0 is that factor, for j = 0. If the last pass has only one round, its results are multiplied by entry 0.
+    // An inverse round does not multiply its own results by powers of rho: round ROUND multiplies the values that it
+    // reads by the powers of round ROUND + 1. Only round 0 of a pass multiplies its results too: at node 1 by powers of
+    // 2 for X^n + 1, and not at all for X^n - 1. In the last pass, the powers of round 1 contain the factor 1/points.
+    // The tables hold no power for j = 0, but entry 0 is the factor 1/points itself. If the last pass has only one
+    // round, its results are multiplied by entry 0.
     template <class S, int ROUND, bool ROOT, int BOUND>
     static PG_DEVICE void inverse(const Word &word, u64 *values, const Place<S> &place, const Twiddle *twiddles) {
         constexpr int RADIX = S::radix(ROUND), SIZE = 1 << RADIX;

@@ -1,13 +1,13 @@
 // Integers to residues, and residues to integers by the Chinese remainder theorem (docs/math.md, "Integers"), for
-// moduli of one word. A thread converts one entry; grid: entries / 256 in x. For norms, a block of threads reads one
-// part of a row; grid: rows times parts in x.
+// moduli of one word. A thread converts one entry. grid: entries / 256. In norm_parts, a block of threads reads one
+// part of the coefficients of an item. grid: items * parts.
 #include "ptx.cuh"
 #include "rows.cuh"
 
 // ---- integers to residues ----
 
-// Residues of integers of any machine type S. x: (items, count). y: (items, limbs, n); after the first `count` entries,
-// a row of y is filled with zeros.
+// Residues of integers of any machine type S. x: (items, count). y: (items, limbs, n); the entries of a row of y beyond
+// the first `count` are zeros.
 template <class T> struct IntegersParameters {
     const void *x;
     T *y;
@@ -59,7 +59,7 @@ template <int WORDS> PG_DEVICE bool is_negative(const u64 *x, const u64 *y, bool
     return all >> 63;
 }
 
-// The tables of a basis (_core/plans/crt.py), and the shape of its residues.
+// The tables of a basis (_core/plans/crt.py), and the shape of arrays of residues. Q is the product of the moduli q_i.
 struct Tables {
     const Modulus *moduli;
     const u64 *inverse;  // (Q / q_i)^-1 mod q_i
@@ -100,7 +100,7 @@ template <class T, int WORDS> PG_DEVICE void compose(const T *residues, const Ta
     else if (!is_negative<WORDS>(x, r.bounds + 2 * WORDS, true)) add_words<WORDS>(x, r.bounds, true);
 }
 
-template <int WORDS> PG_DEVICE bool make_size(u64 *x) {  // x becomes |x|; returns whether it was negative
+template <int WORDS> PG_DEVICE bool make_size(u64 *x) {  // replaces x by |x|; returns whether x was negative
     const bool negative = x[WORDS - 1] >> 63;
     u64 carry = negative;
 #pragma unroll
@@ -111,11 +111,12 @@ template <int WORDS> PG_DEVICE bool make_size(u64 *x) {  // x becomes |x|; retur
     return negative;
 }
 
-// Returns the bits of the double nearest to x, with ties to even, or of an infinity if x is too large. Replaces x by
-// |x|.
+// Returns the bits of a double: the one nearest to x, with ties to even. If x is too large, the double is an infinity.
+// Replaces x by |x|.
 template <int WORDS> PG_DEVICE u64 double_bits(u64 *x) {
     const u64 sign = (u64)make_size<WORDS>(x) << 63;
-    u64 lead = 0, next = 0, below = 0;  // highest word that is not 0; the word below it; nonzero if a lower bit is set
+    // lead: the highest word that is not 0. next: the word below `lead`. below: nonzero if a bit below `next` is set.
+    u64 lead = 0, next = 0, below = 0;
     int top = -1;
 #pragma unroll
     for (int w = WORDS - 1; w >= 0; --w) {
@@ -173,8 +174,8 @@ __global__ void __launch_bounds__(256) compose_integers(const OutParameters<T> p
 
 enum Norm { LARGEST, SUM, SQUARES };
 
-// Adds x, of COUNT words, to the norm, of MORE words. If NORM is LARGEST, the norm becomes x if x is larger. Both are
-// nonnegative.
+// Adds x, of COUNT words, to the norm, of MORE words. If NORM is LARGEST, the norm becomes the larger of the two
+// instead. x and the norm are nonnegative.
 template <int NORM, int MORE, int COUNT> PG_DEVICE void add_to_norm(u64 *norm, const u64 *x) {
     if (NORM == LARGEST) {
         bool above = false;
@@ -194,7 +195,7 @@ template <int NORM, int MORE, int COUNT> PG_DEVICE void add_to_norm(u64 *norm, c
 }
 
 // Joins the norms of all threads of a block: at each step, half of the threads add the norms of the other half to their
-// own (add_to_norm). block: a power of two. y: the result, of `words` words.
+// own (add_to_norm). The number of threads must be a power of two. y: the result, of `words` words.
 template <int NORM, int LENGTH> PG_DEVICE void join_norms(u64 *norm, u64 *shared, u64 *y, u32 words) {
     for (int w = 0; w < LENGTH; ++w) shared[w * blockDim.x + threadIdx.x] = norm[w];
     for (u32 half = blockDim.x / 2; half; half /= 2) {
@@ -248,7 +249,7 @@ template <class T, int WORDS, int NORM> __global__ void __launch_bounds__(128) n
     join_norms<NORM, LENGTH>(norm, (u64 *)memory, p.y + (u64)blockIdx.x * LENGTH, LENGTH);
 }
 
-// Computes the norms of rows from the norms of their parts. grid: rows in x.
+// Computes the norms of rows from the norms of their parts. grid: rows.
 struct JoinParameters {
     const u64 *x;  // (rows, parts, LENGTH)
     u64 *y;        // (rows, words)

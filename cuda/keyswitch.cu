@@ -9,12 +9,12 @@
 // digit_rows multiplies digits by a key and sums the products. The digits have gone through the first pass of their
 // transform (start_rows of ntt_rows.cu); digit_rows begins with the second pass. digits: (items, count, limbs, n). key:
 // (at least count, 2, key_total, n). y: (items, 2, limbs, n). own: (items, own_rows, n), the evaluated operand. If a
-// limb belongs to a digit, this digit modulo the limb is a row of `own`, and is read from there. If ADDS is true, the
-// sums begin with multiples of rows of `more`: (items, 2, own_rows, n). Sums that are wanted in coefficients also go
-// through the first pass of the inverse transform, which leaves lazy values (word.cuh). grid: (blocks of a row) * items
-// in x; limbs of `rows` in y, the last limb first, because start_rows has written it last. block: R::THREADS. dynamic
-// shared memory: R::SHARED_VALUES values, then a digit and two rows of the key, each as long as the block's part of a
-// row.
+// limb belongs to a digit, this digit modulo the limb is a row of `own`, and is read from there. If ADDS is true,
+// multiples of rows of `more` are added to the sums. more: (items, 2, own_rows, n). Sums that are wanted in
+// coefficients also go through the first pass of the inverse transform, which leaves lazy values (word.cuh). gridDim.x:
+// (blocks of a row) * items. gridDim.y: entries of `rows`; blockIdx.y = 0 stands for the last entry, whose limb
+// start_rows has written last. block: R::THREADS threads. Dynamic shared memory: R::SHARED_VALUES values, then a digit
+// and two rows of the key, each as long as the block's part of a row.
 //
 // While a block works on a digit, each thread copies its chunks of the next digit, and of the key's rows for that
 // digit, to shared memory.
@@ -148,11 +148,11 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
     }
 }
 
-// An automorphism of evaluated values, at VALUES neighbouring points, beginning with point i. If VALUES > 1, n is at
-// least 2 * VALUES. A point is a power of a root of unity, and points are in bit-reversed order of the exponents. So
-// the values come from VALUES neighbours too, the sources, which begin at point `from`. The exponents of the sources
-// are order / VALUES apart, where `order` is the order of X in the ring. If results and sources are both numbered by
-// rising exponents, result k comes from source (first + multiplier * k) mod VALUES.
+// An automorphism of evaluated values, at VALUES neighbouring points, beginning with point i. If VALUES > 1, n must be
+// at least 2 * VALUES. A point is a power of a root of unity, and points are in bit-reversed order of the exponents. So
+// the results come from VALUES points that are neighbours, too: the sources, which begin with point `from`. The
+// exponents of the sources are order / VALUES apart, where `order` is the order of X in the ring. If results and
+// sources are both numbered by rising exponents, result k comes from source (first + multiplier * k) mod VALUES.
 template <int VALUES> struct MovedPoints {
     static_assert(VALUES == 1 || VALUES == 2 || VALUES == 4);
     u32 from, first, multiplier;
@@ -181,19 +181,20 @@ template <int VALUES> struct MovedPoints {
 };
 
 // Sums over rotations of products of evaluated digits with keys: rotated_sums() of polygpu/_backends/base.py. A thread
-// computes both components at VALUES neighbouring points of a limb. If `is_turned`, a term is rotated after its digits
-// are multiplied by its key: the products are computed at the points from which the rotation takes its values.
+// computes both components at VALUES neighbouring points of a limb. If `is_turned` is true, a term is rotated after its
+// digits are multiplied by its key: the products are computed at the points from which the rotation takes its values.
 // Otherwise, the digits are rotated before they are multiplied.
 //
 // `digits` has shape (T, items, count, limbs, n), where T is the number of terms with a key, or 1 if all terms share
-// the same digits. `more` has shape (terms or 1, items, 2, more_rows, n) and holds ciphertexts; multiples of these are
-// added to the sums. `weights` has shape (number of weights, limbs, n). If RESULTS > 0, a block computes RESULTS
-// results, each a weighted sum of all terms, and y has shape (results, items, 2, limbs, n). The weight of a term in
-// result g is weights[places[term][first_result + g]]; if that place is NO_PLACE, the term is left out. If RESULTS = 0,
-// terms have no weights: neighbouring terms form a set, a block adds up the terms of one set, and y has shape (sets,
-// items, 2, limbs, n). If `adds` is true, the sums are added to the previous values of y. grid: (blocks of
-// ROTATED_THREADS * VALUES points) * items * sets in x (one set if RESULTS > 0); limbs of `rows` in y. block:
-// ROTATED_THREADS. Rows of all arrays begin at multiples of VALUES residues in memory.
+// the same digits. `more` holds ciphertexts, multiples of which are added to the sums. It has shape (terms, items, 2,
+// more_rows, n); the first axis has length 1 if all terms share the same ciphertexts. `weights` has shape (number of
+// weights, limbs, n). If RESULTS > 0, a block computes RESULTS results, each a weighted sum of all terms, and y has
+// shape (results, items, 2, limbs, n). The weight of a term in result g is weights[places[term][first_result + g]]; if
+// that place is NO_PLACE, the term is left out. If RESULTS = 0, terms have no weights: neighbouring terms form a set, a
+// block adds up the terms of one set, and y has shape (sets, items, 2, limbs, n). If `adds` is true, the sums are added
+// to the previous values of y. gridDim.x: (n / (ROTATED_THREADS * VALUES), rounded up) * items * sets; if RESULTS > 0,
+// there is one set. gridDim.y: entries of `rows`. block: ROTATED_THREADS threads. Rows of all arrays begin at multiples
+// of VALUES residues in memory.
 constexpr int ROTATED_TERMS = 32;     // terms of a launch, at most
 constexpr int ROTATED_THREADS = 128;  // threads of a block
 constexpr u64 NO_PLACE = ~0ull;

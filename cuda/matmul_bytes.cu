@@ -7,7 +7,7 @@
 // Cuts a matrix x (k, n) into digits. Row L * j + d of the result holds digit d of the words of column j (a word has L
 // bytes). If the integers of the left matrix have two bytes, each digit of a word w is followed by the same digit of
 // 2^8 * w mod q, which the high bytes of the integers multiply. Rows are `pitch` bytes long, and end with zeros. A
-// thread computes 16 bytes of each of the L rows of a column. grid: n * pitch / 16 / 256. block: 256.
+// thread computes 16 bytes of each of the L rows of a column. grid: n * pitch / (16 * 256). block: 256 threads.
 template <class W> struct CutParameters {
     const W *x;
     unsigned char *out;
@@ -38,8 +38,8 @@ template <class W, int SIZE> __global__ void __launch_bounds__(256) cut_words(co
         write<DEFAULT>((Chunk *)(p.out + (L * column + d) * p.pitch + 16 * chunk), pack<4>(digits[d]));
 }
 
-// How a block reads its part of the left matrix. SIZE = 0: rows are dense. Else columns are dense, and integers have
-// SIZE bytes.
+// How a block reads its part of the left matrix. If SIZE is 0, rows are dense. Else columns are dense, and integers
+// have SIZE bytes.
 template <class Tile, int SIZE> struct LeftBytes : Tile {
     static constexpr int ROWS = Tile::ROWS, DOWN = Tile::DOWN;
     // LENGTH: chunks of a column in this tile. COUNT: columns of a stage.
@@ -97,8 +97,8 @@ template <class Tile> struct LeftBytes<Tile, 0> : Tile {
     }
 };
 
-// x: (rows, n). y: (sums, n). Row i of y is the sum modulo q of rows i * part to (i + 1) * part - 1 of x. grid: n / 32
-// in x, sums in y. block: 32 columns by 8 rows.
+// x: (rows, n). y: (sums, n). Row i of y is the sum modulo q of rows i * part to (i + 1) * part - 1 of x. gridDim.x: n
+// / 32. gridDim.y: rows of y. block: 256 threads, 8 for each of 32 columns.
 template <class W> struct SumRowsParameters {
     const W *x;
     W *y;
@@ -123,10 +123,11 @@ template <class W> __global__ void __launch_bounds__(256) sum_rows(const SumRows
     p.y[(u64)blockIdx.y * p.n + column] = (W)sum;
 }
 
-// out[part] = left * right, summed over one part of the depth; out: (parts, m, n). Parts have at most 2^15 bytes, so
-// that sums of products stay below 2^31. `flip` flips the sign bits of signed integers, which adds `half` to each
-// integer. So `half` times the sum of the words is subtracted from each result; `sums` has the sum of the words for
-// each part and column.
+// out[part] = left * right, summed over one part of the depth (the inner dimension, in bytes); out: (parts, m, n).
+// Parts have at most 2^15 bytes, so that sums of products stay below 2^31. If integers are signed, the mask `flip`
+// flips their sign bits, which adds `half` to each integer. So `half` times the sum of the words is subtracted from
+// each result; `sums` has the sum of the words for each part and column. gridDim.x: (m / ROWS) * (L * n / COLUMNS),
+// both rounded up, where L is sizeof(W). gridDim.y: parts.
 template <class W> struct BytesParameters {
     const unsigned char *left, *right;
     const W *sums;

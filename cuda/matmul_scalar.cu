@@ -16,7 +16,7 @@ template <int WIDTH, class T> PG_DEVICE Neighbours<T, WIDTH> residues(const Modu
     return x;
 }
 
-// Adds the products for one value of k to all sums of a thread.
+// Adds the products for one value of the inner index k to all sums of a thread.
 template <class S, int TM, int TP, int WIDTH, class Items>
 PG_DEVICE void add_all(S (&sums)[TM][TP][WIDTH], const Items (&x)[TM], const Items (&y)[TP]) {
 #pragma unroll
@@ -48,13 +48,14 @@ constexpr int POINTS_THREADS = 128;  // threads of a block
 constexpr __device__ int points_blocks(int rows, int columns) { return rows * columns >= 64 ? 3 : 0; }
 
 // out[s, i, j, e] = sum over k < length of a[s, i, k, e] * b[s, k, j, e]. e < entries runs over the points of all
-// limbs. A thread holds TM * TP sums at WIDTH neighbouring points. The last tile of an axis ends with the axis, so it
-// may overlap the tile before, which then writes the sums that lie in both. A block has 2^log_lanes threads along e,
-// 2^log_columns along j and 2^log_rows along i; all remaining threads lie along s. Blocks run along j first, then i, s
-// and e, so that blocks which share operands run together and find them in the cache. a_batch ... out_column: strides
-// of the axes, in values. If INTEGERS is true, out is the product of a matrix of few rows with a matrix whose columns
-// are the points e. Then a has no axis e, and words need not be canonical. Product s is the sum over at most `length`
-// of the `total` values of k, beginning with k = s * length.
+// limbs. A thread holds a tile of TM * TP sums at each of WIDTH neighbouring points. The last tile of an axis ends
+// where the axis ends, so it may overlap the previous tile, which then writes the sums that lie in both. A block has
+// 2^log_lanes threads along e, 2^log_columns along j and 2^log_rows along i; all remaining threads lie along s. grid:
+// the product of the numbers of blocks along j, i, s and e. Along blockIdx.x, j changes fastest, then i, s and e, so
+// that blocks which share operands run together and find them in the cache. a_batch ... out_column: strides of the
+// axes, in values. If INTEGERS is true, out is the product of a matrix of few rows with a matrix whose columns are the
+// points e. Then a has no axis e, and words need not be canonical. Product s is the sum over at most `length` of the
+// `total` values of k, beginning with k = s * length.
 template <class T> struct PointsParameters {
     const T *a, *b;
     T *out;
@@ -125,8 +126,8 @@ __global__ void __launch_bounds__(POINTS_THREADS, points_blocks(TM, TP))
                 write<DEFAULT>((Item *)(out + i * p.out_row + j * p.out_column), values(sums[i][j], m));
 }
 
-// Shared memory holds the operands for STEPS values of k (steps). They are copied for DEPTH steps at a time. Each step
-// has EDGE rows of a and EDGE columns of b.
+// Shared memory holds the operands for STEPS values of the inner index k. One value of k is called a step. Operands are
+// copied for DEPTH steps at a time. Each step has EDGE rows of a and EDGE columns of b.
 template <class T, int TILE, int WIDTH> struct PointsStages {
     static constexpr int STAGES = 3, DEPTH = 4, STEPS = STAGES * DEPTH, EDGE = 2 * TILE;
     static constexpr int LANES = 32, POINTS = LANES * WIDTH, CHUNK = 16 / sizeof(T);  // CHUNK: points of one copy
@@ -134,10 +135,11 @@ template <class T, int TILE, int WIDTH> struct PointsStages {
 };
 
 // Computes the sums of matmul_points with blocks of 2 x 2 warps. The warps of a block have the same points; a thread
-// has TILE x TILE sums at each of its points. Copies for the next values of k run while the warps multiply those of the
-// present ones. Values outside of the operands are read as 0. Arrays begin at multiples of 16 bytes (a chunk), and
-// their strides and `entries` are multiples of a chunk. Blocks run in the order of matmul_points. A multiprocessor
-// should hold three blocks, or two if words have 64 bits.
+// has TILE x TILE sums at each of its points. While the warps multiply the operands for some values of k, those for the
+// next values are copied. Values outside of the operands are read as 0. Arrays begin at multiples of 16 bytes (a
+// chunk), and their strides and `entries` are multiples of a chunk. grid: (columns / EDGE) * (rows / EDGE) * batch *
+// (entries / POINTS), each quotient rounded up; along blockIdx.x, columns change fastest, then rows, the batch and
+// points. A multiprocessor should hold three blocks, or two if words have 64 bits.
 template <class T> struct StagedParameters {
     const T *a, *b;
     T *out;
@@ -225,17 +227,18 @@ template <class T, int TILE> struct IntegerTile {
     static constexpr int DEPTH = TILE == 1 ? 16 : 8, MOVED = EDGE * DEPTH / THREADS;  // MOVED: words a thread copies
     static constexpr int MOST = 16 / sizeof(T), VECTOR = TILE < MOST ? TILE : MOST;   // VECTOR: neighbouring sums
     static constexpr int PITCH = EDGE + MOST;
-    // The row or column of sum i of the thread with this index along the axis.
+    // The row or column of sum i of the thread that has the index `index` along this axis.
     static constexpr __device__ u32 place(u32 index, int i) {
         return i / VECTOR * (SIDE * VECTOR) + index * VECTOR + i % VECTOR;
     }
 };
 
-// out[s] = a[s] * b[s] for matrices of words, which need not be canonical. Shared memory holds the residues of the
-// present step, those of a by columns; while a block works on these, it reads the words of the next step. Words outside
-// of the operands are read as 0. a_batch, b_batch: words from one matrix to the next, 0 if all products share it.
-// a_row: words from one row of a to the next. Product s is the sum over at most `length` of the `total` values of k,
-// beginning with k = s * length. Blocks run along columns first, then rows, then the batch.
+// out[s] = a[s] * b[s] for matrices of words, which need not be canonical. Values of k are processed in steps. Shared
+// memory holds the residues of one step, those of a transposed; while a block works on these, it reads the words of the
+// next step. Words outside of the operands are read as 0. a_batch, b_batch: words from one matrix to the next, or 0 if
+// all products share one matrix. a_row: words from one row of a to the next. Product s is the sum over at most `length`
+// of the `total` values of k, beginning with k = s * length. grid: (columns / EDGE) * (rows / EDGE) * batch, each
+// quotient rounded up, where EDGE is 16 * TILE; along blockIdx.x, columns change fastest, then rows, then the batch.
 template <class T> struct IntegerParameters {
     const T *a, *b;
     T *out;
@@ -319,8 +322,9 @@ constexpr int NARROW_THREADS = 256;  // threads of a block
 
 // out[s] = a[s] * b[s] for matrices of words, which need not be canonical. out has at most N columns. b is stored
 // transposed, and rows of a and b have `pitch` words. 2^log_lanes threads share ROWS rows of the result: each thread
-// sums over its part of the values of k, WIDTH neighbours at a time. Product s has the same values of k as in
-// matmul_integer. Blocks run along rows first, then the batch.
+// sums over its part of the values of k, WIDTH neighbours at a time. Product s is the sum over at most `length` of the
+// `total` values of k, beginning with k = s * length. grid: (blocks of rows) * batch; along blockIdx.x, rows change
+// fastest.
 template <class T> struct NarrowParameters {
     const T *a, *b;
     T *out;

@@ -1,9 +1,10 @@
 // Exact products of matrices modulo q on tensor cores that multiply bytes and sum in 32 bits (docs/math.md, "Products
 // of matrices").
 //
-// By digits: with a = sum of a_i * 2^(8 * i), a * b = sum of a_i * (2^(8 * i) * b mod q). The factors in brackets are
-// cut into bytes too, so that a * b becomes one product of matrices of bytes. The bytes of the left matrix are read as
-// they lie in memory.
+// By digits: let a be a word of the left matrix and a_i its bytes, so that a is the sum of a_i * 2^(8 * i). For a word
+// b of the right matrix, a * b is congruent to the sum of a_i * (2^(8 * i) * b mod q). The factors in parentheses are
+// cut into bytes too, so that the whole product becomes one product of matrices of bytes. The bytes of the left matrix
+// are read as they lie in memory.
 //
 // By residues: both operands are reduced modulo several numbers p <= 2^8, which are pairwise coprime. The matrices are
 // multiplied modulo each p, and the results are joined by the Chinese remainder theorem.
@@ -11,7 +12,7 @@
 
 // ---- by digits ----
 
-// 2^8 * x modulo q, below 2q: Shoup's product with a constant.
+// Computes a number below 2q that is congruent to 2^8 * x modulo q: Shoup's product with a constant.
 template <class W> struct ByteShift;
 template <> struct ByteShift<u32> {  // q <= 2^31, or 2^32, which is held as 0
     u32 factor, quotient, q;
@@ -30,8 +31,8 @@ PG_DEVICE u32 join_bytes(const u32 (&w)[4]) {
     return __byte_perm(__byte_perm(w[0], w[1], 0x0040), __byte_perm(w[2], w[3], 0x0040), 0x5410);
 }
 
-// The right operand's part of a stage. A thread cuts words of one column, which together become 16 bytes along the
-// depth.
+// The right operand's part of a stage. A thread cuts DEEP words of one column, which become 16 bytes in each of L rows
+// of the tile.
 template <class Tile, class W> struct RightDigits {
     static constexpr int L = sizeof(W), DEEP = 16 / L,
                          WIDE = Tile::COLUMNS / L;  // DEEP: words of a thread; WIDE: words of a row of the tile
@@ -50,7 +51,7 @@ template <class Tile, class W> struct RightDigits {
                 words[turn][i] = n < columns && k + i < rows ? b[(u64)(k + i) * stride + n] : 0;
         }
     }
-    // Byte j of 2^(8 * i) times word k of column n goes to byte L * k + i of row L * n + j.
+    // Let x be word k of column n. Byte j of 2^(8 * i) * x, reduced below 2q, goes to byte L * k + i of row L * n + j.
     PG_DEVICE void store(Chunk *right, const ByteShift<W> &shift) const {
 #pragma unroll
         for (int turn = 0; turn < TURNS; ++turn) {
@@ -83,8 +84,9 @@ template <class Tile, class W> struct RightDigits {
     }
 };
 
-// out = left * right, or out += left * right if `add`. left: (batch, m, k); right: (batch, k, n). W is u32 with q <=
-// 2^31 or q = 2^32, or u64 with q <= 2^62. k is at most 2^15 / sizeof(W), so that sums stay below 2^31.
+// out = left * right, or out += left * right if `add` is true. left: (batch, m, k); right: (batch, k, n). W is u32 with
+// q <= 2^31 or q = 2^32, or u64 with q <= 2^62. k is at most 2^15 / sizeof(W), so that sums stay below 2^31. grid: (n *
+// sizeof(W) / COLUMNS) * (m / ROWS) * batch, each quotient rounded up.
 template <class W> struct DigitsParameters {
     const W *left, *right;
     W *out;
@@ -102,7 +104,7 @@ __global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64)) gemm
     const Modulus &modulus = *p.moduli;
     const Tile tile;
     const ByteShift<W> shift(modulus);
-    // Blocks run along columns first, then rows, then the batch.
+    // Along blockIdx.x, columns change fastest, then rows, then the batch.
     const u32 across = (p.n + COLUMNS / L - 1) / (COLUMNS / L), down = (p.m + ROWS - 1) / ROWS;
     const u32 first_column = blockIdx.x % across * (COLUMNS / L), first_row = blockIdx.x / across % down * ROWS;
     const u32 batch = blockIdx.x / across / down;
@@ -161,11 +163,11 @@ __global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64)) gemm
 // multiplied by weights and added up.
 struct Residue {
     u32 p, inverse;  // inverse: floor(2^32 / p)
-    u32 weights[3];  // 2^(16 * i), or 2^(21 * i) for words of 64 bits, times a factor, modulo p
+    u32 weights[3];  // 2^(16 * i), or 2^(21 * i) for words of 64 bits, times a factor (see Weight), modulo p
     u32 offset;      // 128 plus a multiple of p; the multiple makes the sum positive even if the last digit is negative
     u32 multiple;    // the largest multiple of p up to 2^31
     u32 unused;
-    PG_DEVICE u32 reduce(u32 x) const {  // modulo p
+    PG_DEVICE u32 reduce(u32 x) const {  // returns x mod p
         u32 r = x - __umulhi(x, inverse) * p;
         return min(r, r - p);
     }
@@ -193,9 +195,10 @@ template <> struct CentredDigits<u64> {
 };
 
 // Computes signed residues of words: out[p][matrix][row][depth], with zeros at depths >= k. A thread reduces eight
-// words of a row. If TRANSPOSED is false, x is x[matrix][row][depth]. Otherwise x is x[matrix][depth][row] with `width`
-// entries along the last axis, and further rows of `out` are zeros. A warp then writes 32 bytes in each of 8 rows of
-// `out`, so that it reads and writes whole sectors of memory.
+// words of a row. If TRANSPOSED is false, x has the axes (matrix, row, depth). Otherwise x has the axes (matrix, depth,
+// row), the last of length `width`, and rows of `out` with an index of at least `width` are zeros. A warp then writes
+// 32 bytes in each of 8 rows of `out`, so that it reads and writes whole sectors of memory. grid: matrices * rows *
+// depth / (8 * 256); if TRANSPOSED is true, rows are rounded up to a multiple of 8.
 template <class W> struct SplitParameters {
     const W *x;
     unsigned char *out;
@@ -253,9 +256,10 @@ struct Weight {
     u32 share, unused;
 };
 
-// Computes X modulo q for integers X with |X| < P/2 * (1 - 2^-11), from sums[p][row][pitch] with |sum| < 2^31 - 2^8.
-// With y = sum mod p, X is the sum over p of y * P/p, minus t * P, where t is the sum over p of y/p, rounded.
-// weights[count].cofactor is -P mod q. A thread computes four words of a row.
+// Computes X modulo q for integers X with |X| < P/2 * (1 - 2^-11), from an array `sums` of shape (count, rows, pitch),
+// which has, for each p, sums below 2^31 - 2^8 in size. Let y be the sum for p, reduced modulo p. X is the sum over p
+// of y * P/p, minus t * P, where t is the sum over p of y/p, rounded. weights[count].cofactor is -P mod q. A thread
+// computes four words of a row. grid: rows * pitch / (4 * 256).
 template <class W> struct ComposeParameters {
     const i32 *sums;
     W *out;

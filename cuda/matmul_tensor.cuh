@@ -1,6 +1,6 @@
-// What a block computes of a matrix product of bytes on tensor cores: a tile of ROWS rows of the left operand by
-// COLUMNS columns of the right one. The inner dimension (the depth) is processed in stages of DEPTH bytes. A stage
-// holds both operands as rows of DEPTH bytes along the depth.
+// What a block computes of a matrix product of bytes on tensor cores: the product of ROWS rows of the left operand and
+// COLUMNS columns of the right one, called a tile. The inner dimension (the depth) is processed in stages of DEPTH
+// bytes. A stage holds both operands as rows of DEPTH bytes along the depth.
 #pragma once
 #include "memory.cuh"
 #include "tensor.cuh"
@@ -19,20 +19,21 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
     static_assert(CHUNKS == 4 || CHUNKS == 8, "rows of 64 or 128 bytes");
     static_assert(ACROSS % 2 == 0, "two matrices of columns are loaded at a time");
 
-    // Returns the index of a chunk of a row in shared memory. Neither 8 rows next to each other nor 4 pairs of rows RUN
-    // apart share a bank.
+    // Returns the index of a chunk of a row in shared memory. For the same chunk, the banks of 8 neighbouring rows
+    // differ, and so do those of 4 pairs of neighbouring rows that lie RUN apart.
     static PG_DEVICE int place(int row, int chunk) {
         return row * CHUNKS + (chunk ^ (row / (8 / CHUNKS) ^ row / RUN) % CHUNKS);
     }
 
-    // The first row and column of this thread's warp, and its lane, which determines its part of a fragment.
+    // row, column: where this thread's warp begins in the tile. lane: index of the thread in its warp, which determines
+    // the thread's part of a fragment.
     int row, column, lane;
     PG_DEVICE GemmTile()
         : row((int)threadIdx.x / 32 / WARPS_ACROSS * WARP_ROWS),
           column((int)threadIdx.x / 32 % WARPS_ACROSS * WARP_COLUMNS),
           lane((int)threadIdx.x % 32) {}
 
-    // sums[i][h][c] belongs to row row_of(i, h) and column column_of() + c.
+    // sums[i][c / 2][2 * h + c % 2] belongs to row row_of(i, h) and column column_of() + c.
     PG_DEVICE int row_of(int i, int h) const { return row + 16 * i + 8 * h + lane / 4; }
     PG_DEVICE int column_of() const { return column + RUN * (lane % 4); }
 
@@ -95,7 +96,7 @@ PG_DEVICE void transpose_bytes(u32 (&w)[4]) {
     w[2] = __byte_perm(b, d, 0x5410), w[3] = __byte_perm(b, d, 0x7632);
 }
 
-// sum of x[j] * 2^(8 * j) modulo q, for 0 <= x[j] < 2^31
+// Returns the sum over j of x[j] * 2^(8 * j), modulo q. Needs 0 <= x[j] < 2^31.
 template <class W> PG_DEVICE W compose_digits(const Modulus &m, const i32 *x);
 template <> PG_DEVICE u32 compose_digits<u32>(const Modulus &m, const i32 *x) {
     return (u32)reduce(m, (u64)x[0] + ((u64)x[1] << 8) + ((u64)x[2] << 16) + ((u64)x[3] << 24));

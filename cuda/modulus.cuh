@@ -13,7 +13,7 @@ using i64 = long long;
 struct Modulus {
     u64 q;           // 0 stands for 2^64
     u64 last;        // q - 1
-    u64 divisor;     // q << shift, its top bit set
+    u64 divisor;     // q << shift, whose top bit is set
     u64 reciprocal;  // floor((2^128 - 1) / divisor) - 2^64
     u64 barrett64;   // floor(2^(bits+62) / q) for q < 2^62, else 0
     u64 inverse64;   // floor(2^64 / q) for q > 1, else 0
@@ -64,9 +64,9 @@ PG_DEVICE u64 shoup_quotient(const Modulus &m, u64 w) {
     return divide(m, w << m.shift, 0, r);
 }
 
-// x * y modulo p = 2^64 - 2^32 + 1. Modulo p, 2^64 = 2^32 - 1 and 2^96 = -1. So if the high word of x * y is h_0 + h_1
-// * 2^32, then x * y = low + (2^32 - 1) * h_0 - h_1. A borrow of 2^64 is corrected by subtracting 2^32 - 1, a carry by
-// adding it. Neither correction wraps again.
+// x * y modulo p = 2^64 - 2^32 + 1. Modulo p, 2^64 = 2^32 - 1 and 2^96 = -1. So if x * y = low + h_0 * 2^64 + h_1 *
+// 2^96, then x * y is congruent to low + (2^32 - 1) * h_0 - h_1. A borrow of 2^64 is corrected by subtracting 2^32 - 1,
+// a carry by adding it. Neither correction wraps again.
 constexpr u64 GOLDILOCKS = 0xffffffff00000001, GOLDILOCKS_WRAP = 0xffffffff;
 PG_DEVICE u64 goldilocks_product(u64 x, u64 y) {
     const u64 low = x * y, high = __umul64hi(x, y), h1 = high >> 32, h0 = (u32)high * GOLDILOCKS_WRAP;

@@ -5,9 +5,10 @@
 // (docs/math.md). Row r holds residues modulo limb r % limbs. Tiles: tile.cuh. Launches: polygpu/_backends/cuda/.
 // block: Shape::THREADS. dynamic shared memory: Shape::SHARED_VALUES values.
 //
-// A block of threads computes some neighbouring rows, or one part of a row. grid of a pass: either all blocks of
-// threads in x, in the order of memory; or the batch in x, and limbs times parts of a row in y. In the second form,
-// blocks that run side by side read the same twiddles.
+// A block of threads computes some neighbouring rows, or one part of a row. The grid of a pass has one of two forms. In
+// the first, gridDim.x is the number of all blocks of threads, in the order of memory, and gridDim.y is 1. In the
+// second, gridDim.x is the number of polynomials, and gridDim.y is limbs * (parts of a row), so that blocks with
+// neighbouring indices read the same twiddles.
 #include "complex.cuh"
 #include "flow.cuh"
 #include "goldilocks.cuh"
@@ -16,7 +17,7 @@
 constexpr int MAX_LIMBS = 64;  // limbs of a launch, at most
 struct Tables {
     const char *of[MAX_LIMBS];  // indexed by limb: the table of the limb's prime (tables.cu)
-    u16 rows[MAX_LIMBS];        // if GROUPED, rows[limb] is the limb's row in a polynomial
+    u16 rows[MAX_LIMBS];        // if GROUPED is true, rows[limb] is the limb's row in a polynomial
 };
 
 struct Pass {
@@ -24,12 +25,13 @@ struct Pass {
     u64 offset;             // bytes in a table before this pass's twiddles, which are ordered by block and entry
     u64 tiles;       // number of transforms (COLUMNS = 1), or of groups of COLUMNS transforms, in all rows together
     u32 limbs;       // number of limbs of this launch, which all have the same word type (word.cuh)
-    u32 total;       // if GROUPED, number of rows of a polynomial, including those of other limbs
+    u32 total;       // if GROUPED is true, number of rows of a polynomial, including those of other limbs
     u32 log_degree;  // log2 of the number of values in a row, which is the number of points times the size of a leaf
     u32 log_blocks;
     u32 starts_next;  // whether the next kernel may start while this one computes
 
-    // Returns where value `at` of the rows lies in memory. If GROUPED, rows of other limbs lie between these rows.
+    // Returns where value number `at` of this launch's rows lies in memory. If GROUPED is true, rows of other limbs lie
+    // between these rows.
     template <bool GROUPED> PG_DEVICE u64 place(const Tables &tables, u64 at) const {
         if constexpr (!GROUPED) return at;
         const u32 row = (u32)(at >> log_degree), item = limbs == 1 ? row : row / limbs;
@@ -40,7 +42,7 @@ struct Pass {
 // Where a thread's transform lies in memory, and its twiddles.
 template <class W, class S> struct Address {
     u64 first;       // where value 0 of the transform lies
-    u32 log_stride;  // log2 of the distance from value to value
+    u32 log_stride;  // log2 of the distance from one value of the transform to the next
     u32 limb;
     bool inside;
     const typename W::Twiddle *twiddles;
@@ -48,8 +50,8 @@ template <class W, class S> struct Address {
     PG_DEVICE Address(const Pass &pass, const Tables &tables, const Place<S> &place, u64 group) {
         u64 tile = group * S::ROWS + place.row;
         inside = S::ROWS == 1 || tile < pass.tiles;
-        if (!inside) tile = 0;  // threads beyond the end take part in the barriers
-        // log2 of the number of values in a block, and of the number of tiles in a block.
+        if (!inside) tile = 0;  // threads without a tile take part in the barriers
+        // log_block: log2 of the number of values in a block. log_tiles: log2 of the number of tiles in a block.
         const u32 log_block = S::COLUMNS == 1 ? S::LOG_LENGTH : pass.log_degree - pass.log_blocks;
         log_stride = log_block - S::LOG_LENGTH;
         const u32 log_tiles = S::COLUMNS == 1 ? 0 : log_stride - S::LOG_COLUMNS;
@@ -147,8 +149,8 @@ PG_DEVICE void write_round(T *y, const Address<W, S> &at, const Place<S> &place,
 
 // Transforms the tiles of block `group` of a launch. LAZY_IN: whether the values that are read are lazy, because this
 // is not the first pass of the transform. LAZY_OUT: whether this is not the last pass, so that it writes lazy values. x
-// and y may be the same array. If APART, each row of y has the values below one node after the pass, and rows lie
-// `pitch` values apart.
+// and y may be the same array. If APART is true, the values that lie below one node after this pass are written to one
+// row of y, and rows lie `pitch` values apart.
 template <class W, class S, bool LAZY_IN, bool LAZY_OUT, CacheHint IN, CacheHint OUT, bool APART = false>
 PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass,
                              const Tables &tables, u64 group, typename W::Value *shared, u64 pitch = 0) {
@@ -226,8 +228,8 @@ PG_DEVICE void prefetch(const typename W::Storage *x, const Pass &pass, const Ta
 // and written with the hint STREAM.
 template <class W, class S>
 constexpr CacheHint TILES = sizeof(typename W::Storage) << S::LOG_BLOCK_VALUES < 1 << 17 ? DEFAULT : STREAM;
-// How many blocks of threads a multiprocessor should hold: as many as W::BLOCKS says, but half of that, rounded up, for
-// 64-bit words with more than 16 values a thread.
+// How many blocks of threads a multiprocessor should hold: W::BLOCKS if a block has 256 threads, and in inverse
+// proportion otherwise. If a thread has more than 16 values of 64 bits, W::BLOCKS counts half, rounded up.
 template <class W, class S>
 constexpr int BLOCKS =
     (sizeof(typename W::Storage) == 8 && S::VALUES > 16 ? (W::BLOCKS + 1) / 2 : W::BLOCKS) * 256 / S::THREADS;
@@ -262,7 +264,7 @@ __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
 // Two passes in one launch (a flow, see flow.cuh): the last two of a forward transform, or the first two of an inverse
 // one. A unit is the values below one node of the tree of factors. In `pass`, 2^log_blocks is the number of units in a
 // row, and `tiles` is the number of units in all rows. COLUMNS, ROWS: the shapes of the passes, with the same number of
-// threads. grid: flow.cuh.
+// threads. grid: see next_task in flow.cuh.
 template <class T> struct FlowParameters {
     const T *x;
     T *y;
@@ -339,13 +341,13 @@ __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
 
 // y = a * b in coefficients, by complete transforms of one pass. Both operands are transformed together, as two
 // columns, which share twiddles. Then each thread multiplies the values that it holds, and the inverse transform begins
-// with the products. Dynamic shared memory: 2 * Shape::SHARED_VALUES values.
+// with the products. Dynamic shared memory: 2 * Shape::SHARED_VALUES values. Grid: as for one pass (group_of).
 template <class T> struct ProductParameters {
     const T *a, *b;
     T *y;
     Pass pass;           // its offset is that of the forward transform
     u64 inverse_offset;  // bytes before the twiddles of the inverse in a table
-    u32 rows_a, rows_b;  // row r reads row r % rows_a of a: so a is broadcast over the leading batch axes
+    u32 rows_a, rows_b;  // row r of y uses row r % rows_a of a and row r % rows_b of b: both can be broadcast
     u32 ahead;           // see PassParameters
     Tables tables;
 };

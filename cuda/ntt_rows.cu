@@ -1,15 +1,15 @@
-// Transforms of some rows (limbs) of each polynomial, in two passes. The first pass computes the stages of the columns
-// and leaves lazy values. The second pass computes the stages of the rows, and may add multiples of other rows. The
-// array `places` lists the rows: listed row r is row places[r] of each polynomial. tables[r]: the table of the prime of
-// listed row r (tables.cu). offset: bytes in a table before the twiddles of the pass. dynamic shared memory:
-// Shape::SHARED_VALUES values. block: Shape::THREADS.
+// Transforms of some rows of each polynomial, in two passes. Each row belongs to one limb. The first pass leaves lazy
+// values (word.cuh). The second pass may add multiples of rows of another array. The array `places` lists the rows that
+// are transformed: for each r, row places[r] of each polynomial. tables[r]: the table of the prime of that row
+// (tables.cu). offset: bytes in a table before the twiddles of the pass. block: Shape::THREADS threads. Dynamic shared
+// memory: Shape::SHARED_VALUES values.
 #include "ntt_rows.cuh"
 
-// The first pass, in place. x: (items, x_rows, n). grid: (blocks of columns) * polynomials in x; listed rows (entries
-// of `places`) in y.
+// The first pass, in place. x: (items, x_rows, n). gridDim.x: (blocks of columns) * items. gridDim.y: entries of
+// `places`.
 struct StartParameters {
     void *x;
-    const Modulus *moduli;  // indexed by listed row, like `places` and `tables`
+    const Modulus *moduli;  // moduli[r] belongs to row places[r]
     const u64 *places;
     const char *const *tables;
     u64 offset, n;
@@ -50,12 +50,12 @@ __global__ void __launch_bounds__(C::THREADS, C::THREADS < 768 ? 768 / C::THREAD
 }
 
 // The second pass, in place. x: (items, x_rows, n). own: (items, own_rows, n). If OWN is true, own_factors[r] times row
-// own_places[r] of `own` is added to row places[r] of x. grid: (blocks of a row) * polynomials in x; listed rows
-// (entries of `places`) in y.
+// own_places[r] of `own` is added to row places[r] of x. gridDim.x: (blocks of a row) * items. gridDim.y: entries of
+// `places`.
 struct FinishParameters {
     const void *own;
     void *x;
-    const Modulus *moduli;  // indexed by listed row, like all arrays below
+    const Modulus *moduli;  // moduli[r] belongs to row places[r], and so does entry r of all arrays below
     const u64 *places, *own_places, *own_factors;
     const char *const *tables;
     u64 offset, n;

@@ -30,8 +30,8 @@ template <class W, class R> struct RowsTile {
     PG_DEVICE u32 value(int k) const {
         return place.row * R::LENGTH + place.template group_index<0>(k) + place.template offset<0>(k);
     }
-    // Transforms the lazy values raw[k], which belong at the places value(k), and writes lazy values to `chunks`. At
-    // the call, no thread of the row may still use this shared memory for anything else.
+    // Transforms the lazy values raw[k], which belong at the places value(k), and writes lazy values to `chunks`. Call
+    // this only when no thread of the row uses this shared memory for anything else any more.
     PG_DEVICE void transform(const W &word, const T *raw, Chunk *chunks) const {
         typename W::Value values[R::VALUES];
 #pragma unroll

@@ -1,6 +1,7 @@
 // Operations on residues one by one: arithmetic, permutations, products modulo the leaves of an incomplete transform. A
-// thread computes one entry, or WIDTH neighbours of a row that it writes at once. Entry e of the result is entry e % n
-// of row e / n. Row r is modulo limb r % limbs. grid: entries / (256 * WIDTH) in x. block: 256 threads.
+// thread computes one entry, or WIDTH neighbouring entries of a row, which it writes at once. Entry e of the result is
+// entry e % n of row e / n. Row r is modulo limb r % limbs. grid: entries / (256 * WIDTH * CHUNKS), where WIDTH or
+// CHUNKS is 1 if a kernel does not have it. block: 256 threads.
 #include "memory.cuh"
 #include "ptx.cuh"
 #include "quotient.cuh"
@@ -65,10 +66,11 @@ template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) poi
 
 // Computes `count` combinations, which are sums of multiples of the same operands. There are at most COMBINE_TERMS
 // operands. A thread reads its entries of each operand once, and writes its entries of each combination; in the result,
-// a combination has `entries` entries. Factor i of combination c for a limb is factors[(c * factors_each + i) * limbs +
-// limb]. If has_constant, `constant` has one residue for each row, which is added to the entries 0, step, 2 * step, ...
-// of the row. adds: the result already holds a sum of other operands, to which the new sum is added. A block of threads
-// computes CHUNKS * 256 * WIDTH neighbouring entries; if CHUNKS > 1, these lie in one row.
+// a combination has `entries` entries. For a limb, the factor of operand i in combination c is factors[(c *
+// factors_each + i) * limbs + limb]. If has_constant is true, `constant` has one residue for each row, which is added
+// to the entries 0, step, 2 * step, ... of the row. adds: whether the result already holds a sum of other operands, to
+// which the new sum is added. A block of threads computes CHUNKS * 256 * WIDTH neighbouring entries; if CHUNKS > 1,
+// these lie in one row.
 constexpr int COMBINE_TERMS = 8;
 template <class T> struct CombineParameters {
     const T *x[COMBINE_TERMS];
@@ -137,10 +139,10 @@ __global__ void __launch_bounds__(256, 2) combine(const CombineParameters<T> p) 
 }
 
 // Products of ciphertexts of two components: pair = (x_0 * y_0, x_0 * y_1 + x_1 * y_0) and square = x_1 * y_1. If
-// SQUARE, y is x. If `adds`, the products are added to the previous values of `pair` and `square`; if has_more, the two
-// components of `more` are added to `pair`. In `pair` components lie `limbs` rows apart; in x, y and `more` they lie
-// component[0], component[1] and component[2] rows apart. Items lie pair_rows rows apart in `pair`, and square_rows
-// rows apart in `square`.
+// SQUARE is true, y is x. If `adds` is true, the products are added to the previous values of `pair` and `square`; if
+// has_more is true, the two components of `more` are added to `pair`. In `pair` components lie `limbs` rows apart; in
+// x, y and `more` they lie component[0], component[1] and component[2] rows apart. Items lie pair_rows rows apart in
+// `pair`, and square_rows rows apart in `square`.
 template <class T> struct TensorParameters {
     const T *x, *y, *more;
     T *pair, *square;
@@ -187,9 +189,10 @@ __global__ void __launch_bounds__(256) tensor(const TensorParameters<T> p) {
 }
 
 // scale_by_powers: y[j] = x[j] * first * step^j for each row. Row i uses entry i % rows of `first` and of `step`. Rows
-// of x and y begin at multiples of x_pitch and y_pitch. A row of y is cut into runs of 2^log_run entries, which lie
-// run_step apart. A factor first * step^j is the product of two entries of a table that fill_powers makes. A row of the
-// table holds first * step^k for k < 2^log_near, then step^(2^log_near * k) for k = 0, 1, ...
+// of x and y begin at multiples of x_pitch and y_pitch. A row of y is cut into runs of 2^log_run entries; the
+// beginnings of neighbouring runs are run_step entries apart. A factor first * step^j is the product of two entries of
+// a table that fill_powers makes. A row of the table holds first * step^k for k < 2^log_near, then step^(2^log_near *
+// k) for k = 0, 1, ...
 template <class T> struct FillPowersParameters {
     const T *first, *step;
     T *powers;
@@ -219,7 +222,7 @@ template <class T> struct ScaleParameters {
     u32 limbs, log_near, log_run;
 };
 // A block of threads computes CHUNKS * 256 * WIDTH neighbouring entries. If CHUNKS > 1, these lie in one row, and a
-// thread's near powers (k < 2^log_near) are the same in all chunks, since 2^log_near divides 256 * WIDTH.
+// thread's factors first * step^k with k < 2^log_near are the same in all chunks, since 2^log_near divides 256 * WIDTH.
 template <class T, int WIDTH, int CHUNKS, int MODULI>
 __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> p) {
     using Item = Neighbours<T, WIDTH>;
@@ -252,9 +255,9 @@ __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> 
     }
 }
 
-// Parameters of `permute` and `mul_monomial`, which reorder each row. `numbers` holds the multipliers of `permute`, or
-// the exponents of `mul_monomial`. The `rows` rows of an item have the same number; item i uses number i % count, and
-// numbers lie `step` apart. Row r is modulo limb r % limbs.
+// Parameters of two kernels that reorder each row, `permute` and `mul_monomial`. `numbers` holds the multipliers of
+// `permute`, or the exponents of `mul_monomial`. The `rows` rows of an item have the same number; item i uses number i
+// % count, and numbers lie `step` apart. Row r is modulo limb r % limbs.
 template <class T> struct ReorderParameters {
     const T *x;
     const u64 *numbers;
@@ -269,8 +272,8 @@ template <class T> struct ReorderParameters {
     }
 };
 // Automorphisms by multipliers (_core/plans/permutation.py): y[j] = x[k] for k = j * multiplier mod order, but -x[k -
-// n] if k >= n. If EVALUATED, rows have values at points in bit-reversed order, and the exponents of the points are
-// multiplied by the multiplier instead. Else, k grows by the multiplier from one of a thread's WIDTH neighbouring
+// n] if k >= n. If EVALUATED is true, rows have values at points in bit-reversed order, and the exponents of the points
+// are multiplied by the multiplier instead. Else, k grows by the multiplier from one of a thread's WIDTH neighbouring
 // entries to the next.
 template <class T, bool EVALUATED, int WIDTH>
 __global__ void __launch_bounds__(256) permute(const ReorderParameters<T> p) {
@@ -293,7 +296,7 @@ __global__ void __launch_bounds__(256) permute(const ReorderParameters<T> p) {
     }
     write<DEFAULT>((Neighbours<T, WIDTH> *)(p.y + e), pack<WIDTH>(values));
 }
-// y = X^e * x, or X^e * x - x if LESS. Exponents: see reduced_exponent.
+// y = X^e * x, or X^e * x - x if LESS is true. Exponents: see reduced_exponent.
 template <class T, bool LESS, int WIDTH>
 __global__ void __launch_bounds__(256) mul_monomial(const ReorderParameters<T> p) {
     start_next(starts_early());

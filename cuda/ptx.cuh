@@ -1,4 +1,4 @@
-// Instructions without a name in CUDA C++. PG_SIMULATOR: the tests' simulator has functions that do the same.
+// Instructions without a name in CUDA C++. If PG_SIMULATOR is defined, functions of the tests' simulator do the same.
 #pragma once
 #include "modulus.cuh"
 
@@ -103,7 +103,7 @@ PG_DEVICE void end_barrier_starts() {
     asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
-// Arrives at a barrier. Its phase then ends when `bytes` bytes have been copied.
+// Arrives at a barrier. The barrier's phase then ends when `bytes` bytes have been copied.
 PG_DEVICE void expect_bytes(u64 *barrier, u32 bytes) {
 #ifdef PG_SIMULATOR
     sim::mbarrier_arrive_expect_tx((uint64_t *)barrier, bytes);
@@ -123,8 +123,8 @@ PG_DEVICE void copy_bulk(void *shared, const void *global, u32 bytes, u64 *barri
                  : "memory");
 #endif
 }
-// Orders this thread's reads of shared memory before the copies that another thread starts after a barrier. Without
-// this function, such a copy may overwrite values that are still being read.
+// Makes sure that this thread has read its values from shared memory before the copies that another thread starts after
+// a barrier. Without this function, such a copy may overwrite values that are still being read.
 PG_DEVICE void finish_before_copies() {
 #ifdef PG_SIMULATOR
     sim::fence_proxy_async();
@@ -147,7 +147,8 @@ PG_DEVICE void await_bulk(u64 *barrier, u32 phase) {
 #endif
 }
 
-// The blocks of a cluster (compute capability 9.0) run at the same time and write to each other's shared memory.
+// A barrier for all blocks of a cluster (compute capability 9.0): they run at the same time and can write to each
+// other's shared memory.
 PG_DEVICE void synchronise_cluster() {
 #ifdef PG_SIMULATOR
     sim::cluster_arrive(), sim::cluster_wait();
@@ -166,8 +167,8 @@ struct OtherBlock {  // another block of the cluster
         distance -= here;  // addresses contain the rank of their block
 #endif
     }
-    // Stores 16 bytes at the place in the other block's shared memory that corresponds to p. The mbarrier of that block
-    // counts the bytes.
+    // Stores 16 bytes at the place in the other block's shared memory that corresponds to p. The mbarrier of the other
+    // block that corresponds to `barrier` counts the bytes.
     template <class T> PG_DEVICE void store(T *p, const T &value, u64 *barrier) const {
         static_assert(sizeof(T) == 16, "one store");
 #ifdef PG_SIMULATOR
@@ -241,7 +242,8 @@ PG_DEVICE u64 high_product_or_less(u64 x, u64 y) {
 #endif
 }
 
-// sum += x * y. Given this expression in C++, compilers would also multiply the high halves of x and y, which are zero.
+// sum += x * y. Given this expression in C++, compilers would extend x and y to 64 bits and also multiply their high
+// halves, which are zero.
 PG_DEVICE void add_product(u64 &sum, u32 x, u32 y) {
 #ifdef PG_SIMULATOR
     sum += (u64)x * y;

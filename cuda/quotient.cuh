@@ -1,6 +1,6 @@
 // The polynomial by which a ring is reduced: X^n + 1, X^n - 1 or X^n - X^(n/2) + 1, where n is the degree. All code
-// that depends on the polynomial calls these functions, except the first split of Goldilocks (goldilocks.cuh) and the
-// root of a trinomial's tree (Trinomial in word.cuh). On the CPU: cpu/quotient.hpp.
+// that depends on the polynomial calls the functions of this file, except the first split of Goldilocks
+// (goldilocks.cuh) and the root of a trinomial's tree (Trinomial in word.cuh). On the CPU: cpu/quotient.hpp.
 #pragma once
 #include "modulus.cuh"
 
@@ -36,7 +36,7 @@ PG_DEVICE u64 exponent_of_node(Quotient quotient, u32 bits, u64 i) {
     return unit * trinomial_exponent(r, 6ull << level);
 }
 
-// x * y modulo `order`, which is a power of two or below 2^39; x and y are below the order.
+// Returns x * y modulo `order`, which must be a power of two or below 2^39. x and y must be below `order`.
 PG_DEVICE u64 product_modulo(u64 x, u64 y, u64 order) {
     if ((order & (order - 1)) == 0) return x * y & (order - 1);
     if (order >> 32 == 0) return x * y % order;
@@ -45,8 +45,8 @@ PG_DEVICE u64 product_modulo(u64 x, u64 y, u64 order) {
 
 // Returns the index of the point whose exponent is `multiplier` times that of point j, modulo `order`, the order of X.
 // The n points are in the order of the leaves. If X^n = 1, the order is n. If X^n = -1, it is 2n, and the exponents are
-// odd. Else it is 3n, and the exponents are 1, -1, 7, 5, 13, 11, ..., which are all that have no factor in common with
-// 6.
+// odd. Else it is 3n, and the exponents are 1, -1, 7, 5, 13, 11, ..., that is, all numbers that have no factor in
+// common with 6.
 PG_DEVICE u64 permuted_point(u64 j, u64 n, u64 order, u64 multiplier) {
     const u32 bits = 63 - __clzll((i64)n);
     const u64 r = reversed_bits(j, bits);
@@ -68,7 +68,7 @@ template <class T> PG_DEVICE u64 mul_monomial_at(const Modulus &m, const T *x, u
     if (k >= order) k -= order;
     return k < n ? x[k] : neg_mod(m, x[k - n]);
 }
-// Returns coefficient j of X^e * x if n is a power of two and q fits T; e may be any number.
+// Returns coefficient j of X^e * x. n must be a power of two, and q must fit T; e may be any number.
 template <class T> PG_DEVICE T mul_monomial_at_pow2(T q, const T *x, u32 n, u32 order, u32 e, u32 j) {
     const u32 k = (j - e) & (order - 1);
     const T value = x[k & (n - 1)];

@@ -1,15 +1,17 @@
 // Basis conversion: turns rows of residues into rows of residues modulo other moduli, coefficient by coefficient
 // (docs/math.md, "Conversion between bases"; polygpu/_core/plans/rns.py computes the tables). A thread reads WIDTH
-// neighbouring coefficients of a polynomial and computes `share` rows of the target. The block keeps the moduli and
-// table entries of these rows in shared memory. grid: entries / (256 * WIDTH) in x, parts * (targets / share) in y.
-// block: 256 threads. dynamic shared memory: for each row of a share its modulus and its part of the table.
+// neighbouring coefficients of a polynomial and computes the same coefficients in `share` rows of the target. The block
+// keeps the moduli and table entries of these rows in shared memory. gridDim.x: entries / (256 * WIDTH). gridDim.y:
+// parts * (targets / share). block: 256 threads. Dynamic shared memory: for each of the `share` rows, its modulus and
+// its part of the table.
 #include "memory.cuh"
 #include "ptx.cuh"
 #include "rows.cuh"
 #include "sum.cuh"
 
-// How a quotient floor(sum of z_i / q_i + half) is found. NONE: it is not needed. FLOOR: with half = 0. NEAREST: with
-// half = 1/2. COUNTED: as the number of z_i that are at least q_i / 2.
+// How the quotient of the sum of all z_i / q_i is found. NONE: no quotient is needed. FLOOR: the sum is rounded down.
+// NEAREST: the sum is rounded to the nearest integer. COUNTED: the quotient is the number of z_i that are at least q_i
+// / 2.
 enum Way { NONE, FLOOR, NEAREST, COUNTED };
 
 // The constants from which a quotient is computed. ratios: the doubles 1 / q_i of the source rows i. numbers: the
@@ -20,8 +22,8 @@ struct QuotientTable {
 };
 
 // A launch may have several parts. Each part converts the array x into some of the rows of `out`; the parts differ only
-// in their target moduli and their tables. The moduli of the parts are stored one part after another, and so are the
-// tables, of part_words words each.
+// in their moduli and their tables. The moduli of the parts are stored one part after another, and so are the tables,
+// of part_words words each.
 //
 // A table, in 64-bit words: for K source rows, the inverses, the ratios and the places of the rows; a TargetRow for
 // each target row; the `numbers` of the quotient (QuotientTable). If values are scaled, there follow, for K source
@@ -47,9 +49,10 @@ template <class S, int K, int WAY, int SCALE, bool ADDS, bool OWN> struct Target
                          OWN_FACTOR = THERE + ADDS, WORDS = OWN_FACTOR + OWN;
 };
 
-// Returns whether the sum of all z_i / q_i, plus half, is at least the positive integer `boundary`. Let P be the
-// product of the q_i, and V the sum of z_i * P / q_i. The condition is 2 * V >= (2 * boundary - c) * P, where c is 1
-// for NEAREST, else 0. The difference of both sides is computed word by word from the lowest; only its sign is kept.
+// Returns whether the sum of all z_i / q_i, plus 1/2 if WAY is NEAREST, is at least the positive integer `boundary`.
+// Let P be the product of the q_i, and V the sum of z_i * P / q_i. The condition is 2 * V >= (2 * boundary - c) * P,
+// where c is 1 if WAY is NEAREST, else 0. The difference of both sides is computed word by word from the lowest; only
+// its sign is kept.
 template <int WAY, class T, int K>
 PG_DEVICE bool reaches(const T (&z)[K], u32 rows, const QuotientTable &table, u64 boundary) {
     const u64 factor = 2 * boundary - (WAY == NEAREST);
@@ -107,9 +110,9 @@ constexpr int CONVERT_BLOCKS =
     SCALE == NONE && K <= FEW_ROWS && K * WIDTH * sizeof(typename S::Storage) <= FEW_BYTES ? 4 : 1;
 
 // S: the type of sums (sum.cuh) modulo the target's moduli. X, Y, O: storage of x, own and out. K: source rows for
-// which there are registers, at least `rows`. If ADDS, a multiple of what `out` already holds is added. If OWN, a
-// multiple of a row of `own` is added. WIDTH: neighbouring coefficients of a thread, which one instruction loads or
-// stores.
+// which there are registers, at least `rows`. If ADDS is true, a multiple of what `out` already holds is added. If OWN
+// is true, a multiple of a row of `own` is added. WIDTH: neighbouring coefficients of a thread, which one instruction
+// loads or stores.
 template <class S, class X, class Y, class O, int K, int WAY, int SCALE, bool ADDS, bool OWN, int WIDTH>
 __global__ void __launch_bounds__(256, (CONVERT_BLOCKS<S, K, SCALE, WIDTH>)) convert(const ConvertParameters p) {
     using T = typename S::Storage;

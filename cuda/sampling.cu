@@ -1,6 +1,6 @@
 // Random residues from the bytes of ChaCha20 streams (docs/math.md, "Random elements", "Small random elements"). A
-// stream is cut into blocks of 64 bytes; a thread computes one. The first `skip` coefficients of the first block are
-// not written. Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
+// stream is cut into blocks of 64 bytes; a thread computes one such block. The first `skip` coefficients of the first
+// block are not written. Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
 #include "memory.cuh"
 #include "rows.cuh"
 
@@ -16,7 +16,7 @@ PG_DEVICE void quarter_round(u32 &a, u32 &b, u32 &c, u32 &d) {
     a += b, d = rotated(d ^ a, 8);
     c += d, b = rotated(b ^ c, 7);
 }
-// Computes x, the 16 words of block stream.block + index of a limb's stream.
+// Computes the 16 words of one block of a limb's stream: the block with the number stream.block + index. x: the words.
 PG_DEVICE void chacha20(const Stream &stream, u32 limb, u64 index, u32 *x) {
     const u64 counter = stream.block + index;
     x[0] = 0x61707865u, x[1] = 0x3320646eu, x[2] = 0x79622d32u, x[3] = 0x6b206574u;
@@ -37,8 +37,8 @@ PG_DEVICE void chacha20(const Stream &stream, u32 limb, u64 index, u32 *x) {
 }
 PG_DEVICE u64 word_of(const u32 *x) { return (u64)x[1] << 32 | x[0]; }
 
-// (high * 2^64 + low) mod q for any two words. For q < 2^62 it is the sum of two of Shoup's products, each below 2q:
-// high times (2^64 mod q), and low times 1.
+// (high * 2^64 + low) mod q for any two words. If q < 2^62, two of Shoup's products, each below 2q, are added and
+// reduced: high times (2^64 mod q), and low times 1.
 PG_DEVICE u64 reduce_any(const Modulus &m, u64 high, u64 low) {
     if (m.bits > 62) return reduce(m, reduce(m, high), low);
     const u64 quotients = __umul64hi(high, m.power64_quotient) + __umul64hi(low, m.inverse64);
@@ -47,8 +47,9 @@ PG_DEVICE u64 reduce_any(const Modulus &m, u64 high, u64 low) {
     return min(r, r - m.q);
 }
 
-// Uniform residues. A thread computes four, each from 16 bytes. WHOLE: whether the four lie in one row, and are written
-// together. grid: blocks of stream / 256 in x, limbs in y. block: 256 threads.
+// Uniform residues. For each limb, a thread computes four residues, each from 16 bytes. WHOLE: whether the four lie in
+// one row, and are written together. gridDim.x: (blocks of the stream) / 256. gridDim.y: limbs, at most 65535; if there
+// are more limbs, a thread computes several. block: 256 threads.
 template <class T> struct UniformParameters {
     T *y;
     const Modulus *moduli;
@@ -100,7 +101,7 @@ template <int BYTES> PG_DEVICE u64 number_at(const unsigned char *x) {
     else if constexpr (BYTES == 4) return *(const u32 *)x;
     else return *(const u64 *)x;
 }
-// The integer of BYTES bytes of a stream, as polygpu/_core/plans/sampling.py defines it.
+// Returns the integer that is made from the BYTES bytes x of a stream (polygpu/_core/plans/sampling.py).
 template <int SHAPE, int BYTES, class P>
 PG_DEVICE i64 small_integer(const unsigned char *x, const P &p, const u64 *thresholds) {
     if constexpr (SHAPE == GAUSSIAN) {
@@ -128,7 +129,7 @@ PG_DEVICE i64 small_integer(const unsigned char *x, const P &p, const u64 *thres
 
 // Small integers, the same for all limbs. A block of threads first computes its part of the stream. Then thread t
 // computes coefficients t, t + 256, ... of this part, so that neighbouring threads write neighbouring coefficients.
-// grid: blocks of stream / 256 in x. block: 256 threads.
+// grid: (blocks of the stream) / 256. block: 256 threads.
 template <class T> struct SmallParameters {
     T *y;
     const Modulus *moduli;
@@ -163,7 +164,7 @@ template <class T, int SHAPE, int BYTES> __global__ void __launch_bounds__(256, 
     }
 }
 
-// Writes the words of the stream itself. grid: blocks of stream / 256 in x. block: 256 threads.
+// Writes the words of the stream itself. grid: (blocks of the stream) / 256. block: 256 threads.
 struct KeysParameters {
     u64 *y;
     Stream stream;
@@ -179,8 +180,9 @@ __global__ void __launch_bounds__(256) keystream(const KeysParameters p) {
 }
 
 // Sparse ternary polynomials. Each coefficient has a word of the stream; its key is floor(word / 2). The `weight`
-// coefficients with the smallest (key, index) become 1 or -1, depending on the word's last bit. The greatest chosen key
-// is found in digits of 8 bits, beginning with the highest. grid: polynomials in x. block: 1024 threads.
+// coefficients with the smallest (key, index) become 1 or -1, depending on the last bit of their words; all others
+// become 0. The greatest chosen key is found in digits of 8 bits, beginning with the highest. grid: polynomials. block:
+// 1024 threads.
 template <class T> struct SparseParameters {
     const u64 *x;  // words of the stream; the first `skip` of them precede the first polynomial
     T *y;

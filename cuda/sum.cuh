@@ -2,8 +2,8 @@
 // q. Factors are below that bound; they need not be residues modulo q.
 //
 //   Storage     type of the factors and of the value
-//   STEPS       products after which a sum must be settled, that is, reduced enough to leave room for more; it may be
-//               settled earlier. Products of matrices unroll their loops by this number
+//   STEPS       number of products after which a sum must be settled, that is, reduced enough to leave room for more;
+//               it may be settled earlier. Products of matrices unroll their loops by this number
 //   pack        from a factor to the form that `add` takes
 //   STARTS      whether a sum starts from a word that depends on the table's factors (_backends/cuda/rns.py)
 //   add         adds one product
@@ -233,6 +233,7 @@ template <class W, class SUM> struct KeySum32 {
 template <> struct KeySum<Lazy32> : KeySum32<Lazy32, Sum30> {};
 template <> struct KeySum<Tight32> : KeySum32<Tight32, Sum31> {};
 template <> struct KeySum<Strict32> : KeySum32<Strict32, Sum32> {};
-// The words Grouped<W> and Trinomial<W> sum like W: Grouped changes only the rows, and Trinomial only the tree.
+// For the words Grouped<W> and Trinomial<W>, sums are as for W: Grouped changes only the rows, and Trinomial only the
+// tree.
 template <class W, class T> struct KeySum<Grouped<W, T>> : KeySum<W> {};
 template <class W> struct KeySum<Trinomial<W>> : KeySum<W> {};

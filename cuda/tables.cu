@@ -1,16 +1,16 @@
 // Tables of twiddles, computed on the device that uses them. The table of a prime holds the twiddles of each pass of
-// the forward transform, then those of the inverse transform. A thread computes one entry of one prime. grid: entries /
-// 256 in x, primes in y.
+// the forward transform, then those of the inverse transform. A thread computes one entry of one prime. gridDim.x:
+// entries / 256. gridDim.y: primes.
 #include "complex.cuh"
 #include "goldilocks.cuh"
 #include "quotient.cuh"
 
 // A pass computes stages log_blocks ... log_blocks + log_length - 1 of the tree (tile.cuh). It starts at 2^log_blocks
 // nodes ("blocks"), and has 2^log_length twiddles below each. Its stages are grouped in rounds of log_values stages;
-// the first round may be shorter. A round starts at a stage that has 2^start nodes in each block. Let b number these
-// nodes. Stage k of the round has 2^k nodes i below each node b. Their twiddles are stored in units of 2^unit entries,
-// where `unit` is the smaller of k and log_unit: the twiddle of node i lies in unit i >> unit of node b. The 2^start
-// units of the same index, one for each b, lie side by side.
+// the first round may be shorter. A round starts at a stage that has 2^start nodes in each block, numbered b. Stage k
+// of the round has 2^k nodes i below each node b. Their twiddles are stored in units of 2^unit entries, where `unit` is
+// the smaller of k and log_unit: the twiddle of node i lies in unit i >> unit of node b. The 2^start units of the same
+// index, one for each b, lie side by side.
 struct PassTable {
     u32 log_blocks, log_length, log_values, log_unit;  // log_unit: log2 of the entries of the largest units
 
@@ -47,10 +47,11 @@ struct PassTable {
     }
 };
 template <class W> constexpr u32 LOG_UNIT = sizeof(typename W::Twiddle) == 8;
-// For words with POWERS, the tables have rho^E, 0 < E < 2^radix, instead of twiddle E below a node at which a round
-// starts (goldilocks.cuh). rho is the twiddle of the node's first descendant in the round's last stage. In the pass
-// that starts at node 1, entry 0 is entry 0 of first[prime], and the powers of the second round contain entry 0 as a
-// factor. Inverse rounds that start at a stage START > 0 have their powers in another order: rho^j of node b is entry
+// For words with POWERS, the tables have rho^E, 0 < E < 2^radix, instead of the twiddle with the number E (tile.cuh)
+// below a node at which a round starts (goldilocks.cuh). rho is the twiddle of the node's first descendant in the
+// round's last stage. In the pass that starts at node 1, entry 0 is entry 0 of first[prime], and the powers of the
+// second round contain entry 0 as a factor. Inverse rounds that start at a stage START > 0 have their powers in another
+// order: rho^j of node b is entry
 //     2^START + 2 * ((b >> 1) * (2^radix - 1) + j - 1) + (b & 1).
 // A thread reads rho^j of the nodes b and b + 1, b even, at once; the next thread reads the same j or the next one.
 template <class W> constexpr bool POWERS = false;
@@ -65,8 +66,8 @@ struct FillParameters {
     char *const *tables;  // the table of each prime
     const Modulus *moduli;
     const u64 *factors, *first;
-    u64 offset;  // bytes before the pass in a table
-    u64 root;    // the node below which the tables lie; 1: the whole tree
+    u64 offset;  // bytes in a table before the twiddles of this pass
+    u64 root;    // the tables belong to the tree below this node; 1: to the whole tree
     u32 log_blocks, log_length, log_values;
     u32 bits, inverse;
     Quotient quotient;
@@ -110,11 +111,11 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
     ((typename W::Twiddle *)(p.tables[blockIdx.y] + p.offset))[entry] = W::twiddle(m, w);
 }
 
-// Copies twiddles from `nodes`, which is indexed by node, into the order of a pass.
+// Copies twiddles from `nodes`, which is indexed by node, into the order of a pass. grid: entries / 256.
 struct ArrangeParameters {
     char *table;
     const void *nodes;
-    u64 offset;  // bytes before the pass in the table
+    u64 offset;  // bytes in the table before the twiddles of this pass
     u32 log_blocks, log_length, log_values;
 };
 template <class W> __global__ void __launch_bounds__(256) arrange_twiddles(const ArrangeParameters p) {

@@ -1,5 +1,5 @@
-// Tensor cores, and the copies that feed them. PG_SIMULATOR: the tests' simulator has functions that do the same as the
-// instructions.
+// Tensor cores, and the copies that feed them. If PG_SIMULATOR is defined, functions of the tests' simulator do the
+// same as the instructions.
 #pragma once
 #include "modulus.cuh"
 

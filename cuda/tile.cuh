@@ -1,5 +1,5 @@
 // A tile: transforms of LENGTH values that one block of threads holds. The block computes them in rounds of up to
-// LOG_VALUES stages in registers, with one exchange through shared memory between rounds.
+// LOG_VALUES stages in registers, with one exchange through shared memory between two rounds.
 //
 // LOG_LENGTH    stages of the pass; the transforms of a tile have 2^LOG_LENGTH values
 // LOG_VALUES    stages of a round, at most; a thread holds 2^LOG_VALUES values of one transform; this
@@ -28,11 +28,11 @@ template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int
     static constexpr int SHARED_VALUES = THREADS * WIDTH * (VALUES + 1);  // includes room for gaps (log_gap)
     // log2 of the stride of a round's values
     static constexpr __device__ int log_stride(int round) { return LOG_LENGTH - start(round) - radix(round); }
-    // The number of threads that share the values below one node at which a round starts. Their indices are
-    // consecutive.
+    // The number of threads that share the values below one node at which a round starts. The indices of these threads
+    // are consecutive.
     static constexpr __device__ int sharers(int round) { return (LENGTH >> start(round)) / VALUES * (COLUMNS / WIDTH); }
-    // log2 of the gap in the exchange before a round. In the round a thread's values lie 2^run words apart, where run =
-    // log_stride + LOG_COLUMNS; in the round before, they lie 2^(run + LOG_VALUES) words apart. 2^run neighbouring
+    // log2 of the gap in the exchange before a round. In this round, a thread's values lie 2^run words apart, where run
+    // = log_stride + LOG_COLUMNS; in the round before, they lie 2^(run + LOG_VALUES) words apart. 2^run neighbouring
     // threads access 2^run neighbouring words; the next 2^run threads access words of the next block of 2^(run +
     // LOG_VALUES) words. A gap of 2^run words after every block keeps the threads of a warp in different banks, in both
     // rounds. Round ROUNDS stands for the exchange of Chunks, which has another layout; its result is -1. No exchange
@@ -118,7 +118,7 @@ template <class Bounds> constexpr __device__ u32 relaxed_sums(int bound, int sta
         mask |= (u32)(2 * inverse_bound<Bounds>(bound, stages, value) > Bounds::LAZY_INVERSE) << value;
     return mask;
 }
-// The largest bound of all values of a group.
+// The largest bound of all values of a group after `stages` inverse stages.
 template <class Bounds> constexpr __device__ int inverse_bound(int bound, int stages) {
     int largest = 0;
     for (int value = 0; value < 1 << stages; ++value) {
@@ -262,8 +262,8 @@ template <class S, class T> struct Chunks {
 
     // The first value of this thread's first chunk, counted within the block of threads.
     PG_DEVICE u32 first() const { return (threadIdx.x / WARP * (WARP * COUNT) + thread) * SIZE; }
-    // Places in shared memory. own: of chunk k of the values with which this thread computes. moved: of chunk k that it
-    // moves to or from global memory. 8 chunks cover all banks once.
+    // Places in shared memory. own(k): of chunk k of the values with which this thread computes. moved(k): of chunk k
+    // of the values that this thread moves to or from global memory. 8 chunks cover all banks once.
     static constexpr int ROW = COUNT > 8 ? COUNT : 8, MASK = (COUNT > 8 ? 8 : COUNT) - 1;
     PG_DEVICE u32 own(int k) const { return thread * COUNT + (k ^ (thread * COUNT / ROW & MASK)); }
     PG_DEVICE u32 moved(int k) const { return k * WARP + (thread ^ ((thread / ROW ^ k * (WARP / ROW)) & MASK)); }

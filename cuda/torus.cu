@@ -1,9 +1,9 @@
 // Blind rotation modulo 2^32 or 2^64 in doubles, with rounding errors (docs/math.md, "Products in doubles").
 //
 // A ciphertext stays in shared memory as words of 32 bits, or in registers if each ciphertext has its own key. One
-// block of threads holds ITEMS ciphertexts of K components, S::LANES threads for each component. A transform reads the
-// n coefficients of a row as n/2 complex numbers (fft_product.cu). The inverse transform runs the rounds backwards, but
-// multiplies before it adds (x + w * y and x - w * y), so that a butterfly has six FMAs in both directions. Inverse
+// block of threads holds ITEMS ciphertexts of K components, with S::LANES threads for each component. A transform reads
+// the n coefficients of a row as n/2 complex numbers (fft_product.cu). The inverse transform runs the rounds backwards,
+// but multiplies before it adds (x + w * y and x - w * y), so that a butterfly has six FMAs in both directions. Inverse
 // butterflies of this form leave out one factor for each coefficient, the twist, by which the results are then
 // multiplied. cpu/fft_torus.hpp does the same operations in the same order.
 #include "complex.cuh"
@@ -65,9 +65,9 @@ PG_DEVICE void inverse_torus_stages(Complex<double> *values, const Twiddle &twid
     if constexpr (STAGE + 1 < RADIX) inverse_torus_stages<RADIX, LAST, STAGE + 1>(values, twiddle);
 }
 
-// A block transforms ROWS rows, with S::LANES threads for each row. If INVERSE, there are tables for the inverse, too.
-// If PAIRED, a warp has half of the lanes of each of two rows, and a transform of two rounds moves a quarter of its
-// values at a time, in place.
+// A block transforms ROWS rows, with S::LANES threads for each row. If INVERSE is true, there are tables for the
+// inverse, too. If PAIRED is true, a warp has half of the lanes of each of two rows, and a transform of two rounds
+// moves a quarter of its values at a time, in place.
 template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
     using Value = Complex<double>;
     static constexpr int V = S::VALUES, LANES = S::LANES, M = S::LENGTH, LAST = S::ROUNDS - 1;
@@ -169,7 +169,7 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
         return KEEPS ? kept[ROUNDS * V / 2 + k] : twist_of(tables + ROUNDS * (M / 2), k);
     }
     static PG_DEVICE Value constant(const double *of, int i) { return {of[2 * i], of[2 * i + 1]}; }
-    // Calls before_last() before the last round.
+    // Computes forward round ROUND and the rounds after it. Calls before_last() just before round LAST.
     template <int ROUND = 0, class Before> PG_DEVICE void forward(Value *values, const Before &before_last) const {
         constexpr int RADIX = S::radix(ROUND);
         const Complex128 word{Modulus()};
@@ -232,9 +232,9 @@ template <class T> struct TorusParameters {
     u32 items, count, width, bits, offset;
     u32 begins;  // whether the kernel multiplies by X^e_0; if not, e_0 counts as 0
 };
-// If OWN, each ciphertext has its own matrices, and a step multiplies the ciphertext by one of them. Else, a step
-// multiplies the ciphertext by X^e - 1 and by a matrix that all ciphertexts share, and adds the product to the
-// ciphertext. If SPLIT, the components of a ciphertext are in the K blocks of a cluster.
+// If OWN is true, each ciphertext has its own matrices, and a step multiplies the ciphertext by one of them. Else, a
+// step multiplies the ciphertext by X^e - 1 and by a matrix that all ciphertexts share, and adds the product to the
+// ciphertext. If SPLIT is true, the components of a ciphertext are in the K blocks of a cluster.
 template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN, bool SPLIT> struct Torus {
     using Value = Complex<double>;
     static constexpr int V = S::VALUES, LANES = S::LANES, M = S::LENGTH, N = 2 * M;
@@ -307,8 +307,8 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
         copy_bulk(staged() + part * PART, matrix(step) + (SPLIT ? part * K + component : part) * PART,
                   PART * sizeof(Value), barriers() + part);
     }
-    // The last warp that has read a part fetches the same part of the next step, so that the ciphertexts of a block
-    // need not wait for each other.
+    // The warp that is the last to read a part fetches the same part of the next step, so that the ciphertexts of a
+    // block need not wait for each other.
     PG_DEVICE void release(u32 step, int part) const {
         finish_before_copies();
         __syncwarp();
@@ -324,7 +324,8 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
             for (int part = 0; part < KEY_PARTS; ++part) fetch(step + 1, part);
     }
     // Adds to `sums` the products of all components' digits of a level with the key's entries for this component. The
-    // digits of this component come first. If there is only one level, `sums` and `digits` are the same array.
+    // product of this component's own digits comes first in each sum. If there is only one level, `sums` and `digits`
+    // are the same array.
     PG_DEVICE void multiply(const Value *key, Value *digits, Value *sums, int level, u32 step) const {
         const u32 lane = transform.place.lane, exchange = step * LEVELS + level;
         const auto factor = [&](u32 from, int v) {
@@ -438,7 +439,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
             current[k] = from & N ? 0 - word : word;
             if constexpr (!OWN) own[j] = current[k];
         }
-        __syncthreads();  // until mbarriers and tables are written
+        __syncthreads();  // waits until mbarriers and tables are written
         u32 next = !OWN && p.count ? (u32)exponents[1] : 0;
         for (u32 step = 0; step < p.count; ++step) {
             const u32 e = next;
@@ -476,14 +477,14 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
         for (int k = 0; k < 2 * V; ++k) y[transform.index(k % V) + k / V * M] = (T)current[k] << 8 * (sizeof(T) - 4);
     }
 };
-// Computes the whole blind rotation of `items` ciphertexts. grid: items / ITEMS in x. block: Torus::THREADS.
+// Computes the whole blind rotation of `items` ciphertexts. grid: items / ITEMS. block: Torus::THREADS threads.
 template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN>
 __global__ void __launch_bounds__((Torus<T, S, K, LEVELS, ITEMS, STAGED, OWN, false>::THREADS))
     torus_rotation(const __grid_constant__ TorusParameters<T> p) {
     extern __shared__ __align__(16) unsigned char memory[];
     Torus<T, S, K, LEVELS, ITEMS, STAGED, OWN, false>(memory, p).run();
 }
-// torus_rotation with a cluster of K blocks for each ciphertext. grid: K * items in x.
+// torus_rotation with a cluster of K blocks for each ciphertext. grid: K * items.
 #if defined(PG_SIMULATOR) || __CUDA_ARCH__ >= 900
 template <class T, class S, int K, int LEVELS, bool OWN>
 __global__ void __cluster_dims__(K) __launch_bounds__((Torus<T, S, K, LEVELS, 1, true, OWN, true>::THREADS))
@@ -517,8 +518,8 @@ template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
     static constexpr int ROOMS = ITEMS * Transform::ROOM * (int)sizeof(Value),
                          STAGES = STAGED ? COMBINED_STAGES * N * (int)sizeof(T) : 0;
 
-    // Dynamic shared memory, in this order: polynomials of the key, whose memory transforms use later to exchange
-    // values; tables; an mbarrier for each polynomial of the key.
+    // Dynamic shared memory, in this order: polynomials of the key, or later the values that a transform exchanges;
+    // tables; an mbarrier for each of these polynomials.
     unsigned char *const memory;
     const CombineParameters<T> &p;
     Transform transform;
@@ -554,7 +555,7 @@ template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
             end_barrier_starts();
             for (u32 set = 0; set < COMBINED_STAGES; ++set) fetch(set);
         }
-        __syncthreads();  // until mbarriers and tables are written
+        __syncthreads();  // waits until mbarriers and tables are written
         T sums[2 * V] = {};
         for (u32 set = 0; set < count; ++set) {
             u32 e = 0;
@@ -594,7 +595,7 @@ template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
     static PG_DEVICE double number(u32 x) { return (double)(i32)x; }
     static PG_DEVICE double number(u64 x) { return (double)(i64)x; }
 };
-// grid: polynomials of matrices of all steps, times items / ITEMS, in x. block: TorusCombination::THREADS.
+// grid: count * k * levels * k * (items / ITEMS, rounded up). block: TorusCombination::THREADS threads.
 template <class T, class S, int ITEMS, bool STAGED>
 __global__ void __launch_bounds__((TorusCombination<T, S, ITEMS, STAGED>::THREADS))
     torus_combination(const __grid_constant__ CombineParameters<T> p) {

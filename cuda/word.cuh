@@ -3,7 +3,8 @@
 //
 //   Storage, Value       types of a residue in memory, and of a value in registers
 //   Twiddle              an entry of the tables: w and what a product by w needs
-//   load, store_lazy     read a residue or, between the passes of one transform, a lazy value; write a lazy value
+//   load                 reads a residue or, between the passes of one transform, a lazy value
+//   store_lazy           writes a lazy value
 //   GROUPED              whether rows of other limbs lie between the rows of this word's limbs (see Grouped)
 //   Bounds               upper bounds of values, in a unit that each word chooses. CANONICAL: of a residue; RELAXED: of
 //                        a value that was partly reduced; PRODUCT: of a result of `multiply`; multiplied(bound): of the
@@ -13,12 +14,12 @@
 //                        the registers of a thread
 //   PRODUCT_BLOCKS       the same for blocks of up to 256 threads that hold both operands of a product; 0: no limit
 //   forward, inverse     Cooley-Tukey and Gentleman-Sande butterflies; reduce: whether the first value (forward) or
-//                        the sum (inverse) must be relaxed now
+//                        the sum (inverse) must be relaxed
 //   canonical            from a forward value to a residue in [0, q)
 //   inverse_root         the last inverse butterfly, with the factor 1/points
 //   finish               from a value of inverse_root to a residue in [0, q)
 //   twiddle              from a residue to an entry of the tables
-//   multiply             product of two forward values; an inverse value within PRODUCT
+//   multiply             product of two forward values; the result is an inverse value within PRODUCT
 //   add_products         sum of two inverse values within PRODUCT; reduced, so that it is within PRODUCT again
 //   forward_root         the first forward butterfly, of canonical values; only in words where it is not `forward`
 //                        (HAS_ROOT)
@@ -88,8 +89,8 @@ struct Lazy32 {
         x = reduce_once_by(s, minus_q), y = reduce_once_by(d, minus_q);
     }
     PG_DEVICE Storage finish(Value x) const { return x; }
-    // The result is in [0, 2q). z < 2 * q^2, so z / 2^(bits - 1) < 2^32. The estimated quotient is exact or up to 2 too
-    // small, so the remainder is below 3q before the last reduction.
+    // The result is in [0, 2q). z < 2 * q^2 and q < 2^bits, so z / 2^(bits - 1) < 4q < 2^32. The estimated quotient is
+    // exact or up to 2 too small, so the remainder is below 3q before the last reduction.
     PG_DEVICE Value multiply(Value x, Value y) const {
         const u64 z = (u64)canonical(x) * reduce_once_by(y, minus_q2);
         const u32 quotient = __umulhi((u32)(z >> (bits - 1)), barrett);
@@ -201,7 +202,7 @@ struct Lazy60 : Lazy64 {
 };
 
 // q < 2^50: centred integers in doubles, for cards whose FP64 runs at half the rate of FP32. An FMA splits a product x
-// * w exactly into a sum h + l of two doubles. The result is h + l - b * q for an integer b near h / q. The unit of the
+// * w exactly into a sum h + l of two doubles. `mul` returns h + l - b * q for an integer b near h / q. The unit of the
 // bounds is 2^44; RELAXED values are at most 2^49 in size. A product needs |x| <= 2^52 and |w| < q/2, so that |x * w /
 // q| < 2^51 - 1 and adding ROUND leaves an integer.
 struct Float64 {
@@ -211,8 +212,8 @@ struct Float64 {
     static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct Bounds {
         static constexpr int CANONICAL = 64, PRODUCT = 36, RELAXED = 32, LIMIT = 256, LAZY_INVERSE = 128;
-        // The result has at most the size of q/2, which is 32 units, plus `part` since 1 / q is rounded, plus |l|. |l|
-        // is at most `part`, and at most 2^47, which is 8 units.
+        // The size of the result is at most the sum of three numbers: q/2, which is 32 units; `part`, because 1 / q is
+        // rounded; and |l|, which is at most `part` and at most 2^47, that is, 8 units.
         static constexpr __device__ int multiplied(int bound) {
             const int part = (bound + 15) / 16;  // a bound of |x * w| / 2^53
             return 32 + part + (part < 8 ? part : 8);
@@ -325,8 +326,8 @@ template <class W, class T> struct Grouped : W {
 };
 
 // The word W for the tree of X^n - X^(n/2) + 1. At the root the forward butterfly turns (x, y) into (x + w * y, x + (1
-// - w) * y). The inverse one turns the results s and t of inverse_root of W into s - t and 2t (docs/math.md, "The tree
-// of factors").
+// - w) * y). The inverse butterfly turns the results s and t of inverse_root of W into s - t and 2t (docs/math.md, "The
+// tree of factors").
 template <class W> struct Trinomial : W {
     using typename W::Twiddle;
     using typename W::Value;

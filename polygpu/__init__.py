@@ -2,7 +2,7 @@
 
 import importlib as _importlib
 
-import numpy as _numpy  # before the compiled core: if the core imports NumPy, a Ctrl-C is lost
+import numpy as _numpy  # first, because a Ctrl-C is lost if the compiled core imports NumPy
 
 if int(_numpy.__version__.partition(".")[0]) < 2:  # the core would fail to load, and not say why
     raise ImportError(

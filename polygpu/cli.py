@@ -33,7 +33,7 @@ from .ring import Ring
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line. Return its status: 0, 1 if a check failed, 2 for an error, 130 after Ctrl-C.
 
-    arguments: words of the command line after the program's name. None means those of this process, sys.argv.
+    arguments: the words of the command line after the program's name, by default those in sys.argv.
     """
     with _escaping():
         return _main(arguments)
@@ -183,8 +183,8 @@ def _info(options: argparse.Namespace) -> int:
     return 0
 
 
-# The extras of pyproject.toml that add functions, and the modules that each of them installs. For a GPU, the
-# line "gpu" says what is missing.
+# The extras of pyproject.toml that add functions, and the modules that each of them installs. The extras
+# for a GPU are not listed here: the line "gpu" of `polygpu info` says why a GPU cannot be used.
 EXTRAS = {
     "dask": ("dask", "distributed", "zarr"),
     "interop": () if sys.version_info >= (3, 14) else ("zstandard",),  # Python 3.14 has its own
@@ -194,7 +194,7 @@ EXTRAS = {
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what `polygpu info` prints: ten lines, each with its name."""
+    """Yield the name and the text of each of the ten lines that `polygpu info` prints."""
     cpu, environment = facts["cpu"], facts["environment"]
     others = [isa for isa in cpu["instruction sets"] if isa != cpu["in use"]]
     packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
@@ -322,7 +322,10 @@ def _selftest(options: argparse.Namespace) -> int:
 
 
 def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield (name, check) for every word size, code path and kind. small: True on the slow "reference"."""
+    """Yield (name, check) for every word size, code path and kind.
+
+    small: True on the device "reference", which is slow.
+    """
     degrees = (1, 8, 64) if small else (1, 8, 64, 512, 1 << 14)
     for bits in (29, 30, 31, 32, 46, 50, 51, 60, 62, 63, 64):
         for kind in KINDS:

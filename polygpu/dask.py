@@ -261,7 +261,10 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return self._with(self._array[(*keys, *(slice(None),) * self._tail)])
 
     def _gathered(self, keys: tuple[Any, ...], shape: tuple[int, ...]) -> BlockedPoly:
-        """Index the batch axes by a key that Dask rejects or reads differently from NumPy."""
+        """Index the batch axes by `keys`, which Dask rejects or reads differently from NumPy.
+
+        `shape` is the batch shape of the result.
+        """
         x, tail = self._array, self._array.shape[self.ndim :]
         if not math.prod(shape):
             chunks = (*((size,) for size in shape), *x.chunks[self.ndim :])
@@ -373,7 +376,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     # ---- domains ----
 
     def ntt(self) -> BlockedPoly:
-        """Transform to the evaluation domain, in the ring's order; return the value itself if already there.
+        """Transform to the evaluation domain, in the ring's order. An evaluated value is returned as it is.
 
         Raises:
             NotNTTFriendly: the ring has no evaluation domain.
@@ -399,7 +402,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return self._with(rows, "eval")
 
     def intt(self) -> BlockedPoly:
-        """Transform back to coefficients, the inverse of ntt(); return the value itself if already there.
+        """Transform back to coefficients, the inverse of ntt(). A value in coefficients is returned as it is.
 
         Cost: a transform of each block. If the polynomials are divided, there is also one exchange, in which
         every block sends a piece to every other block.
@@ -634,7 +637,10 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     def _mapped(
         self, f: Callable[..., Poly], *others: BlockedPoly, domain: Domain | None = None
     ) -> BlockedPoly:
-        """Apply f block by block to this value and `others`, which have the same number of parts."""
+        """Apply f block by block to this value and `others`.
+
+        The polynomials of all these values are divided into the same number of parts.
+        """
         values = [self, *others]
         if self._divided and len({_divided_axis(x._array) for x in values}) > 1:
             values = [x._with(_in_columns(x._array)) for x in values]
@@ -1416,7 +1422,7 @@ def _way_out(most: int, limit: int) -> str:
     """Return the advice for an error message: make chunks so small that a worker has room for ten blocks.
 
     A worker holds several blocks at a time, because it needs operands, results and tables. `most` is the size
-    of the largest block now, and `limit` the memory of a worker, both in bytes.
+    of the largest block, and `limit` the memory of a worker, both in bytes.
     """
     size = min(limit // 10, most // 2)
     chunks = f"{size >> 20}MiB" if size >> 20 else f"{size}B"
@@ -1704,7 +1710,7 @@ def _cut(x: Any, axis: int) -> Any:
 
 
 def _piece(x: Array, axis: int, first: int, size: int) -> Array:
-    """Copy the entries first, ..., first + size - 1 along an axis.
+    """Return a copy of `size` entries along `axis`, beginning at index `first`.
 
     A view would keep the whole block in memory until the piece is used.
     """
@@ -1880,8 +1886,8 @@ def _einsum_of_blocks(
 def _product_of_blocks(q: int, a: Array, b: Array) -> Array:
     """Multiply `a`, a block of the matrix A, by `b`, the rows of B that belong to the columns of `a`.
 
-    The result has the shape (rows of a, 1, columns of b). The products of other blocks are later joined along
-    the axis of length 1 and summed.
+    The result has the shape (rows of a, 1, columns of b). The results for several blocks are later joined
+    along the axis of length 1, and then summed along this axis.
     """
     compute = backend()
     found = linalg.matmul(compute.from_host(np.asarray(a)), compute.from_host(np.ascontiguousarray(b)), q=q)
@@ -1963,9 +1969,10 @@ def _inverse_columns(ring: Ring, pieces: list[Array], numbers: Array) -> Array:
 def _product_rows(
     ring: Ring, alike: tuple[int, ...], a: list[Array], b: list[Array], numbers: Array
 ) -> Array:
-    """Transform the rows of two operands, multiply them and transform the rows of the product back.
+    """Transform the rows of two operands, multiply the operands, and transform the product's rows back.
 
-    If an operand has the shape of the product, the product is written over it.
+    The list `a` holds the pieces of a block of rows of the first operand, and `b` those of the second. If an
+    operand has the shape of the product, the product is written over it.
     """
     _check_alike(alike, 3, (a[0], b[0]))
     ring, compute = _kept(ring), backend()
@@ -2002,7 +2009,7 @@ def _plan(ring: Ring, height: int) -> FourStepPlan:
     return plan_four_step(ring._plan.basis, ring._plan.quotient, ring.roots, height)
 
 
-# ---- functions that make a value of computed blocks (__dask_postcompute__, __dask_postpersist__) ----
+# ---- functions that make a value from computed blocks (__dask_postcompute__, __dask_postpersist__) ----
 
 
 def _joined(

@@ -180,8 +180,8 @@ def to_slots(x: Any) -> Any:
 
     Slot j, for j < N/2, is the sum over k of x[k] * exp(i * pi * 5^j * k / N), where i is the imaginary unit.
     The values at the other half of the roots are the conjugates of the slots. The slots of a product of two
-    polynomials modulo X^N + 1 are the products of their slots, and the slots of x(X^5) are those of x rotated
-    left by one.
+    polynomials modulo X^N + 1 are the products of their slots. The slots of x(X^5) are the slots of x,
+    rotated left by one position.
 
     Args:
         x: real coefficients, a float64 array (*batch, N) of NumPy or CuPy, for example from Poly.to_float64.
@@ -220,7 +220,7 @@ def to_slots(x: Any) -> Any:
 
 
 def from_slots(z: Any) -> Any:
-    """Return the real polynomials with these slots: the inverse of to_slots.
+    """Return the real polynomials whose slots are z: the inverse of to_slots.
 
     CKKS encodes z as ring.from_floats(from_slots(z), scale=scale). Then N must be the degree of the ring, so
     pad a shorter z with zeros to N/2 numbers.

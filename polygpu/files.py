@@ -26,8 +26,8 @@ a field is shown without a value, it holds the argument or attribute of this nam
           spaces. It is VALUE without "sha256", but "ring" is the whole RING instead of its index, and "name"
           is added. Unless the value is a Seeded, "dtype" and "shape" of the header are added too
 
-Each row of residues is a limb. For one modulus above 2^64, each row holds one word of the residues, lowest
-word first. Evaluated values are in bit-reversed order, see Poly.ntt. Source of safetensors:
+Each row of residues is a limb. But if the ring has one modulus above 2^64, each row holds one word of the
+residues, lowest word first. Evaluated values are in bit-reversed order, see Poly.ntt. Source of safetensors:
 https://github.com/huggingface/safetensors, "Format".
 """
 
@@ -60,7 +60,7 @@ from .poly import Poly
 from .ring import Ring
 
 _FORMAT = 1
-_LONGEST_HEADER = 1 << 22  # bytes, enough for about 10000 values; a parsed header takes up to 25 times this
+_LONGEST_HEADER = 1 << 22  # bytes, enough for about 10000 values; parsed, it takes up to 25 times as many
 _MOST_LIMBS = 1 << 12  # the check that moduli are coprime takes time quadratic in their number
 _LONGEST_PRIME = 1 << 12  # bits; a primality test of such a number takes 2 s
 _MOST_AXES = 64  # NumPy allows at most 64 axes
@@ -419,8 +419,8 @@ def load(
             whoever writes the file can write another SHA-256.
         mmap: True leaves the residues in the file and maps the file into memory, read-only. Use it for values
             that exceed the memory, and for files that several processes read. A file is mapped once for all
-            its values, and no file descriptor stays open. Writing to such a value a by `out=a` or `a[i] = x`
-            raises OutputError; a.copy() is writable. The file must not change while the values are in use.
+            its values, and no file descriptor stays open. If v is such a value, `out=v` and `v[i] = x`
+            raise OutputError; v.copy() is writable. The file must not change while the values are in use.
             polygpu.save never changes a file, since it writes a new one. But if another process shortens the
             file, a bus error ends the process that reads the values. False, the default, copies the residues
             from the file into memory.
@@ -494,7 +494,7 @@ class Entry:
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[File]:
-    """Yield a File for reading a file that polygpu.save wrote. Close it at the end of the `with` block.
+    """Open a file that polygpu.save wrote, and yield a File. The end of the `with` block closes the File.
 
     Raises:
         FileError: `path` is not a valid name or not a regular file, or the header is wrong.

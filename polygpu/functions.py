@@ -267,11 +267,11 @@ def capture(f: Callable[..., Any], *args: Any) -> Recording:
     """Record the call f(*args), so that it can be repeated without its work on the host.
 
     Returns a function g that repeats the call. On a GPU, g() launches all recorded kernels at once, as a CUDA
-    graph. The kernels read what the Polys in args hold at that time. They overwrite the results of the
-    previous call, so g() always returns the same objects. g(*values) first copies the values into the Polys
-    in args. Shapes and domains are fixed. `g.nbytes` is the number of bytes of GPU memory that the recording
-    holds, and `g.launches` is the number of kernels that g() launches. On the CPU, g() simply calls f(*args),
-    and both numbers are 0.
+    graph. The kernels read what the Polys in args hold when g is called, and write the results over those of
+    the previous call of g. So g always returns the same objects. g(*values) first copies the values into the
+    Polys in args. Shapes and domains are fixed. `g.nbytes` is the number of bytes of GPU memory that the
+    recording holds, and `g.launches` is the number of kernels that g() launches. On the CPU, g() simply calls
+    f(*args), and both numbers are 0.
 
     Args:
         f: the function to record. On a GPU it is called twice, and the second call is recorded. f must do
@@ -297,7 +297,7 @@ def capture(f: Callable[..., Any], *args: Any) -> Recording:
         OutOfDeviceMemory: the results of f, the graph, or the temporary copies of the arguments do not fit.
 
     Cost: recording takes two calls of f and a copy of each Poly in args. g() is one launch of a graph.
-    g(*values) also copies each Poly.
+    g(*values) also copies each Poly in values.
 
     >>> from polygpu import Ring
     >>> R = Ring(4, 17)

@@ -123,7 +123,7 @@ _PLAINTEXT = Struct("<32sQd")  # the fields: id of the parameters, number of wor
 _CIPHERTEXT = Struct("<32sBQQQdQ")  # id, 1 if evaluated, polynomials, n, limbs, scale, correction factor
 _KEYS = Struct("<32sQ")  # id, number of lists of keys
 _COUNT = Struct("<Q")
-_COEFFICIENTS = bytes(32)  # SEAL writes this in place of an id for a plaintext modulo t in coefficients
+_COEFFICIENTS = bytes(32)  # the id of a plaintext modulo t in coefficients: zeros instead of a hash
 _MOST_POLYNOMIALS = 16  # the most polynomials in a ciphertext
 _MOST_MODULI = 64
 _LARGEST_DEGREE = 1 << 17
@@ -336,7 +336,7 @@ def to_seal(
 
     Args:
         poly: a value in parameters.ring[:k], for some k. If its batch shape is (size,), it becomes a
-            Ciphertext or PublicKey in the value's domain: CKKS and BGV compute on evaluated ones, BFV on
+            Ciphertext or PublicKey in the value's domain: CKKS and BGV compute on evaluated values, BFV on
             coefficients. If its batch shape is (), it becomes an evaluated Plaintext or SecretKey. A value of
             batch shape () in Ring(n, plain_modulus) becomes a Plaintext of BFV or BGV in coefficients.
         parameters: the parameters of the context that will load the bytes.
@@ -349,7 +349,8 @@ def to_seal(
         RingMismatch: the ring of poly is neither parameters.ring[:k] nor Ring(n, plain_modulus).
         ParameterError: SEAL refuses this batch shape, scale or correction factor.
 
-    Cost: two passes over the words. A value whose root is not the smallest is transformed.
+    Cost: two passes over the words. If the root is not the smallest, evaluated values also take an inverse
+    and a forward transform.
     Source: see from_seal; seal/valcheck.cpp.
 
     >>> p = SealParameters("bfv", 8, [97, 113], plain_modulus=17)
@@ -482,9 +483,9 @@ def _check_parameters(parameters: object) -> None:
 
 
 def _read_value(stream: _Stream, parameters: SealParameters) -> SealValue:
-    """Read a Plaintext or a Ciphertext."""
-    # Each of the two ends with an array of words, which has a header of its own. If this header begins right
-    # after the fields of a Plaintext, the object is a Plaintext.
+    """Read a Plaintext or a Ciphertext, whichever comes next."""
+    # In both, an array of words follows the fields, and the array begins with a header. If a header begins
+    # right after the fields of a Plaintext, the object is a Plaintext.
     start = stream.take(_PLAINTEXT.size + 3)
     if start[-3:] == _HEADER.pack(_MAGIC, _HEADER_SIZE, 0, 0, 0, 0, 0)[:3]:
         identity, count, scale = _PLAINTEXT.unpack(start[:-3])
@@ -678,7 +679,7 @@ class _Expanded:
         self._ready, self._at = memoryview(b""), 0
 
     def read(self, count: int) -> bytes:
-        """Return the next bytes: at least 1 and at most `count`, or none at the end of the data."""
+        """Return the next bytes: at least 1 and at most `count`, or b"" at the end of the data."""
         if self._at == len(self._ready):
             self._ready, self._at = memoryview(self._more()), 0
         part = self._ready[self._at : self._at + count]
@@ -831,7 +832,10 @@ def from_openfhe_keys(text: str | bytes, *, special: int) -> dict[int, SwitchKey
 
 
 def _galois_elements(tag: Any, count: int) -> list[tuple[int | None, int]]:
-    """Return each key's Galois element, which is None in an EvalMultKey, and index in the dict of keys."""
+    """Return a pair for each key: its Galois element (None in an EvalMultKey), and its index in the dict.
+
+    tag: the JSON of all keys with one key tag. count: the number of these keys.
+    """
     keys = tag.get("value") if isinstance(tag, dict) else None
     if isinstance(keys, list):
         return [(None, index) for index in range(count)]
@@ -864,7 +868,8 @@ def to_openfhe(poly: Poly, like: str | bytes) -> str:
         FileError: `like` is wrong, see from_openfhe. RingMismatch: the moduli differ.
         ParameterError: the batch shapes differ. DomainError: the domains differ.
 
-    Cost: twice that of from_openfhe. A value whose root is not that of `like` is transformed.
+    Cost: twice that of from_openfhe. If the roots of poly and `like` differ, evaluated values also take an
+    inverse and a forward transform.
 
     >>> import json
     >>> prime = {"value0": {"co": 4, "rd": 2, "cm": {"v": 5}, "ru": {"v": 2}}}
@@ -944,7 +949,7 @@ class _Serialised:
             children = list(node.values())
         elif not isinstance(node, list) or not node or not isinstance(node[0], (dict, list)):
             return None
-        # A list adds an axis. A dict adds none, unless several of its values hold polynomials.
+        # A list adds an axis to the shape. A dict adds one only if several of its values hold polynomials.
         shapes = []
         for child in children:
             if (shape := self._collect(child, name)) is not None:
@@ -1161,7 +1166,8 @@ def from_flint(x: Polynomials, ring: Ring) -> Poly:
     Args:
         x: an fmpz_poly, nmod_poly or fmpz_mod_poly, or a nested list of them, which becomes a batch. Their
             degrees are below ring.n.
-        ring: the ring of the value. If a polynomial has a modulus, it is a multiple of ring.modulus.
+        ring: the ring of the value. The modulus of a polynomial, if it has one, is a multiple of
+            ring.modulus.
 
     Returns a value in coefficients, on the current device.
 
@@ -1242,7 +1248,7 @@ def from_sympy(x: Polynomials, ring: Ring) -> Poly:
     Returns a value in coefficients, on the current device.
 
     Raises:
-        CoefficientError: x holds something else, a Poly in several generators, or fractions.
+        CoefficientError: x holds a Poly in several generators or with fractions, or is of another type.
         ParameterError: a polynomial has a degree of at least ring.n, or the nested lists are ragged.
         RingMismatch: the modulus of a polynomial is not a multiple of ring.modulus.
 
@@ -1314,7 +1320,7 @@ def _check_multiple(modulus: int, ring: Ring) -> None:
 
 
 def _from_polynomials(x: Polynomials, ring: Ring, coefficients: Callable[[Any], list[int]]) -> Poly:
-    """Return the value of polynomials, whose coefficients, the one of X^0 first, `coefficients` returns."""
+    """Return the value of polynomials. coefficients(f) returns those of a polynomial f, X^0 first."""
     plan_of(ring, "ring")
     flat: list[list[int]] = []
 
@@ -1340,7 +1346,7 @@ def _from_polynomials(x: Polynomials, ring: Ring, coefficients: Callable[[Any], 
 
 
 def _to_polynomials(poly: Poly, centered: bool, make: Callable[[list[int]], Any]) -> Polynomials:
-    """Return a nested list of the batch shape with the polynomials that `make` makes of coefficients."""
+    """Return a nested list of the batch shape: make(ints) for the coefficients of each polynomial."""
 
     def nested(rows: Any, depth: int) -> Any:
         return make(rows) if depth == 0 else [nested(row, depth - 1) for row in rows]

@@ -112,7 +112,7 @@ class Poly(Value, NotAnArray):
         return poly
 
     def _holding(self, data: Array, domain: Domain) -> Poly:
-        """Replace this value's array and domain by those of a result. Return this value."""
+        """Replace this value's array by `data` and its domain by `domain`. Return this value."""
         self._data, self._domain = data, domain
         return self
 

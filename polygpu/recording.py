@@ -181,7 +181,10 @@ class Recording:
 
 
 def _check_kept(places: Sequence[int], polys: Sequence[Poly], domains: Sequence[Domain]) -> None:
-    """Raise DomainError if f has changed the domain of an argument."""
+    """Raise DomainError if an argument `polys[i]` does not have `domains[i]`, its domain before f ran.
+
+    places[i]: the position of this argument in the call of f, for the error text.
+    """
     for i, x, domain in zip(places, polys, domains, strict=True):
         if x.domain != domain:
             raise DomainError(

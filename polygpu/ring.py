@@ -314,7 +314,7 @@ class Ring:
     # ---- elements of the ring ----
 
     def __call__(self, x: Any) -> Poly:
-        """Return the elements whose coefficients are these integers, reduced modulo every limb.
+        """Return the elements whose coefficients are the integers x, reduced modulo every limb.
 
         Args:
             x: ints of any size and sign, as nested lists or as an array of integers or Python ints. The shape
@@ -351,7 +351,7 @@ class Ring:
         copy: bool | None = None,
         check: bool | None = None,
     ) -> Poly:
-        """Return the elements with these residues. The result shares the memory of the array if possible.
+        """Return the elements whose residues are `data`. The result shares the memory of `data` if possible.
 
         Args:
             data: integers (*batch, rows, n). Each is a canonical residue: it is in [0, q) for the modulus q
@@ -425,7 +425,7 @@ class Ring:
         return "coef"
 
     def from_slots(self, values: Any) -> Poly:
-        """Return the evaluated elements whose slots are these integers. This is the inverse of Poly.to_slots.
+        """Return the evaluated elements whose slots are `values`. This is the inverse of Poly.to_slots.
 
         The slots of an element are its values at the n roots of X^n + 1 modulo the prime q. The slots
         of a sum or product of two elements are the sums or products of their slots. The BFV scheme encrypts

@@ -110,11 +110,11 @@ def from_poly(poly: Poly, *, dtype: torch.dtype | None = None) -> Tensor:
 
     Args:
         poly: the value.
-        dtype: the dtype of the tensor. By default it is int64 or int32, which has as many bytes as
-            poly.ring.dtype, or uint64 or uint32 if residues may be too large for it.
+        dtype: one of int64, int32, uint64 and uint32. By default the signed one with as many bytes as
+            poly.ring.dtype, or the unsigned one if residues may be too large for the signed one.
 
     Raises:
-        ParameterError: dtype is another one, or too narrow for residues of the ring.
+        ParameterError: dtype is not one of these four, or residues of the ring may be too large for it.
 
     Cost: nothing if the tensor can share the value's memory, else a copy.
 
@@ -141,9 +141,9 @@ def from_poly(poly: Poly, *, dtype: torch.dtype | None = None) -> Tensor:
 
 
 class Key(NamedTuple):
-    """A key for key switching as a tensor: its residues, and a text that says what it was made for.
+    """A key for key switching: `value`, a tensor of its residues, and `spec`, a text that states its rings.
 
-    Make it with `from_key`. Both parts can be saved, and the tensor can be a buffer of a module:
+    Make a Key with `from_key`. Both parts can be saved, and the tensor can be a buffer of a module:
     self.register_buffer("key", key.value) and Key(self.key, key.spec).
 
     >>> import polygpu as pg
@@ -182,13 +182,13 @@ def from_key(key: SwitchKey) -> Key:
 
 
 def to_key(key: Key) -> SwitchKey:
-    """Return a Key as a SwitchKey of polygpu.lattice, which shares its memory if possible.
+    """Return a Key as a SwitchKey of polygpu.lattice. Both share memory if possible.
 
     Args:
         key: made by from_key.
 
     Raises:
-        ParameterError: key is not a Key, or its text was not made by from_key.
+        ParameterError: key is not a Key, or key.spec was not made by from_key.
 
     Cost: see to_poly.
 
@@ -479,14 +479,14 @@ def _spec(ring: Ring) -> str:
 
 @lru_cache(128)
 def _ring(spec: str) -> Ring:
-    """Return the ring that _spec wrote."""
+    """Return the ring for a text that _spec returned."""
     n, moduli, kind, root, product = literal_eval(spec)
     return Ring(n, moduli, kind=kind, root=root, product=product)
 
 
 @lru_cache(128)
 def _parts(spec: str) -> tuple[Ring, dict[str, Any]]:
-    """Return the ring of a key's residues and the other arguments of SwitchKey, which from_key wrote."""
+    """Read the text of a key: return the ring of its residues, and the other arguments of SwitchKey."""
     try:
         whole, ring, special, limbs_per_digit, galois_element, turned = literal_eval(spec)
         rings = {"ring": _ring(ring), "special": _ring(special)}
@@ -500,7 +500,7 @@ def _parts(spec: str) -> tuple[Ring, dict[str, Any]]:
 
 
 def _switch_key(value: Tensor, spec: str, value_of: Callable[[Tensor, Ring, Domain], Poly]) -> SwitchKey:
-    """Return the key with this text. `value_of` is _poly inside an operator, and _value elsewhere."""
+    """Return the key with residues `value` and text `spec`. value_of: _poly in an operator, else _value."""
     whole, options = _parts(spec)
     _batch(value, whole, "key")
     return SwitchKey(value_of(value, whole, "eval"), **options)
@@ -540,9 +540,9 @@ def _operator(
 ) -> Callable[..., Tensor]:
     """Register an operator of PyTorch: its kernel, and the rule that gives the shape of its result.
 
-    schema: the name and the arguments of the operator, in PyTorch's words; rings, keys and domains are
-    strings. result(*arguments) checks the arguments, and returns the batch shape and the ring of the result.
-    compute(out, *arguments) writes the result into the value `out`.
+    schema: the name and the arguments of the operator, in PyTorch's syntax. In it rings, domains and the
+    texts of keys are strings. result(*arguments) checks the arguments, and returns the batch shape and the
+    ring of the result. compute(out, *arguments) writes the result into the value `out`.
     """
 
     def empty(*arguments: Any) -> tuple[Tensor, Ring]:
@@ -677,7 +677,7 @@ def _key_switch_result(
     return batch, without_last(found, rescale, "rescale", least=0)
 
 
-# All arguments of the operator, in the order of its schema.
+# After `out` come all arguments of the operator, in the order of its schema.
 def _key_switch_into(
     out: Poly,
     a: Tensor,
@@ -744,7 +744,7 @@ def _batch(x: Tensor, ring: Ring, name: str) -> Any:
 
 
 def _poly(x: Tensor, ring: Ring, domain: Domain) -> Poly:
-    """Return the value of a tensor, inside _scope."""
+    """Return the value of a tensor. Call this only inside _scope."""
     return ring.from_residues(_array(_residues(x, ring)), domain=domain)
 
 
@@ -753,7 +753,7 @@ def _value(x: Tensor, ring: Ring, domain: Domain) -> Poly:
     gpu: Any = _backend(x)
     words = _residues(x, ring)
     value = ring.from_residues(_array(words), domain=domain)  # DLPack lets the current stream wait for x
-    if words.is_cuda:  # PyTorch must not use the memory again before that stream is done with it
+    if words.is_cuda:  # PyTorch must not reuse their memory before polygpu's stream has read them
         handle = gpu.stream().ptr
         stream = (
             torch.cuda.ExternalStream(handle, words.device)
@@ -765,11 +765,11 @@ def _value(x: Tensor, ring: Ring, domain: Domain) -> Poly:
 
 
 def _residues(x: Tensor, ring: Ring) -> Tensor:
-    """Return the tensor, or a copy, contiguous and with entries of the size of the ring's residues."""
+    """Return x or a copy, so that it is contiguous and its entries have the size of the ring's residues."""
     word = _UNSIGNED[ring.dtype]
     if x.dtype.itemsize == word.itemsize:
         return x.contiguous().view(word)
-    return x if debugging() else x.to(word)  # inside debug(), from_residues checks and converts
+    return x if debugging() else x.to(word)  # inside debug(), from_residues checks x and converts it
 
 
 def _array(x: Tensor) -> Any:
@@ -815,7 +815,7 @@ def _free(
 ) -> None:
     """Give memory back to PyTorch's allocator, except at the end of the process, when PyTorch is gone.
 
-    The defaults stay reachable when the interpreter has cleared this module's names.
+    The two functions are default arguments because Python clears this module's names at the end.
     """
     if not is_ending():
         delete(address)

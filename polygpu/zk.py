@@ -211,14 +211,14 @@ def low_degree_extension(a: Poly, factor: int, *, shift: int = 1) -> Poly:
         a: the polynomial. If it is given by its values (evaluated), it is transformed to coefficients first.
         factor: a power of two, the inverse of the code's rate.
         shift: an int. The values are taken at shift times the points of the larger ring. If shift is a
-            generator of the field's multiplicative group, none of these points is one of a's ring.
+            generator of the field's multiplicative group, none of these points is a point of a's ring.
 
     Returns:
         An evaluated value of the larger ring, which has degree factor * n and the moduli, kind, `root` and
         `product` of a's ring. In a cyclic ring entry k is a(shift * omega^br(k)), where omega, of order
         factor * n, is the root of the larger ring, and br(k) is k with its bits reversed. If a's ring was
-        made with root="generator", omega^factor is the root of a's ring. The first n entries are then those
-        of a.ntt() if shift is 1.
+        made with root="generator", omega^factor is the root of a's ring. If also shift is 1, the first n
+        entries are those of a.ntt().
 
     Raises:
         ParameterError: factor is not a power of two, or shift is 0 modulo a limb.

@@ -9,8 +9,8 @@ namespace pg {
 
 // Runs `take`, which waits for the GIL. A thread that asks for the GIL after the interpreter has ended never gets it.
 // Python 3.14 puts such a thread to sleep. Older versions end it by pthread_exit, which unwinds its stack as an
-// exception does. The unwinding would call destructors, pass noexcept functions, and leave a call while other threads
-// still work on its rows. So the thread sleeps here until the process ends.
+// exception does. The unwinding would call destructors, go through noexcept functions, and leave a call of the core
+// while other threads still work on the call's rows. So the thread sleeps here until the process ends.
 template <class F> auto take_gil(const F &take) {
     try {
         return take();

@@ -44,9 +44,9 @@ void translate_bad_alloc(const std::exception_ptr &failure, void *) {
         const std::string need =
             sized ? std::to_string((sized->bytes >> 20) + 1) + " MiB of scratch memory" : "more memory";
         const nb::object type = nb::module_::import_("polygpu.errors").attr("OutOfHostMemory");
-        PyErr_SetString(type.ptr(), ("this call needs " + need +
-                                     ", and the system gives none (a limit of addresses, ulimit -v, counts too); "
-                                     "take smaller batches, or fewer threads")
+        PyErr_SetString(type.ptr(), ("The call needs " + need +
+                                     ", and the system has none left. A limit of addresses (ulimit -v) counts too. "
+                                     "Use smaller batches or fewer threads.")
                                         .c_str());
     }
 }

@@ -12,7 +12,7 @@
 
 namespace pg {
 
-// Objects are numbered in this order: the operands of the call; its result; `made`, arrays that each call allocates,
+// Objects are numbered in this order: the operands of the call; its result; `made`, arrays that each replay allocates,
 // given by (shape, dtype); `fixed`, objects that stay the same; `views`, each given by (number, shape, dtype, offset,
 // strides): a view of the earlier object with this number.
 class Replay {

@@ -166,7 +166,7 @@ def _gpu_name(index: int) -> str:
 
 
 def backend_for(basis: Basis, x: Array) -> Arithmetic:
-    """Return the backend that computes on an array modulo a basis.
+    """Return the backend that computes on the array x modulo the moduli of a basis.
 
     For a modulus above 2^64 (a wide modulus), the returned backend computes in host memory, even if the array
     lies on a GPU.

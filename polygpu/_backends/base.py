@@ -104,8 +104,8 @@ class Memory(ABC):
     def device_scope(self, views: bool = False) -> AbstractContextManager[Any]:
         """Let functions of `xp` (NumPy or CuPy) work on this device inside a `with`.
 
-        views: whether these functions only make views. If not, a call that uses these functions is
-        not recorded and cannot be repeated.
+        views: whether these functions only make views. If not, a call that enters the `with` is not
+        recorded and cannot be repeated.
         """
         return nullcontext()
 
@@ -123,7 +123,7 @@ class Memory(ABC):
     def observe(
         self, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
     ) -> tuple[Array, Record | None]:
-        """Run `work`, which computes one call. Return its result and a record that can repeat the call.
+        """Run `work`, the computation of one call. Return its result and a record that can repeat the call.
 
         The record is None if the call cannot be repeated. operands: the arrays that the work reads and that
         may differ in a repetition. Operands that are one object here are also one object in a repetition.
@@ -412,10 +412,10 @@ class Backend(Arithmetic):
 
     @abstractmethod
     def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> None:
-        """Convert residues x to other moduli, and add multiples of `own` if the conversion has own_factors.
+        """Convert residues x to other moduli. If the conversion has own_factors, add multiples of `own`.
 
-        The conversion (_core/plans/rns.py) says which rows of x and `own` are read, and which rows
-        of out are written. out is not an operand. Batch axes of x and own broadcast to those of out. The
+        The conversion (_core/plans/rns.py) says which rows of x and of the array `own` are read, and which
+        rows of out are written. out is not an operand. Batch axes of x and own broadcast to those of out. The
         dtype of each array is wide enough for the moduli of its rows.
         """
 

@@ -37,7 +37,7 @@ from .records import Array, Record
 _PIECE = 1 << 17  # bytes of random stream made at a time; with as many zero bytes, they fit the L2 cache
 _OPS = {name: code for code, name in enumerate(_cpu.OPS)}
 
-_LONG_TABLES = 1 << 17  # points; tables for at least this many take about 10 ms to make, so report progress
+_LONG_TABLES = 1 << 17  # points; if tables have this many or more (10 ms of work), progress is reported
 _ORDERS = 256  # the most permutations of points (one for each automorphism) kept for one transform
 _SUMS = 32  # the most native objects kept for a plan of rotated sums; each is for one tuple of automorphisms
 _MOST_KEPT = 1 << 62  # bytes; so large that only the core's own bound, a share of the free memory, applies
@@ -239,7 +239,7 @@ class CpuBackend(HostBackend):
     def observe(
         self, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
     ) -> tuple[Array, Record | None]:
-        """Do the work, and record calls of the core as steps."""
+        """Do the work, and record each call to the core as a step."""
         return observe(work, operands, out, self)
 
     def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:

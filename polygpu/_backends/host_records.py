@@ -55,7 +55,7 @@ noted: ContextVar[list[Note] | None] = ContextVar("polygpu_noted", default=None)
 
 
 def note_made(array: Array, zero: bool = False) -> None:
-    """Note that the call allocated this array; zero: whether the call also filled it with zeros."""
+    """Add the note that the call allocated this array; zero: whether the call also filled it with zeros."""
     notes = noted.get()
     if notes is not None:
         notes.append(Made(array))
@@ -64,7 +64,7 @@ def note_made(array: Array, zero: bool = False) -> None:
 
 
 def note_foreign() -> None:
-    """Note that the call did work that cannot be recorded."""
+    """Add the note that the call did work that cannot be recorded."""
     notes = noted.get()
     if notes is not None:
         notes.append(Foreign())
@@ -147,10 +147,11 @@ class _Arguments:
     def number(self, x: Any, by_address: bool) -> int:
         """Return the index of an argument of a step. A new argument gets a new index.
 
-        An array must lie in the memory of an array added before, so that a repetition can find it.
+        Raise _NotRepeatable for an array that a repetition could not find, such as one outside the memory of
+        all arrays added before.
         """
         if not isinstance(x, np.ndarray):
-            # Look the argument up by identity, since it may not be hashable. `later` keeps it alive.
+            # Look the argument up by identity, since not every argument is hashable. `later` keeps it alive.
             key: Any = type(x), id(x)
             return self._known.get(key) or self._known.setdefault(key, self._append(x))
         found = self._blocks.find(address(x))

@@ -1,6 +1,6 @@
 """Records of calls. A record repeats a call on other operands, without the Python code of the call.
 
-While a call runs, the backend notes each launch of a kernel, or each call of the native core, and its arrays.
+While a call runs, the backend notes each launch of a kernel, or each call to the native core, and its arrays.
 Each array is an operand of the call, the result, a temporary that the call made, or a constant that outlives
 the call. A record stores that role instead of the array, so the same work can be done on other operands.
 """

@@ -41,9 +41,9 @@ def write(basis: Any, values: list[list[list[int]]], out: Array) -> None:
 
 
 def part_of(basis: Any, x: Array, first: int) -> Array:
-    """Return the rows first, first + 1, ... of an array, one for each row of the basis.
+    """Return the `basis.rows` rows of an array that begin with row `first`.
 
-    If the array has as many rows as the basis, return all of them.
+    If the array has only `basis.rows` rows, return all of them.
     """
     return x if x.shape[-2] == basis.rows else x[..., first : first + basis.rows, :]
 
@@ -105,7 +105,7 @@ def leaf_exponents(kind: str, points: int) -> list[int]:
 
     Let br(k) be the reversal of the bits of k. In a cyclic ring, e_k is br(k). In a negacyclic ring, e_k is
     2 * br(k) + 1. For a trinomial, e_k is 1 + 6 * br(k) in the first half of the leaves and
-    -1 + 6 * br(k - points/2) in the second half, where br reverses one bit less.
+    -1 + 6 * br(k - points/2) in the second half; in both halves br reverses one bit less.
     """
     if kind == "trinomial":
         half = [6 * reverse_bits(k, points // 2) for k in range(points // 2)]
@@ -223,7 +223,8 @@ def chacha20(key: bytes, limb: int, first: int, count: int) -> bytes:
 class ReferenceBackend(HostBackend):
     """The primitives by their definitions.
 
-    It also overrides the operations that base.py computes with tables of other modules or with rounded sums.
+    This class also overrides the operations that base.py computes with tables of other modules or with
+    rounded sums.
     """
 
     name = "reference"
@@ -387,7 +388,7 @@ class ReferenceBackend(HostBackend):
                     item[place] = np.array([v % s for v in row], out.dtype)
 
     def decompose(self, gadget: Any, x: Array, out: Array) -> None:
-        """Compute the digits of y, which _core/plans/gadget.py defines.
+        """Compute the digits of the integer y that _core/plans/gadget.py defines for each coefficient.
 
         The least significant digit is computed first and stored last.
         """

@@ -86,7 +86,7 @@ class Workload:
             same = at_points(lambda i, k, point: int(values[i, k]) == evaluate(x[i], point, q))
             return same and bool((values < q).all()) and whole.intt() == self.a
 
-        def is_inverse(values: NDArray[Any]) -> bool:  # is_transform has checked the operand before
+        def is_inverse(values: NDArray[Any]) -> bool:  # is_transform has already checked the operand
             return bool((values == np.array(x)).all()) and (outs[1] is None or outs[1] == self.a)
 
         def is_product(values: NDArray[Any]) -> bool:
@@ -251,7 +251,7 @@ def _picoseconds(row: Row) -> float:
 
 
 def _run(row: Row) -> str | None:
-    """Return the name of the run of several passes to which a row belongs, or None if there is none."""
+    """Return the name of the run of several passes to which a row belongs, or None if it belongs to none."""
     run = row.params.get("run")
     return None if run is None else str(run).rpartition(", pass")[0]
 

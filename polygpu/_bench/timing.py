@@ -156,8 +156,8 @@ class WallClock:
 class CudaEvents:
     """A timer for a GPU: events on CuPy's current stream, on which the work is queued.
 
-    A card near its power limit lowers its clock within tens of milliseconds. All samples together are
-    shorter than that.
+    A card near its power limit lowers its clock within tens of milliseconds. So all samples together
+    take only about 10 ms, unless the timed function is slow.
     """
 
     warm_up_ns, total_ns = 1e6, 1e7

@@ -1,8 +1,9 @@
 """Locks and cached properties that cannot block a child of fork().
 
 A child has only the thread that forked. A lock that another thread of the parent held during the fork stays
-held in the child for ever. So every lock of this library is made here, and a test looks
-for locks made elsewhere. The caches of functools are allowed, because in CPython they have no lock.
+held in the child for ever. Locks of new_lock are free in the child. So every lock of this library is made by
+new_lock, and a test looks for other locks. The caches of functools are allowed, because in CPython they have
+no lock.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _PACKAGES = {
     *("dask", "distributed", "zarr", "zstandard", "compression", "jax", "jaxlib", "rich", "hypothesis"),
     *("flint", "sklearn", "torch"),
 }
-_LONGEST_IMPORT = 10.0  # the most seconds that a fork waits; an import may wait for the thread that forks
+_LONGEST_IMPORT = 10.0  # seconds; a fork waits no longer, since an import may wait for the thread that forks
 
 
 def _importing() -> bool:

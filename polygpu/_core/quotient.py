@@ -148,7 +148,7 @@ class Quotient(NamedTuple):
             constants[::2] = w = twiddles[self.degree // 2 :]
             constants[1::2] = w.dtype.type(q) - w  # a node with twiddle w has leaves with constants w, -w
             if self.kind == "trinomial" and self.degree == 2:
-                constants[1] = (1 - int(w[0])) % q  # the trinomial itself has leaves with w and 1 - w
+                constants[1] = (1 - int(w[0])) % q  # a trinomial of degree 2 has leaves with w and 1 - w
         return constants
 
     def with_degree(self, degree: int) -> Quotient:

@@ -243,7 +243,10 @@ class _Lines:
         self._at, self._pause, self._shown = 0.0, _LINE, ("", 0)
 
     def show(self, works: Sequence[Progress]) -> None:
-        """Print a line for the innermost long work. While no step is done, each pause is twice the last."""
+        """Print a line for the innermost long work, if a line is due.
+
+        The time to the next line doubles while no step of the work ends.
+        """
         now = perf_counter()
         x = next((x for x in reversed(works) if x.seconds >= _LINE), None)
         if x is None:

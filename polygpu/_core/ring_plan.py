@@ -84,7 +84,8 @@ class RingPlan:
     def arguments(self) -> tuple[Any, ...]:
         """Return the arguments that the plan was made from.
 
-        Equal plans may have different arguments: one `root` may be a rule, the other the same roots.
+        Equal plans may have different arguments: `root` may be a rule in one plan, and in the other the roots
+        that follow from this rule.
         """
         return self.n, self.moduli, self.quotient.kind, self.root, self.product
 
@@ -119,7 +120,7 @@ class RingPlan:
 
     @property
     def root_order(self) -> int:
-        """The order of the roots of unity. The ring must have a transform."""
+        """The order of the roots of unity. Read it only if the ring has a transform."""
         assert self.leaf_size is not None
         return self.quotient.with_degree(self.n // self.leaf_size).order
 
@@ -196,9 +197,9 @@ class RingPlan:
         raise AssertionError("The ring has a transform.")
 
     def _friendly_bits(self) -> int:
-        """Return the least bit length of primes with a transform for this ring.
+        """Return a bit length for which there are primes with a transform for this ring.
 
-        It is at least min(62, bit length of the smallest modulus).
+        It is the least one that is not below min(62, bit length of the smallest modulus).
         """
         bits = max(self.quotient.order.bit_length() + 1, min(62, *(q.bit_length() for q in self.moduli)))
         while True:

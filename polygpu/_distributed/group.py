@@ -115,7 +115,7 @@ class Transfers:
 
 
 def copy(pairs: Iterable[tuple[Array, Array]]) -> None:
-    """Copy the first array of each pair into the second. They have one shape, but may be on two devices."""
+    """Copy the first array of each pair into the second. Both have the same shape, but devices may differ."""
     moves = []
     for x, target in pairs:
         if not x.size:

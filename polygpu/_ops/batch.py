@@ -25,7 +25,7 @@ _OF_VIEWS = {int, slice, type(None), type(Ellipsis)}  # types of indices for whi
 
 
 def in_pieces(what: str, limbs: int, run: Callable[..., Any], out: Array, *operands: Array) -> None:
-    """Call run(*operands, out) on the host. To report progress, call it once for each piece of the batch.
+    """Call run(*operands, out) on the host, for each piece of the batch if progress is reported, else once.
 
     what: the text that is shown as progress, with {} for the number of polynomials (Work in reporting.py).
     limbs: the number of limbs of the ring.

@@ -1,7 +1,7 @@
 """Repeated calls: what a call did is recorded once, and replayed for operands of the same shapes.
 
-A record is found by a key. The key holds everything that decides what the call does except the contents of
-arrays: the operation, plans, domains, shapes and options. Constants, such as the residues of an int, are
+A record is found by a key. The key holds the operation, plans, domains, shapes and options: everything that
+decides what the call does, except the contents of arrays. Constants, such as the residues of an int, are
 arrays too. So a call with another constant is replayed from the same record.
 """
 

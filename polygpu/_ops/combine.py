@@ -16,7 +16,7 @@ from .results import result_array, result_shape
 
 
 def combine(values: Sequence[V], ints: Any, constant: Any, step: int, out: Array | None = None) -> V:
-    """Return linear combinations of values in one domain, one for each row of `ints`.
+    """Return a linear combination of the values for each row of `ints`. The values are in one domain.
 
     ints: the factors, of shape (..., number of values).
     constant: integers that broadcast to the result's batch shape. They are added to every step-th entry.

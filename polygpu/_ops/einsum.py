@@ -305,10 +305,10 @@ Groups = tuple[list[Label], list[Label], list[Label]]
 def _multiply_points(ring: RingPlan, compute: Backend, left: _Term, right: _Term, out: _Term) -> None:
     """Multiply two terms as one batch of matrices at each point.
 
-    Axes that only the left operand has become rows, and axes that only the right one has become columns.
-    Several row axes, or several column axes, are merged into one if their strides allow it. If not, all of
-    them but the last become batch axes, along which the other operand is repeated by strides of 0. If that
-    does not help either, arrays are copied.
+    Axes that the right operand lacks become rows, and axes that the left one lacks become columns. Several
+    row axes, or several column axes, are merged into one if their strides allow it. If not, all of them but
+    the last become batch axes, along which the other operand is repeated by strides of 0. If that does not
+    help either, arrays are copied.
     """
     sizes = left.sizes | right.sizes
     summed = [x for x in left.labels if x not in out.labels]

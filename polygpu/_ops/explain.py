@@ -59,7 +59,7 @@ def explain(ring: RingPlan) -> str:
 
 
 def _explain_fft(quotient: Quotient, moduli: tuple[int, ...]) -> tuple[str, int, int]:
-    """Return a text about products by FFT, and the bytes of their table, without and with workspace."""
+    """Return a text about products by FFT, the bytes of their table, and the bytes of table and workspace."""
     try:
         plan = coarsest_fft(quotient, moduli)
     except ParameterError as error:

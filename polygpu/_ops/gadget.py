@@ -154,7 +154,7 @@ class LimbGadget(RnsGadget):
 def _limb_gadget(way: KeySwitch, levels: int, name: str) -> LimbGadget:
     """Return the LimbGadget of the key switch `way`.
 
-    levels: the number of levels of the matrices. name: what errors call the matrices.
+    levels: the number of levels of the matrices. name: the name of the matrices in error texts.
     """
     count = len(way.parts)
     if levels != count:
@@ -344,7 +344,7 @@ def _prepared(plan: Gadget, matrices: Value) -> Array:
 
 
 def _factors(ring: RingPlan, plan: Gadget, matrices: Matrices) -> Array:
-    """Return the array of matrices that the backend's products read: transformed if they use an FFT."""
+    """Return the array of matrices that the backend's products read: transformed if products use an FFT."""
     if matrices.domain == "prepared" or plan.product is None:
         return matrices.data
     return _prepared(plan, Value(ring, matrices.data, matrices.domain))

@@ -310,7 +310,7 @@ def _round_pairs(x: Array, high: float, low: float, exact: bool, out: Array) -> 
     if low:
         error += x * low
     whole = np.rint(product)
-    product -= whole  # exact, like the differences of `product` below
+    product -= whole  # exact, as are the subtractions from `product` below
     rest = product + error
     more = np.rint(rest)
     np.add(whole.astype(np.int64), more.astype(np.int64), out=out)
@@ -318,9 +318,9 @@ def _round_pairs(x: Array, high: float, low: float, exact: bool, out: Array) -> 
     near = np.flatnonzero(abs(rest) > 0.5 - _NEAR)
     if not exact or not len(near):
         return near
-    # If `exact`, product + error is exactly x * high. So the sum below, the distance from the half, has the
-    # right sign, and it is 0 only at a tie. np.rint has rounded ties to even already: either x * high is a
-    # double, or the nearest double is an even integer, to which np.rint(rest) adds an even one.
+    # If `exact`, whole + product + error is exactly x * high. So the sum below, the distance from the half,
+    # has the right sign, and it is 0 only at a tie. np.rint has rounded ties to even already: either x * high
+    # is a double, or the nearest double is an even integer, to which np.rint(rest) adds an even one.
     half = np.copysign(0.5, rest[near])
     is_beyond = np.sign(product[near] - more[near] - half + error[near]) == np.sign(half)
     out[near] += (2 * half * is_beyond).astype(np.int64)
@@ -330,8 +330,8 @@ def _round_pairs(x: Array, high: float, low: float, exact: bool, out: Array) -> 
 def _two_product(x: Array, y: float) -> tuple[Array, Array]:
     """Return the doubles nearest to x * y, and the exact differences between x * y and these doubles.
 
-    Each factor is split into two parts of at most 27 bits, and the second part of y has 26 bits. So all
-    products of a part of x and a part of y fit 53 bits.
+    x is split into parts of at most 26 and 27 bits, and y into two parts of at most 26 bits. So all products
+    of a part of x and a part of y fit 53 bits.
     Source: Dekker 1971, "A floating-point technique for extending the available precision".
     """
     c = y * (2.0**27 + 1)
@@ -488,7 +488,10 @@ def from_residues(basis: Basis, n: int, data: Any, copy: bool | None, check: boo
 
 
 def _flaw(basis: Basis, array: Array) -> str | None:
-    """Return why an element cannot use the array as its data, as the end of a sentence, or None if it can."""
+    """Return the reason why an element cannot use `array` as its data, or None if it can.
+
+    The reason is a text that ends a sentence, such as "is not aligned".
+    """
     if isinstance(array, np.ndarray) and type(array) is not np.ndarray:
         return f"is of type {type(array).__name__}, a subclass of ndarray"
     if array.dtype != basis.dtype:
@@ -501,8 +504,8 @@ def _flaw(basis: Basis, array: Array) -> str | None:
 def _check_canonical(basis: Basis, array: Array) -> None:
     """Raise NotCanonical for the first residue outside [0, q).
 
-    If q is above 2^64, a residue is first composed of its words. Other residues are compared on the device
-    that holds them, and copied to the host only if one of them is wrong.
+    If q is above 2^64, the words of each residue are first joined to a Python int. Other residues are
+    compared on the device that holds them, and copied to the host only if one of them is wrong.
     """
     compute, values = backend_of(array), array
     limits = np.array(basis.moduli, dtype=object)[:, None]
@@ -515,7 +518,7 @@ def _check_canonical(basis: Basis, array: Array) -> None:
     if values.dtype.kind in "iu":  # machine words compare faster than Python ints
         largest = compute.constant((limits - 1).astype(np.uint64))
         with compute.device_scope():
-            # A negative integer becomes a word of at least 2^63, which q may allow.
+            # A negative integer becomes a word of at least 2^63, which may be below q.
             wrong = (values.astype(np.uint64) > largest) | (values < 0)
             if not wrong.any():
                 return

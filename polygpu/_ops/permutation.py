@@ -239,7 +239,7 @@ def _acting(x: Value) -> Quotient:
 def _reordered(
     x: V, numbers: Array, batch: tuple[int, ...] | None, by_automorphisms: bool, *, out: Array | None
 ) -> V:
-    """Apply automorphisms to the elements of x, or multiply them by powers of X.
+    """Apply automorphisms to the elements of x, or multiply these elements by powers of X.
 
     numbers: the multipliers of the automorphisms, or the exponents.
     batch: the batch shape of the result, or None for the batch shape of x.

@@ -40,7 +40,7 @@ _KEPT = 256  # the most plans that a ring keeps
 def check_target(ring: RingPlan, target: RingPlan, name: str) -> None:
     """Raise an error unless values of `ring` can be taken to the ring `target`, for instance by `convert`.
 
-    name: what the error calls `target`.
+    name: the name of `target` in error texts.
 
     Raises:
         RingMismatch: the rings differ in degree or kind.
@@ -177,7 +177,7 @@ class _Result:
         self.out = checked
 
     def finish(self, domain: Domain) -> Value:
-        """Return the result as a value. If `out` was given and overlaps x, copy the result to it first."""
+        """Return the result as a value. If `out` was given and overlaps x, first copy the result to `out`."""
         if self.out is not None and self.out is not self.data:
             self.compute.copy(self.data, self.out)
         return Value(self.plan, self.data if self.out is None else self.out, domain)

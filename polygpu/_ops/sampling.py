@@ -38,7 +38,7 @@ Batch = int | tuple[int, ...]
 
 
 def key_of(seed: Seed, label: str = "polygpu uniform 1") -> bytes:
-    """Return the cipher's key for a seed: an int, bytes or str. For None, the key is random."""
+    """Return the cipher's key for the seed, an int, bytes or str. If the seed is None, the key is random."""
     import hashlib
     import secrets
 

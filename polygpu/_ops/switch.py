@@ -38,8 +38,8 @@ from .transform import intt, ntt
 class KeySwitch:
     """The plan of a key switch: the ring T of the sums, the limbs of each digit, and the rows of the key.
 
-    T has the moduli of `ring`, the ring of the values, and of `special`. key_ring, the ring of the key, may
-    have more moduli.
+    T has the moduli of `ring` and of `special`. `ring` is the ring of the values. key_ring is the ring of the
+    key, and may have more moduli than T.
     """
 
     def __init__(
@@ -276,12 +276,13 @@ class Rotations:
         places: tuple[tuple[int, ...], ...],
         is_split: bool = False,
     ) -> None:
-        """Plan one term for each entry of `switches`: its KeySwitch, or None for a term without a key.
+        """Plan one term for each entry of `switches`.
 
         A term without a key is the ciphertext itself. Unless `is_split`, ciphertexts are multiplied by
         P, the product of the special moduli.
 
         switch: any KeySwitch with the same rings.
+        switches: the KeySwitch of each term, or None if the term has no key.
         is_turned, places: see RotatedSums.
         is_split: whether each term has its own ciphertext modulo T.
         """

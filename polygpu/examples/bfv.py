@@ -57,7 +57,7 @@ class BFV:
     t: int = 65537
     bits: int = 47  # bit length of each prime of Q
     limbs: int = 4
-    special_bits: int = 30  # bits of P; with 30, relinearisation adds less noise than the product before it
+    special_bits: int = 30  # bits of P; with 30, relinearisation adds less noise than multiplication
 
     @cached_property
     def ring(self) -> pg.Ring:

@@ -56,7 +56,8 @@ class CKKS:
     """The CKKS scheme in a ring of degree n. Q is the product of a first prime and of `depth` others.
 
     A digit has `size` limbs, and there are `size` special primes. The special primes have as many bits as the
-    first prime, and are larger. So their product exceeds the product of the primes of any digit.
+    first prime, and are larger than all primes of Q. So their product exceeds the product of the primes of
+    any digit.
     """
 
     n: int = 16384

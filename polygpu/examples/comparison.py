@@ -202,7 +202,7 @@ class Parameters:
         # only 2 * slots coefficients counts, and half of it is in the real part.
         fresh = slots * variance * 4.0**-self.scale * self.turns**2
         step = self.turns * q[0] * q[1] * 2.0**-self.scale  # the scale of the matrix
-        # In each diagonal of the matrix 2 * slots coefficients are rounded. The square of a slot is 1/3 on
+        # In each diagonal of the matrix, 2 * slots coefficients are rounded. The square of a slot is 1/3 on
         # average.
         encoded = slots**2 / 6 / 3 / step**2 * self.turns**2 * (2 * slots / n)
         coefficients = fresh + encoded + rounding / q[0] ** 2

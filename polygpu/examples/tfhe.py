@@ -390,8 +390,8 @@ class Integers:
     def _carried(self, columns: list[list[Array]]) -> Array:
         """Return one block for each column: the sum of the column's blocks and of carries, modulo 4.
 
-        Carries come from the column before. Blocks and carries are below 4. The carries of the last column
-        are dropped.
+        Carries of a sum go to the next column; those of the last column are dropped. Blocks and carries are
+        below 4.
         """
         waiting, blocks = [list(column) for column in columns], []
         for i, column in enumerate(waiting):

@@ -402,7 +402,7 @@ class _Maker:
         P, own = self.special.modulus, self.ring.rows
         # Entry j of the key hides P * w_j * other. The integer P * w_j is P modulo the limbs of digit j, and
         # 0 modulo all other moduli. So P * w_j * other equals `scaled` in the rows of these limbs, and is 0
-        # in all other rows. Only these rows are added to the body of entry j.
+        # in all other rows. Only the rows of digit j are added to the body of entry j.
         scaled = other.scale_by(limbs=[P % q if i < own else 0 for i, q in enumerate(self.T.moduli)])
         minus = -to
         data = empty(backend(), (len(seeds), 2, self.T.rows, self.T.n), self.T.dtype)

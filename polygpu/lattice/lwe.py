@@ -108,10 +108,10 @@ def lwe_modulus_switch(x: Any, *, q: int, to: int, centered_mean: bool = False) 
 
     An entry v becomes floor((2 * v * to + q) / (2 * q)) modulo `to`, which is v * to / q rounded. If the
     secret consists of random bits, the rounding error of a mask entry enters the phase only if the secret
-    bit for this entry is 1, that is half of the time. centered_mean=True adds half of the sum of these errors
-    (each is the exact value minus the rounded one) to the body before the body is rounded. This halves the
-    variance that the errors cause in the phase of the result, from n / 24 to n / 48 for n mask entries.
-    Rounding the body itself adds 1 / 12 to the variance in both cases.
+    bit for this entry is 1, that is half of the time. centered_mean=True adds half of the sum of the errors
+    of all mask entries (each error is the exact value minus the rounded one) to the body before the body is
+    rounded. This halves the variance that these errors cause in the phase of the result, from n / 24 to
+    n / 48 for n mask entries. Rounding the body itself adds 1 / 12 to the variance in both cases.
 
     Args:
         x: LWE vectors of shape (*batch, n + 1), with the body first. If centered_mean is False, x may have

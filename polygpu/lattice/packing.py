@@ -81,7 +81,7 @@ def pack(c: Any, keys: Mapping[int, SwitchKey]) -> Poly:
     Args:
         c: ciphertexts of batch shape (*batch, count, 2), where count is a power of two from 1 to n. Or LWE
             vectors of shape (*batch, count, 1 + m) with m <= n, see `embed`. LWE vectors are modulo Q, and
-            in host memory or on the keys' device; all keys must then have the same ring.
+            in host memory or on the keys' device. For LWE vectors, all keys must have the same ring.
         keys: a dict from the Galois elements 2**j + 1, j = 1, ..., log2 n, to their keys, made by
             rotation_keys with turned=False. All keys have the same special primes and limbs_per_digit.
 
@@ -207,7 +207,7 @@ def rgsw_from_rlwe(c: Poly, relin: SwitchKey) -> Poly:
     rows (1, l) gain the noise of one key switch.
 
     Args:
-        c: ciphertexts of batch shape (*batch, levels, 2), of which ciphertext l hides m * g_l. expand makes
+        c: ciphertexts of batch shape (*batch, levels, 2), of which ciphertext l hides m * g_l. expand() makes
             such ciphertexts.
         relin: a key made by switch_key that switches from s^2 to s.
 
@@ -276,8 +276,9 @@ def _stepped(
 ) -> Poly:
     """Check the keys and run pack, trace or expand on ciphertexts.
 
-    operation: one of these functions of polygpu/_ops/packing.py. gs: the Galois element of each step. shifts:
-    step j multiplies by X^shifts[j]; steps beyond the end of `shifts` do not multiply.
+    operation: `pack` of polygpu/_ops/packing.py for pack and trace, or `expand` of the same file.
+    gs: the Galois element of each step.
+    shifts: step j multiplies by X^shifts[j]; steps beyond the end of `shifts` do not multiply.
     """
     given = _checked_keys(keys)
     missing = [g for g in gs if g not in given]

@@ -205,7 +205,7 @@ def inner_product(
 def _checked_operands(
     a: Sequence[Poly], b: Sequence[Poly], ring: Ring | None
 ) -> tuple[Ring, tuple[Any, ...], tuple[Any, ...], bool]:
-    """Return the ring of the products, a and b as evaluated arrays, and whether any Poly is in "eval"."""
+    """Return the ring of products, the evaluated arrays of a and of b, and whether any Poly is in "eval"."""
     for name, operands in (("a", a), ("b", b)):
         if isinstance(operands, Poly) or not isinstance(operands, Sequence) or not operands:
             kind = "an empty sequence" if isinstance(operands, Sequence) else type(operands).__name__

@@ -55,7 +55,7 @@ class Hoisted:
         )
 
     def _check_key(self, key: SwitchKey, name: str) -> None:
-        """Raise ParameterError unless the key has the special primes and limbs_per_digit of this value."""
+        """Raise ParameterError unless `key` has the special primes and limbs_per_digit of this Hoisted."""
         for of, own in (("special", self.special), ("limbs_per_digit", self.limbs_per_digit)):
             if getattr(key, of) != own:
                 raise ParameterError(
@@ -137,7 +137,7 @@ def key_switch(
             them; or the result of `hoist` for such a value.
         key: a key that switches from s' to s, on a's device.
         add: a value in a's domain that is added to the result. Its batch shape is (*batch, 2), or (*batch) if
-            it is added to d_0 only. This costs less than a separate sum after the call. The ring of
+            it is added to d_0 only. `add` costs less than a separate sum after the call. The ring of
             `add` may have more limbs than a's; the extra ones are ignored.
         rescale: how many of a's last limbs the result drops. The sum, `add` included, is divided only once,
             by P times the moduli of these limbs, and then rounded. Calling `.rescale()` on the result instead
@@ -374,9 +374,10 @@ def checked_rotations(
 
 
 def checked_addend(ring: Ring, domain: str, shape: tuple[int, ...], add: object) -> Poly:
-    """Return `add` restricted to `ring`. Raise an error if `add` does not have this domain or batch shape.
+    """Return `add` restricted to `ring`, with the batch shape `shape`. Raise unless `add` is in `domain`.
 
-    But if its batch shape is shape[:-1], `add` becomes component 0 of the result, and component 1 is 0.
+    If `add` has the batch shape shape[:-1], it becomes component 0 of the result, and component 1 is 0. Raise
+    if it has any other shape than these two.
     """
     add = checked_poly(add, "add")
     if add.domain != domain:

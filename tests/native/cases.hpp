@@ -26,7 +26,7 @@ template <class T> std::vector<T> residues(size_t n, const Modulus &m) {
     return x;
 }
 
-bool is_prime(u64 q) {  // Miller and Rabin's test with the bases that decide below 2^64
+bool is_prime(u64 q) {  // Miller and Rabin's test, with bases that suffice for q < 2^64
     const Modulus m = make_modulus(q);
     const int twos = __builtin_ctzll(m.last);
     for (u64 base : {2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37}) {
@@ -38,13 +38,14 @@ bool is_prime(u64 q) {  // Miller and Rabin's test with the bases that decide be
     }
     return true;
 }
-// The largest prime q = 1 mod `order` up to a bound.
+// Returns the largest prime q <= bound with q = 1 mod `order`.
 u64 prime_below(u64 bound, u64 order) {
     u64 q = (bound - 1) / order * order + 1;
     while (!is_prime(q)) q -= order;
     return q;
 }
-// An element of order 2 * points modulo the prime q: x^((q - 1) / (2 * points)), of the least x for which it is one.
+// Returns an element of order 2 * points modulo the prime q: x^((q - 1) / (2 * points)), for the least x such that this
+// power has that order.
 u64 negacyclic_root(u64 q, u64 points) {
     const Modulus m = make_modulus(q);
     for (u64 x = 2;; ++x) {
@@ -53,7 +54,7 @@ u64 negacyclic_root(u64 q, u64 points) {
     }
 }
 
-// The kernels for all q up to `largest`, where 0 stands for 2^64; with `alone`, for that q only.
+// The kernels for all q <= largest, where 0 stands for 2^64. If `alone`, they are for q = largest only.
 template <class T> struct Slot {
     const char *name;
     RowKernels<T> Isa::*kernels;
@@ -68,7 +69,7 @@ constexpr Slot<u64> SLOTS64[] = {{"q46", &Isa::q46, (1ull << 46) - 1},
                                  {"q62", &Isa::q62, (1ull << 62) - 1},
                                  {"q64", &Isa::q64, 0},
                                  {"goldilocks", &Isa::goldilocks, GOLDILOCKS, true}};
-// f of every slot
+// Calls f for every slot.
 template <class F> void for_each_slot(const F &f) {
     for (const auto &slot : SLOTS32) f(slot);
     for (const auto &slot : SLOTS64) f(slot);
@@ -103,7 +104,7 @@ template <class T> struct TransformCase {
     }
 };
 
-// Digits of `width` bits. Node k of the tree over the complex numbers splits X^2t - exp(2 pi i constant[k]).
+// Digits have `width` bits. Node k of the tree over the complex numbers splits X^2t - exp(2 pi i constant[k]).
 struct ProductCase {
     const Modulus m;
     const int stop = 0;
@@ -133,7 +134,7 @@ struct ProductCase {
     ProductCase(const ProductCase &) = delete;
 };
 
-// A product of two matrices. Where points > 0, an entry is a row of that many residues.
+// A product of two matrices. If points > 0, an entry is a row of `points` residues.
 template <class T> struct GemmCase {
     const Modulus m;
     const size_t rows, inner, columns, points, entry;
@@ -181,7 +182,7 @@ template <class T> struct FftCase {
     }
 };
 
-// The instruction set of that name; null if this program was compiled without it.
+// Returns the instruction set with this name, or null if this program was compiled without it.
 const Isa *isa_of(const std::string &name) {
     static const Isa with_ifma = completed(isa_avx512, isa_avx512dq);
     for (const Isa *isa : {&isa_portable, &isa_neon, &isa_avx2, &isa_avx512dq, &with_ifma})

@@ -1,6 +1,6 @@
 // Runs each kernel of transforms, products and pointwise operations once, for the instruction sets that are named.
-// Callgrind counts the instructions of a run between two requests. It writes them under the name of the run:
-// instruction set, kernel, size, and the work by which ../core.py divides the count.
+// Callgrind counts the instructions of each run. It writes the count under a name that consists of the instruction set,
+// the kernel, the size, and the work by which ../core.py divides the count.
 #include <valgrind/callgrind.h>
 
 #include <cstdio>
@@ -11,7 +11,7 @@ using namespace pg;
 
 namespace {
 
-constexpr size_t DEGREE = 4096, BLOCK = 2048;  // one stage above the block, the rest within it
+constexpr size_t DEGREE = 4096, BLOCK = 2048;  // one stage works on two blocks, all others on one
 
 template <class F> void count(const Isa *isa, const std::string &kernel, size_t size, size_t work, const F &run) {
     char name[128];

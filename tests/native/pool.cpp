@@ -1,7 +1,7 @@
 // The memory of results without Python: threads that allocate, exchange and free blocks, with no lock of an interpreter
-// to keep them apart. Prints what was wrong; exits 1 then.
+// to keep them apart. If something is wrong, prints it and exits with status 1.
 //   c++ -std=c++17 -O2 -pthread -I cpu tests/native/pool.cpp cpu/pool.cpp cpu/available.cpp -o pool
-// The argument is the number of blocks that a thread allocates, or a word: "forks" makes children meanwhile,
+// The argument is the number of blocks that a thread allocates, or a word: "forks" also forks children,
 // "plant-reuse" and "plant-overrun" make mistakes that a sanitizer must see.
 #include "pool.hpp"
 

@@ -1,6 +1,7 @@
-// The kernels without Python, of the instruction sets that are named (portable if none is). Transforms, products,
+// Tests the kernels of the named instruction sets (portable if none is named) without Python. Transforms, products,
 // products of matrices, random values, pointwise operations and sums of rows are compared with their definitions modulo
-// q, for every slot of Isa; complex transforms with theirs in long double. Prints what failed; exits 1 then.
+// q, for every slot of Isa; complex transforms are compared with their definition in long double. If something failed,
+// prints it and exits with status 1.
 //   c++ -std=c++17 -O2 -I cpu tests/native/smoke.cpp cpu/isa_*.cpp cpu/tables.cpp -o smoke && ./smoke
 // "plant-overrun" and "plant-shift" make the mistakes that a sanitizer must see.
 #include "cases.hpp"
@@ -17,14 +18,14 @@ namespace {
 std::vector<const Isa *> isas;
 bool all_right = true;
 
-// The instruction sets whose table has the kernel `some`.
+// Returns the instruction sets whose `table` has the kernel `some`.
 template <class K, class F> std::vector<const Isa *> isas_with(K Isa::*table, F K::*some) {
     std::vector<const Isa *> found;
     for (const Isa *isa : isas)
         if (isa->*table.*some) found.push_back(isa);
     return found;
 }
-// Those with kernels of whole words, which have all of them.
+// Returns the instruction sets with kernels of whole words. A set with one of these kernels has all of them.
 std::vector<const Isa *> isas_of_words() { return isas_with(&Isa::integers, &IntegerKernels::widen); }
 
 void expect(bool right, const Isa *isa, const char *what, u64 q, size_t size) {
@@ -32,7 +33,7 @@ void expect(bool right, const Isa *isa, const char *what, u64 q, size_t size) {
     all_right &= right;
 }
 
-// Modulo X^n + 1.
+// Returns a * b modulo X^n + 1.
 template <class T> std::vector<T> schoolbook(const std::vector<T> &a, const std::vector<T> &b, const Modulus &m) {
     const size_t n = a.size();
     std::vector<T> c(n, 0);
@@ -44,7 +45,7 @@ template <class T> std::vector<T> schoolbook(const std::vector<T> &a, const std:
         }
     return c;
 }
-// The residues modulo the leaves.
+// Returns the residues of the polynomial x modulo all leaves.
 template <class T> std::vector<T> leaves(const TransformCase<T> &of, const std::vector<T> &x) {
     const size_t leaf_size = of.row.leaf_size;
     std::vector<T> y(x.size());
@@ -109,7 +110,7 @@ template <class T> void check_pointwise(const Slot<T> &slot, u64 q, size_t n) {
             }
         }
 }
-// Sums of multiples of rows.
+// Checks sums of multiples of rows.
 template <class T> void check_combine(const Slot<T> &slot, u64 q, size_t terms, size_t n) {
     const Modulus m = make_modulus(q);
     // Kernels for q below 2^50 take words below 2^50, all others take any words.
@@ -136,7 +137,7 @@ std::vector<Exact> roots_of_unity(size_t points) {
     for (size_t k = 0; k < points; ++k) roots[k] = std::polar(1.0L, -2 * std::acos(-1.0L) * k / points);
     return roots;
 }
-// Of a long row only some values are compared with the definition; the inverse must bring all of the row back.
+// If a row is long, only some values are compared with the definition; the inverse must restore the whole row.
 template <class T> void check_fft(FftKernels<T> Isa::*slot, size_t points, size_t rows) {
     FftCase<T> of(points, rows);
     const std::vector<Exact> roots = roots_of_unity(points);
@@ -154,7 +155,7 @@ template <class T> void check_fft(FftKernels<T> Isa::*slot, size_t points, size_
         of.run(isa->*slot, false, of.x, of.y), of.run(isa->*slot, false, y, y);
         const bool in_place = y == of.y;
         of.run(isa->*slot, true, of.y, back), of.run(isa->*slot, true, y, y);
-        long double error = 0, error_back = 0, size = 0, size_back = 0;  // squares
+        long double error = 0, error_back = 0, size = 0, size_back = 0;  // sums of squares
         for (size_t i = 0, r = 0; r < rows; ++r)
             for (size_t k = 0; k < points; k += step, ++i)
                 error += std::norm(Exact(of.y[r * points + k]) - sums[i]), size += std::norm(sums[i]);
@@ -202,7 +203,7 @@ template <class T> void check_product(u64 q, size_t degree, size_t length, unsig
         kernels.multiply(a.data(), a.data(), of.scratch.data(), y.data(), of.row);
         expect(y == square, isa, "square by digits", q, length);
     }
-    // Sums of products with small polynomials, of coefficients -1, 0 and 1: here one product, added twice.
+    // Sums of products with small polynomials (coefficients -1, 0 and 1); here one product is added twice.
     std::vector<T> small(degree), long_small(length);
     for (size_t i = 0; i < degree; ++i) small[i] = long_small[i] = i % 3 == 2 ? (T)of.m.last : (T)(i % 2);
     std::vector<T> sum = schoolbook(long_small, long_b, of.m);
@@ -243,7 +244,7 @@ template <class T> void check_gemm(u64 q, size_t rows, size_t inner, size_t colu
     }
 }
 
-// Numbers of two words, edges among them, and integers up to a bound.
+// Checks the residues of numbers of two words, with extreme ones among them, and of integers up to several bounds.
 template <class T> void check_reductions(u64 q, size_t n) {
     const Modulus m = make_modulus(q), any = make_modulus(0);
     std::vector<u64> x = residues<u64>(2 * n, any);
@@ -408,7 +409,7 @@ void plant_overrun() {
     std::vector<u32> y(63);
     isas.back()->q30.forward(x.data(), y.data(), of.row);
 }
-// Words to residues: signed and unsigned, up to each of several bounds.
+// Checks the residues of signed and of unsigned words, up to several bounds.
 template <class T> void check_integers(u64 q, size_t n) {
     const Modulus m = make_modulus(q);
     for (bool is_signed : {false, true})
@@ -433,7 +434,7 @@ template <class T> void check_integers(u64 q, size_t n) {
 }
 u64 digit_of(u64 q, u64 x, unsigned bits, unsigned levels, unsigned level) {
     const u128 modulus = q ? q : (u128)1 << 64, power = (u128)1 << (bits * levels);
-    u128 quotient = 0, rest = 0;  // of x times power, bit by bit, since power may be 2^64
+    u128 quotient = 0, rest = 0;  // those of x * power by q, computed bit by bit, since power may be 2^64
     for (unsigned i = 64; i-- > 0;) {
         rest = 2 * rest + (x >> i & 1 ? power % modulus : 0), quotient *= 2;
         if (x >> i & 1) quotient += power / modulus;
@@ -460,7 +461,7 @@ template <class T> void check_decompose(u64 q, unsigned bits, unsigned levels, s
         expect(y == expected, isa, "digits", q, n);
     }
 }
-// Sums of words of random residues: every instruction set must give what the portable one gives.
+// Checks `compose`, and sums of squares of its results: every instruction set must agree with the portable one.
 template <class T> void check_sums(u64 below, size_t count, size_t digits, size_t n) {
     std::vector<T> y(count * n);
     for (T &v : y) v = (T)(random_word() % below);
@@ -486,7 +487,7 @@ template <class T> void check_sums(u64 below, size_t count, size_t digits, size_
     }
 }
 
-// Rows of any bytes times digits at the ends of their range, at addresses of any kind.
+// Checks products of rows of bytes with vectors of digits, many of which are extreme. Rows have unaligned addresses.
 void check_bytes(size_t height, size_t length, size_t count, bool flips) {
     const std::vector<const Isa *> with = isas_with(&Isa::bytes, &ByteKernels::add);
     const size_t row_step = length + 3, vector_step = (length + 63) / 64 * 64;

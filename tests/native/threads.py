@@ -1,4 +1,6 @@
-"""Calls of the native core from several Python threads, each computed by several, for a sanitizer to watch.
+"""Calls of the native core from several Python threads, while a sanitizer watches.
+
+Several threads of the core compute each call.
 
 `python threads.py` compares every value with that of one thread; interruption and fork are tried as well.
 `python threads.py plant-race` and `plant-overrun` make the mistakes that a sanitizer must see.
@@ -21,7 +23,7 @@ THREADS = 4
 
 
 def ring_calls(ring: pg.Ring, batch: int) -> Iterator[Callable[[], pg.Poly]]:
-    """What the core does with elements of a ring."""
+    """Yield calls of the core on elements of a ring."""
     a, b = ring.random((batch,), seed=1), ring.random((batch,), seed=2)
     yield from (lambda: a + b, lambda: -a, lambda: a * b, lambda: a * a, lambda: a.automorphism(3))
     yield lambda: a.mul_monomial(5)
@@ -33,7 +35,7 @@ def ring_calls(ring: pg.Ring, batch: int) -> Iterator[Callable[[], pg.Poly]]:
 
 
 def calls() -> Iterator[Callable[[], np.ndarray]]:
-    """One call of every kind, big enough to be shared out to threads."""
+    """Yield one call of every kind, each with enough work for several threads."""
     for n, bits in ((1024, 30), (1024, 31), (512, 46), (512, 60)):
         for call in ring_calls(pg.Ring(n, pg.ntt_primes(n, bits=bits, count=2)), 64):
             yield lambda call=call: call().data
@@ -67,7 +69,11 @@ def calls() -> Iterator[Callable[[], np.ndarray]]:
 
 
 def check_values() -> None:
-    """Every call on one thread; then twice, in a random order, from THREADS threads, each call on THREADS."""
+    """Compare the results of calls from several threads with those of calls on one thread.
+
+    Each call is made twice. THREADS threads share these calls, in a random order, and the core computes each
+    call on THREADS threads.
+    """
     work = list(calls())
     _cpu.set_num_threads(1)
     expected = [call().tobytes() for call in work]
@@ -81,7 +87,7 @@ def check_values() -> None:
 
 
 def check_plans() -> None:
-    """Tables that several threads ask for first at the same time are made once, and whole."""
+    """Check results of threads that need the same new tables at the same time."""
     z = np.ones((4, 4096), np.complex64)
     ready = Barrier(THREADS)
 
@@ -96,7 +102,7 @@ def check_plans() -> None:
 
 
 def check_fork() -> None:
-    """A child made after threads were used computes too."""
+    """Compute in a child that is forked after threads were used."""
     ring = pg.Ring(1024, pg.ntt_primes(1024, bits=60))
     a = ring.random((64,), seed=1)
     before = (a * a).data.tobytes()
@@ -125,7 +131,7 @@ def check_interrupts() -> None:
 
 
 def plant_race() -> None:
-    """Two threads write one array, in calls so long that they overlap, and no lock orders them."""
+    """Write one array from two threads, in calls so long that they overlap, without a lock."""
     _cpu.set_isa("portable")
     basis = _cpu.Basis(np.array([[17]], np.uint64), 64)
     x, out = (np.zeros((1024, 1, 4096), np.uint64) for _ in range(2))
@@ -141,7 +147,7 @@ def plant_race() -> None:
 
 
 def plant_overrun() -> None:
-    """An index beyond the end of a row."""
+    """Pass an index beyond the end of a row."""
     basis = _cpu.Basis(np.array([[17]], np.uint64), 64)
     x, out = (np.zeros((1, 1, 4096), np.uint64) for _ in range(2))
     basis.permute(x, np.full(4096, 2 * 4096, np.int64), out)

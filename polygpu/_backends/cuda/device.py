@@ -141,7 +141,7 @@ class Kept(list[Any]):
         self.device = device
 
     def check(self, device: str) -> None:
-        """Raise DeviceError if the recording is of another device: the work would not be in the graph."""
+        """Raise DeviceError if `device` is not the recorded one: the graph would lack its work."""
         if device != self.device:
             raise DeviceError(
                 f"{device} was used while {self.device} records a graph, and a graph holds the work of one "
@@ -169,7 +169,7 @@ class Tape(Kept):
         self.repeatable &= device == self.device
 
     def take(self, memory: Any, size: int) -> None:
-        """Note that the call allocated memory."""
+        """Add the note that the call allocated `size` bytes of memory."""
         self.append(Taken(memory.ptr, size))
 
     def refuse(self) -> None:
@@ -332,7 +332,7 @@ class Shared:
         self._one_at_a_time = new_lock()
 
     def parts(self) -> Iterator[Shared]:
-        """Yield all parts, and their parts in turn."""
+        """Yield all parts, the parts of these parts, and so on."""
         for part in self._parts:
             yield part
             yield from part.parts()
@@ -694,16 +694,17 @@ class Device:
             return self.xp.asarray(x)  # type: ignore[no-any-return]
 
     def _refuse(self) -> None:
-        """Note that the current call did work that a record cannot repeat."""
+        """Tell the record being made, if there is one, that its call did work that a record cannot repeat."""
         noting = recording.get()
         if noting is not None:
             noting.refuse()
 
     def constant(self, x: Array) -> Array:
-        """Return the array on the card. A copy is kept for later calls.
+        """Return the array copied to the card.
 
-        Small arrays with equal values share a copy. A large read-only array is copied once, and found again
-        by its identity. A large writeable array is copied in each call.
+        Small arrays with equal values share a copy, which is kept for later calls. The copy of a large
+        read-only array is kept too, and found again by the identity of x. A large writeable array is copied
+        in each call.
         """
         if x.nbytes <= _SMALL_BYTES:
             known: Calls = self._constants

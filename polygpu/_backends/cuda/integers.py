@@ -51,7 +51,7 @@ JOIN = Struct(_FILE, "JoinParameters", ("x y", POINTER), ("parts words", U32))
 
 
 def kernel_words(modulus: int) -> int:
-    """Return the least entry of _WORDS that is enough words for integers 3 bits longer than the modulus."""
+    """Return the least allowed number of words (see _WORDS) for integers 3 bits longer than the modulus."""
     needed = -(-(modulus.bit_length() + 3) // 64)
     return next((w for w in _WORDS if w >= needed), 1 << (needed - 1).bit_length())
 
@@ -66,7 +66,8 @@ def integers_launch(basis: Basis, source: np.dtype[Any], entries: int, **values:
 def out_launch(basis: Basis, size: int, to: str, entries: int, **values: Any) -> Launch:
     """Return the launch that composes integers from residues.
 
-    size: the number of words of the integers in the kernel. to: the output, "words", "int64" or "float64".
+    size: the number of words of the integers in the kernel. to: the form of the output, which is "words",
+    "int64" or "float64".
     """
     kernel = f"compose_integers<{ctype(basis)}, {size}, {_OUT[f'to_{to}']}>"
     return entrywise(_FILE, kernel, entries, OUT(entries=entries, **values))

@@ -316,7 +316,7 @@ def _end_inverse(
 
 
 def _make_digits(gpu: Context, plan: DigitProduct, value: tuple[Array, Array], digits: Array) -> None:
-    """Write all digits, evaluated. Modulo some limbs a digit equals the value; these rows are copied."""
+    """Write all digits, evaluated. If a digit equals the value modulo a limb, the value's row is copied."""
     x, own = value
     *batch, count, limbs, n = digits.shape
     rows = digits.reshape(*batch, count * limbs, n)
@@ -332,7 +332,7 @@ def _make_digits(gpu: Context, plan: DigitProduct, value: tuple[Array, Array], d
 def rotated_launch(
     word: Word, size: int, sets: int, rows: int, together: int, wide: bool, /, **values: Any
 ) -> Launch:
-    """Return the launch of sums over rotations (Backend.rotated_sums), for limbs with one Word (words.py).
+    """Return the launch of sums over rotations (Backend.rotated_sums), for limbs with the same Word.
 
     size: bytes of a residue. sets: the number of sets into which the terms are divided; each set has its own
     sum. With weights there is one set. rows: the number of limbs. together: how many weighted results a block

@@ -28,7 +28,7 @@ MAX_AXES = constant("rows.cuh", "MAX_AXES")
 MODULUS_BYTES = 128  # the size of struct Modulus
 
 _STREAMS = 64  # the most streams that a prepared call remembers
-_STEP_BYTES = 512  # an estimate of the memory that one prepared launch takes, beside its parameters
+_STEP_BYTES = 512  # an estimate of the memory that one prepared launch takes, not counting its parameters
 _CAN_START_EARLY = (9, 0)  # the least compute capability on which a kernel may start while another ends
 _EARLY_BLOCKS = constant("ptx.cuh", "EARLY_BLOCKS")  # the most blocks of a launch that may start early
 
@@ -144,7 +144,7 @@ class Recipe:
         self._lent: list[int] = []
 
     def temporary(self, size: int) -> int:
-        """Return the index of a new temporary of `size` bytes. Each call allocates its temporaries anew."""
+        """Return the index of a new temporary of `size` bytes. Each run of the recipe allocates it anew."""
         self.temporaries.append(size)
         return self.given + len(self.temporaries) - 1
 
@@ -280,7 +280,7 @@ class Context(Device):
     ) -> None:
         """Launch, on the current stream, the recipe stored under a key.
 
-        The first call gets the recipe from `recipe()`.
+        The first call with a key gets the recipe from `recipe()`.
 
         The key must contain everything that the recipe depends on, except the card and the object that owns
         `handles`, such as a plan.

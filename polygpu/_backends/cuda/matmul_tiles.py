@@ -138,7 +138,7 @@ def integer_tile(sums: Sum, batch: int, rows: int, columns: int, card: Card) -> 
 
 @lru_cache(maxsize=256)
 def part_of_sums(sums: Sum, batch: int, rows: int, columns: int, length: int, card: Card) -> int:
-    """Choose how many terms of a sum one block adds up: all, or fewer if more blocks can fill the card."""
+    """Choose how many terms of a sum one block adds up: all, or fewer to get enough blocks for the card."""
     most = length // _LEAST_PART
     if batch != 1 or most < 2:
         return length

@@ -184,7 +184,7 @@ def product_launch(rows: Rows, passed: Pass, offsets: tuple[int, ...], card: Car
 
 
 def fft_product_launch(plan: FftProductPlan, tile: Pass, units: int, **values: int) -> Launch:
-    """Return the launch of a product by FFT in one kernel."""
+    """Return the launch of a product by FFT in one kernel. units: rows of the result."""
     digits = kernel_digits(plan)
     width, sums = plan.split(digits)
     fold = plan.length != plan.degree or plan.quotient.wrap != -1
@@ -204,7 +204,7 @@ def fft_split_launch(plan: FftPlan, units: int, digits: int, **values: Any) -> L
 
 
 def fft_multiply_launch(plan: FftProductPlan, units: int, **values: int) -> Launch:
-    """Return the launch that computes sums of products of transformed digits."""
+    """Return the launch that computes sums of products of transformed digits, for `units` rows."""
     sizes = {"points": plan.points, "units": units, "count": plan.digits, "sums": plan.sums}
     return entrywise("fft_product.cu", "fft_multiply", units * plan.points, FFT_MULTIPLY(**sizes, **values))
 
@@ -218,7 +218,7 @@ def fft_matrix_launch(plan: FftSumPlan | TorusPlan, items: int, components: int,
 
 
 def fft_compose_launch(plan: FftProductPlan | FftSumPlan, units: int, **values: int) -> Launch:
-    """Return the launch that composes residues from sums of products of digits."""
+    """Return the launch that composes `units` rows of residues from sums of products of digits."""
     sizes = {"degree": plan.degree, "points": plan.points, "units": units, "limbs": plan.basis.rows}
     sizes |= {"width": plan.width, "sums": plan.sums, "quotient": plan.quotient.number}
     kernel = f"fft_compose<{ctype(plan.basis)}>"
@@ -226,7 +226,7 @@ def fft_compose_launch(plan: FftProductPlan | FftSumPlan, units: int, **values: 
 
 
 def fft_round_launch(plan: TorusPlan, units: int, **values: int) -> Launch:
-    """Return the launch that rounds sums of products to integers modulo 2^32 or 2^64."""
+    """Return the launch that rounds `units` rows of sums of products to integers modulo 2^32 or 2^64."""
     parameters = FFT_ROUND(degree=plan.degree, points=plan.points, units=units, **values)
     return entrywise("fft_product.cu", f"fft_round<{ctype(plan.basis)}>", units * plan.degree, parameters)
 
@@ -243,7 +243,7 @@ def _sizes(plan: AuxiliaryPlan, units: int) -> dict[str, int]:
 
 
 def spread_launch(plan: AuxiliaryPlan, units: int, **values: Any) -> Launch:
-    """Return the launch that converts an operand to residues modulo the auxiliary primes."""
+    """Return the launch that converts `units` rows of an operand to residues modulo the auxiliary primes."""
     parameters = SPREAD(**_sizes(plan, units), **values)
     return entrywise(
         "auxiliary.cu", f"auxiliary_spread<{ctype(plan.basis)}>", units * plan.transform.degree, parameters
@@ -251,7 +251,7 @@ def spread_launch(plan: AuxiliaryPlan, units: int, **values: Any) -> Launch:
 
 
 def compose_launch(plan: AuxiliaryPlan, units: int, **values: int) -> Launch:
-    """Return the launch that converts a product from residues modulo the auxiliary primes to the basis."""
+    """Return the launch that converts `units` rows of a product from the auxiliary primes to the basis."""
     parameters = COMPOSE(**_sizes(plan, units), quotient=plan.quotient.number, **values)
     return entrywise(
         "auxiliary.cu", f"auxiliary_compose<{ctype(plan.basis)}>", units * plan.degree, parameters

@@ -413,7 +413,7 @@ def _reorder(
     if not out.size:
         return
     width = _width(basis, x.shape[-1], gpu.address(out) % ALIGNMENT == 0)
-    numbers = numbers.reshape(-1)  # one entry may have any stride; the next line uses 1
+    numbers = numbers.reshape(-1)  # the stride of a single entry is arbitrary; the next line takes 1 instead
     count, step = numbers.size, numbers.strides[0] // numbers.itemsize if numbers.size > 1 else 1
 
     def recipe() -> Recipe:

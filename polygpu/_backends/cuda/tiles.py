@@ -149,9 +149,9 @@ def split_passes(
     whole = tile(0, log_points, log_base, small=log_points <= 6 or (few and log_points + log_base <= 11))
     if whole:
         return (whole,)
-    # The last pass works on runs of at most 2^12 neighbours. They are so short that columns have at least 16
-    # points.
-    # The stages on columns of more than 2^10 points take several passes.
+    # The last pass works on runs of neighbouring values: at most 2^12, or at most 2^14 if columns would have
+    # more than 2^14 points. Columns have at least 16 points. If they have more than 2^10, they take several
+    # passes.
     rows = min(12 - log_base, log_points - 4)
     while not tile(0, rows, log_base):
         rows -= 1

@@ -285,7 +285,7 @@ def prepare(gpu: Context, gadget: Gadget, matrices: Array, out: Array) -> None:
 
 
 def _arranged(spectra: NDArray[np.complex128]) -> NDArray[np.complex128]:
-    """Return spectra, (count, k, levels, k, points), in the order in which kernels read (matrix_place)."""
+    """Return spectra, (count, k, levels, k, points), in the order of the kernels (matrix_place)."""
     count, k, levels, _, points = spectra.shape
     some, groups = KEY_ROWS // KEY_PARTS, np.arange(points // KEY_ROWS)
     rows = np.empty((count, KEY_PARTS, k, some, levels, k, len(groups)), np.complex128)

@@ -60,10 +60,13 @@ def signed_words(x: list[int]) -> NDArray[np.uint64] | None:
 
 
 def reduce_ints(moduli: tuple[int, ...], x: NDArray[np.object_], out: NDArray[Any]) -> None:
-    """Write to each row of `out`, (*batch, rows, n), residues of Python ints (*batch, count), then zeros."""
+    """Write residues of Python ints x (*batch, count) to `out` (*batch, rows, n), and zeros after them.
+
+    Row i gets x modulo moduli[i]. If there is one modulus above 2^64, the rows are the words of residues.
+    """
     count = x.shape[-1]
     out[..., count:] = 0
-    if out.shape[-2] > len(moduli):  # the words of one modulus above 2^64
+    if out.shape[-2] > len(moduli):  # one modulus above 2^64: the rows are the words of residues
         out[..., :count] = ints_to_words(x % moduli[0], out.shape[-2])
         return
     for i, q in enumerate(moduli):

@@ -167,7 +167,7 @@ def ntt_primes(
             )
         above = _primes(middle, order, 1, 2 * middle, skipped)
         below = _primes(middle - 1, order, -1, middle // 2, skipped)
-        # The list ends as soon as one side has no more primes, because primes come from both sides in turn.
+        # Primes are taken alternately from both sides. So the list ends as soon as one side has no more.
         found = _alternating(above, below)
         where = f"primes near {shown(middle)}"
     primes: list[int] = []

@@ -112,7 +112,7 @@ def _is_least(q: int, root: int, order: int) -> bool:
 
 
 def _smallest_generator(q: int, root: int, order: int) -> int:
-    """Return the least power of `root` whose exponent is below `order` and coprime to `order`."""
+    """Return the least root^e modulo q, over all e below `order` that are coprime to `order`."""
     wide = q >> 64 > 0
     power, is_long = order.bit_length() - 1, order >= (_LONG_WIDE if wide else _LONG)
     with Work(1, "smallest root of order 2^{} modulo {}", power, shown(q), when=is_long):

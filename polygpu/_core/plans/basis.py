@@ -28,7 +28,7 @@ class Basis:
     words: int  # 64-bit words of one residue; more than 1 only if the one modulus is above 2^64
     handles: Handles = field(default_factory=dict, repr=False)
     calls: Calls = field(default_factory=Calls, repr=False)
-    constants: Calls = field(default_factory=lambda: Calls(1 << 20), repr=False)  # residues of recent ints
+    constants: Calls = field(default_factory=lambda: Calls(1 << 20), repr=False)  # cached residues of ints
 
     @cached_property
     def rows(self) -> int:
@@ -41,7 +41,7 @@ class Basis:
         return self.words > 1
 
     def residues(self, x: int | Sequence[int]) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return residues as they are stored, (rows, 1).
+        """Return the residues of x as they are stored, (rows, 1).
 
         x: one integer, or a list with an integer for each modulus.
         """

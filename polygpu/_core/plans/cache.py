@@ -79,7 +79,7 @@ class Calls(dict[tuple[Any, ...], Any]):
 
 # The keys of `_rings` are the arguments that rings were made from. The most recent rings, except those with
 # large tables, stay in memory when nothing uses them. So a function that makes its ring in every call finds
-# the plans of the call before.
+# the plans of its previous call.
 _rings: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
 _recent_rings: deque[tuple[int, Any]] = deque()
 _RECENT_RESIDUES = 1 << 21  # degree times limbs, summed over the recent rings: about 64 MiB of tables

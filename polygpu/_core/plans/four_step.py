@@ -21,13 +21,13 @@ from .ntt import NttPlan, prime_tables
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_KEPT = 512  # the most transforms, and twiddles of single columns, that a plan keeps
+_KEPT = 512  # a plan keeps at most this many transforms and arrays of twiddles, together
 _LAUNCH_LEVELS = 10  # the most levels of the tree that one launch computes for columns
 
 
 # The part of a tree that a transform computes: the node below which the part lies, the number of levels below
-# this node that were done before, and whether another part follows. In plans/ntt.py these three are called
-# `node`, `done` and `is_open`.
+# this node that an earlier part has done, and whether a later part follows. In plans/ntt.py these three are
+# called `node`, `done` and `is_open`.
 _Place = tuple[int, int, bool]
 _WHOLE: _Place = 1, 0, False
 
@@ -38,7 +38,7 @@ class FourStepPlan:
 
     The same result can also be computed without twiddles between columns and rows. Then the transforms of
     columns do the first levels of the whole tree of factors (docs/math.md), and those of rows_below do the
-    last levels. Columns after these first levels are called open.
+    last levels. A column that is transformed in this way is called open.
     """
 
     basis: Basis
@@ -114,7 +114,11 @@ class FourStepPlan:
     def _part(
         self, i: int, power: int, tree: Quotient, leaf_size: int, divisor: int, place: _Place = _WHOLE
     ) -> NttPlan:
-        """Return the transform modulo limb i with the root roots[i]^power, or a part of this transform."""
+        """Return the transform modulo limb i with the root roots[i]^power, or a part of this transform.
+
+        tree: the polynomial of the whole tree of factors, in X^leaf_size. divisor: see PrimeTables. place:
+        the part of the tree, by default the whole tree.
+        """
         key: Any = i, power, tree, leaf_size, place
         if (known := self.handles.get(key)) is not None:
             return known  # type: ignore[no-any-return]

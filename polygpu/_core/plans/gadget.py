@@ -16,8 +16,8 @@ class Gadget:
     """The decomposition of residues modulo the one modulus q of a basis into `levels` digits.
 
     The base is B = 2^bits, and B^levels <= q. A residue x in [0, q) is scaled and rounded to
-    y = floor((2 * x * B^levels + q) / (2 * q)) mod B^levels. Its digits are those of y, in [-B/2, B/2), the
-    most significant first.
+    y = floor((2 * x * B^levels + q) / (2 * q)) mod B^levels. The digits of x are those of y, in [-B/2, B/2),
+    the most significant first.
     """
 
     basis: Basis
@@ -34,7 +34,7 @@ class Gadget:
 
     @property
     def quotient(self) -> Quotient:
-        """The quotient of the ring in which products are computed. There must be a transform or an FFT."""
+        """The quotient of the ring of products. Read it only if `transform` or `product` is not None."""
         plan = self.transform or self.product
         assert plan is not None
         return plan.quotient

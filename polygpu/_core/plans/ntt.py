@@ -30,7 +30,7 @@ _PARTS = 64  # the most results of part_of that a plan keeps
 
 
 def least_leaf_size(quotient: Quotient, moduli: tuple[int, ...]) -> int | None:
-    """Return the least number of coefficients of a leaf for which there is a transform, or None."""
+    """Return the least leaf size of a transform modulo all moduli, or None if no leaf size allows one."""
     for size in quotient.leaf_sizes:
         if all(map(quotient.with_degree(quotient.degree // size).has_points, moduli)):
             return size if all(is_prime(q) for q in moduli) else None
@@ -54,7 +54,8 @@ class PrimeTables:
     one row, of Python ints. The table of the inverse includes the factor 1/divisor.
 
     The tree may be the part of a larger tree below one node. It may also be the upper part of a larger tree;
-    then `divisor` is the number of points of the larger tree. Tables of such parts are made only on GPUs.
+    then `divisor` is the number of points of the larger tree. Tables of both kinds of parts are made only
+    on GPUs.
     """
 
     modulus: int

@@ -49,8 +49,8 @@ def natural_order(leaves: Quotient, leaf_size: int = 1) -> NDArray[np.int64]:
 def slot_order(n: int) -> NDArray[np.int64]:
     """Return the indices of the evaluations at psi^(5^j), then at psi^(-5^j), for j = 0 ... n/2 - 1.
 
-    psi is the root of unity of order 2n, and n is a power of two of at least 2. The powers of 5 and their
-    negatives are all odd residues modulo 2n, so each evaluation occurs once.
+    psi is the root of unity of order 2n, and n is a power of two of at least 2. Each odd residue modulo 2n
+    is 5^j or -5^j for exactly one of these j, so each evaluation occurs once.
     """
     powers = np.ones(n // 2, np.int64)
     for j in range(1, n // 2):

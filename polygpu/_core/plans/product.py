@@ -212,8 +212,10 @@ def plan_auxiliary(quotient: Quotient, moduli: tuple[int, ...]) -> AuxiliaryPlan
 
 
 def fft_error_bound(n: int, points: int, digits: int, width: int) -> Fraction:
-    """Return a bound on the error of each coefficient of a sum of products of digits.
+    """Return a bound on the error of each coefficient of a sum of `digits` products of polynomials.
 
+    The coefficients of the polynomials are digits of `width` bits. n: the degree. points: the number of
+    complex numbers of an FFT.
     Source: docs/math.md, equation 6.
     """
     return sum_error_bound(n, points, digits, width, width)
@@ -223,6 +225,7 @@ def sum_error_bound(n: int, points: int, terms: int, left: int, right: int) -> F
     """Return a bound on the error of each coefficient of a sum of `terms` products of polynomials.
 
     The coefficients of one factor have `left` bits, those of the other factor have `right` bits.
+    n: the degree. points: the number of complex numbers of an FFT.
     Source: docs/math.md, equation 6a.
     """
     from fractions import Fraction  # imported only here, because it imports decimal, which takes long
@@ -322,7 +325,10 @@ def plan_fft_sums(quotient: Quotient, q: int, terms: int, bits: int) -> FftSumPl
 
 @lru_cache(maxsize=64)
 def _digits_of_sums(n: int, length: int, q: int, terms: int, bits: int) -> tuple[int, float] | None:
-    """Return the least number of digits for which sums are proven exact, and the error bound, or None."""
+    """Return the least number of digits for which sums are proven exact, and the bound on their error.
+
+    Return None if no number of digits suffices. For the arguments see FftSumPlan; n is the degree.
+    """
     if not 1 <= terms <= _MOST_TERMS or bits > _MOST_BITS:
         return None
     total = residue_bits((q,))

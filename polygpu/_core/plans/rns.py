@@ -126,7 +126,8 @@ class Conversion:
     def fraction(self) -> Estimate:
         """How the sum of the fractions (see the comment above `estimate`) is rounded.
 
-        The result is "nearest" or "counted", as in `estimate`, or "none" if `divisors` is empty.
+        "nearest": to the nearest integer. "counted": there is one fraction, which is rounded to 1 if it is at
+        least 1/2, else to 0. "none": `divisors` is empty.
         """
         return "none" if not self.scales else "nearest" if len(self.divisors) > 1 else "counted"
 
@@ -153,7 +154,7 @@ class Conversion:
         """
         times = (
             self.factor * (self.modulus // self.divisor) if self.scales else self.modulus
-        )  # the factor of c is -multiplier * times, that of y_i is multiplier * floor(times / q_i)
+        )  # the factor of c is -multiplier * `times`, that of y_i is multiplier * floor(`times` / q_i)
         rows = []
         for j, (s, multiplier) in enumerate(zip(self.target.moduli, self.multipliers, strict=True)):
             row = [multiplier * (times // q) for q in self.source.moduli]

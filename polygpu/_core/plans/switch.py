@@ -82,8 +82,8 @@ class RotatedSums:
     Result r is the sum over terms t of weight_(r, t) * rho_t(sum_j digit_j * key_t[j] + (f * more_0, 0)),
     where rho_t is an automorphism X -> X^g, `more` is a ciphertext (more_0, more_1), digit_j are the digits
     of its mask, and f is a factor for each limb. If a term has no key, the term is
-    weight_(r, t) * rho_t(f * more_0, f * more_1). If `more` has fewer limbs than the result, it is multiplied
-    by the product P of the additional moduli: f is P, which is 0 modulo the additional limbs.
+    weight_(r, t) * rho_t(f * more_0, f * more_1). If the result has more limbs than `more`, then `more` is
+    multiplied by the product P of the additional moduli: f is P, which is 0 modulo the additional limbs.
 
     If `is_turned`, rho_t is applied after the key switch, as written above. If not, key_t is a key for the
     rotated secret, so the digits and `more` are rotated but the keys are not. The term is then weight_(r, t)
@@ -99,8 +99,8 @@ class RotatedSums:
     # For each result and each term, the index of the weight, or -1 if the result does not have this term. If
     # no weights are given, all weights are 1.
     places: tuple[tuple[int, ...], ...]
-    # Whether the arrays of digits and `more` have a first axis of terms, and so differ from term to term. The
-    # axis of the digits has only the terms with a key.
+    # Whether the arrays of digits and `more` have a first axis of terms, and so differ from term to term. In
+    # the digits, this axis has only the terms with a key.
     is_split: bool = False
     handles: Handles = field(default_factory=dict, repr=False)
 

@@ -98,7 +98,7 @@ class TorusPlan(FftPlan):
         )
         if unit > 1 or std > 4:
             rounded = sqrt(std**2 + unit**2 / 12)
-        else:  # the rounded error is an integer, at least k in size if the error exceeds k - 1/2
+        else:  # sums are rounded to integers: an error above k - 1/2 becomes an error of at least k
             rounded = sqrt(sum((2 * k - 1) * erfc((k - 0.5) / std / sqrt(2)) for k in range(1, 40)))
         return ProductError(float(bound + Fraction(unit, 2)), rounded)
 
