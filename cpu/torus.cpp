@@ -132,8 +132,8 @@ template <class W> void TorusProduct::multiply_words(const Numbers &ggsw, const 
 
 // Multiplies the ciphertexts by X^e_0, `some` of them at a time, writes the products to `sums`, and calls steps(sums,
 // e, some, room, worker) for them. e points to exponent 1 of the first of these ciphertexts. The exponents of the next
-// ciphertext begin `last(exponents)` entries later. `room` points to scratch memory for one product and `more` bytes
-// for each ciphertext.
+// ciphertext begin `last(exponents)` entries later. `room` points to scratch memory for one product, which the
+// ciphertexts share. After it come `more` bytes for each of the ciphertexts.
 template <class T, class W, class Steps>
 void TorusProduct::rotate_each(const Array &c, const Numbers &exponents, const Out &out, double seconds, size_t more,
                                const Steps &steps) const {

@@ -26,7 +26,7 @@ template <int BYTES> PG_DEVICE void copy_async(void *shared, const void *global,
     for (int i = 0; i < BYTES; i += 4) ((u32 *)shared)[i / 4] = i < wanted ? ((const u32 *)global)[i / 4] : 0;
 #endif
 }
-// Ends a group of copies.
+// Closes this thread's group of copies without waiting for it: later copies belong to the next group.
 PG_DEVICE void end_copies() {
 #ifdef PG_SIMULATOR
     sim::async_commit();

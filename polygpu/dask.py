@@ -1205,9 +1205,9 @@ def _damaged(path: Path, reason: str, way: str = DAMAGED) -> FileError:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn the errors of NumPy, zarr and json for a damaged file into FileError.
+    """Turn errors that a damaged or incomplete file causes in NumPy, zarr and json into FileError.
 
-    Other errors of the operating system, such as a missing permission, pass unchanged.
+    Errors of the operating system with another cause, such as a missing permission, pass unchanged.
     """
     try:
         yield
@@ -1494,9 +1494,9 @@ async def _gathered(client: Any, most: int, futures: Any, direct: bool | None) -
                 fullest = max(workers, key=lambda w: w["metrics"]["memory"] / w["memory_limit"])
                 held, limit = fullest["metrics"]["memory"], fullest["memory_limit"]
                 raise OutOfHostMemory(
-                    f"All workers have stopped. A process holds up to {format_bytes(held)} of the "
-                    f"{format_bytes(limit)} that each worker has (memory_limit), nothing more can be "
-                    f"spilled, and blocks have up to {format_bytes(most)}. {_way_out(most, limit)}"
+                    "All workers are paused, because their memory is almost full and nothing more can be "
+                    f"spilled. The fullest worker holds {format_bytes(held)} of its {format_bytes(limit)} "
+                    f"(memory_limit), and the largest block has {format_bytes(most)}. {_way_out(most, limit)}"
                 )
         return gathering.result()
     finally:

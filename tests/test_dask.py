@@ -711,9 +711,9 @@ class TestMemory:
         finally:
             small.run(release)
         for part in (
-            "All workers have stopped",
-            "256.00 MiB that each worker has (memory_limit)",
-            "up to 1.00 MiB",
+            "All workers are paused",
+            "of its 256.00 MiB (memory_limit)",
+            "the largest block has 1.00 MiB",
         ):
             assert part in str(caught.value)
         assert x.sum().compute() == self.R.random(64, seed=1).sum()

@@ -390,9 +390,9 @@ def monomial(basis: Basis, n: int, x: int, terms: Iterable[tuple[int, int]], com
 
 
 def scalars(basis: Basis, x: Any, batch: tuple[int, ...], compute: Memory, name: str) -> Array:
-    """Return residues (*shape of x, rows, 1) of integers, one for each batch element.
+    """Return the residues (*shape of x, rows, 1) of the integers x, whose shape must broadcast to `batch`.
 
-    x broadcasts to the batch. compute: the device of the value with which the residues will be combined.
+    compute: the device of the value with which the residues will be combined.
     """
     integers = as_integers(x, name)
     if not broadcasts(integers.shape, batch):

@@ -278,8 +278,8 @@ class Rotations:
     ) -> None:
         """Plan one term for each entry of `switches`.
 
-        A term without a key is the ciphertext itself. Unless `is_split`, ciphertexts are multiplied by
-        P, the product of the special moduli.
+        A term without a key is the ciphertext itself. If `is_split` is False, what each term takes from the
+        ciphertext is multiplied by P, the product of the special moduli.
 
         switch: any KeySwitch with the same rings.
         switches: the KeySwitch of each term, or None if the term has no key.

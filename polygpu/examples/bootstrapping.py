@@ -181,10 +181,11 @@ class Parameters:
     def failure(self) -> float:
         """Log2 of a bound on the probability that a bootstrap fails. A failed bootstrap gives wrong slots.
 
-        ModRaise adds q * I to the phase. A bootstrap fails if a coefficient of I is larger than K, the field
-        `bound`. I is c_1 * s / q, rounded, where c_1 is the second component of the ciphertext and s is the
-        sparse secret. So each coefficient is near a sum of h independent uniform numbers in [-1/2, 1/2],
-        where h is the weight of s. The bound is the expected number of coefficients with |sum| > K + 1/2.
+        ModRaise adds q * I to the phase. A bootstrap fails if |x| > K for a coefficient x of I, where K is
+        the field `bound`. I is c_1 * s / q, rounded, where c_1 is the second component of the ciphertext and
+        s is the sparse secret. So each coefficient is near a sum of h independent uniform numbers in
+        [-1/2, 1/2], where h is the weight of s. The probability is at most the expected number of
+        coefficients with |sum| > K + 1/2.
         """
         count = self.sparse_weight
         x = Fraction(count, 2) - self.bound - Fraction(1, 2)

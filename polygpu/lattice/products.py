@@ -228,7 +228,7 @@ def _checked_operands(
     ring = given[0].ring
     if ring._plan.leaf_size != 1:
         raise NotNTTFriendly(
-            f"{ring!r} has no complete transform, which tensor needs. {ring._plan.where_complete()}"
+            f"{ring!r} has no complete transform, and `tensor` needs one. {ring._plan.where_complete()}"
         )
     try:
         np.broadcast_shapes(*(x.shape for x in given))

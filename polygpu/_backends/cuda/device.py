@@ -157,7 +157,7 @@ class Kept(list[Any]):
 
 
 class Tape(Kept):
-    """Notes for the record of one call (records.py), in order: launches, allocations and arrays.
+    """The launches, allocations and arrays of one call, in their order, for its record (records.py).
 
     repeatable: whether the notes are complete, so that the call can be repeated from them.
     """

@@ -107,7 +107,8 @@ def split_passes(
         """Return the pass with tiles of 2^log_columns columns, or None if such a tile is too large.
 
         A block has enough transforms for 256 threads, or fewer if these do not fit. small: whether a
-        block has only enough for 64 threads, each with up to 4 or 8 values of a transform.
+        block has only enough transforms for 64 threads. A thread then has at most 8 values of a transform, or
+        4 if the tile has one column of at most 16 values.
         """
         large = word_bytes < 16 and log_length > 10 and log_length + log_columns >= 13
         shortest = log_length <= 4 and log_columns == 0
