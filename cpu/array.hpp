@@ -1,8 +1,8 @@
 // Views of the arrays that a call of the core reads and writes. They own no memory; bindings/buffer.hpp makes them.
 //
-// Arrays have the shape (*batch, rows, degree), and are C-contiguous unless their type says otherwise. A row holds the
-// residues of one limb or, for a modulus of more than 64 bits, one word of each residue. The batch axes of an operand
-// broadcast against those of the result.
+// Arrays have the shape (*batch, rows, degree). They are C-contiguous, except StridedArray and StridedOut. A row holds
+// the residues of one limb or, for a modulus of more than 64 bits, one word of each residue. The batch axes of an
+// operand broadcast against those of the result.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -32,7 +32,7 @@ struct Layout {
     Kind kind;
 };
 
-// An array of numbers in host memory that does not move during a call. Its readers must check its shape and item size.
+// An array of numbers in host memory. The memory does not move during a call. Readers must check shape and item size.
 class Array {
   public:
     Array() = default;
@@ -63,8 +63,8 @@ class Numbers : public Array {
     }
 };
 
-// An array to which results are written. Its kind is known, so that a call can refuse other arrays: residues must not
-// overwrite, say, references to Python objects.
+// An array to which results are written. Calls check the kind of its numbers, because residues must not overwrite
+// references to Python objects.
 class Out : public Numbers {
   public:
     using Numbers::Numbers;
@@ -81,7 +81,7 @@ class StridedOut : public Out {
     using Out::Out;
 };
 
-// An array whose memory is kept alive after the call that passed it.
+// Lasting: an array with a reference to its memory. The reference keeps the memory alive after the call.
 using Memory = std::shared_ptr<const void>;
 template <class A> struct Lasting {
     A array;
@@ -105,8 +105,7 @@ inline size_t batch_of(const Out &x) {
     return items;
 }
 
-// An operand whose batch axes broadcast against those of the result. Its batch axes may have any strides; its rows are
-// dense.
+// An operand whose batch axes broadcast against those of the result. Batch axes may have any strides. Rows are dense.
 template <class T> class Operand {
   public:
     Operand(const Array &x, const Out &out, size_t rows);

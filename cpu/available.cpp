@@ -13,9 +13,8 @@
 namespace pg {
 namespace {
 
-// Searches a file for a line that begins with `key`, and reads the number after the key. Returns false if there is no
-// such file, line or number. Must not allocate, because the pool of results calls this function while the pool frees
-// memory.
+// Reads the number after `key` in the first line of file folder/name that begins with `key`. Returns false if the file,
+// the line or the number is missing. Must not allocate: pool.cpp calls this function while it frees memory.
 bool number_in(const char *folder, const char *name, const char *key, size_t &number) {
     char path[512], text[8192];
     if (std::snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) return false;

@@ -18,7 +18,7 @@ Basis::Basis(const Numbers &moduli, int storage_bits) : narrow_(storage_bits == 
 }
 
 double Basis::seconds_transform(size_t n) const {
-    constexpr double COLD = 1.35;  // factor of the time for rows outside the cache; costs() assumes rows in the cache
+    constexpr double COLD = 1.35;  // (time for rows outside the cache) / (time for rows in the cache, as in costs())
     double most = costs().layer[0];
     for (const Modulus &m : moduli_) most = std::max(most, layer_ns(m, narrow_));
     return COLD * 1e-9 * most * (double)n * layers(n);
@@ -31,7 +31,7 @@ double Basis::seconds_products(double count) const {
 }
 
 double Basis::ns_by_transform(size_t points, size_t leaf_size) const {
-    constexpr double CALL = 15;  // ns for a call of a kernel on LEAVES leaves
+    constexpr double CALL = 15;  // ns to call a kernel, which multiplies LEAVES leaves
     const double layers = 3 * (double)(63 - __builtin_clzll(points)), size = (double)leaf_size;
     const double calls = size * size * (double)((points + LEAVES - 1) / LEAVES);
     double ns = 0;

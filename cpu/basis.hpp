@@ -26,26 +26,25 @@ class Basis {
     size_t rows() const { return wide() ? wide_.words() : moduli_.size(); }
     const std::vector<Modulus> &moduli() const { return moduli_; }
     const WideModulus &wide_modulus() const { return wide_; }
-    // These functions estimate how many seconds one core takes with the slowest modulus: for a transform of n
-    // coefficients, for `count` products, and for a pointwise operation on n residues.
+    // These functions estimate seconds on one core for the slowest modulus. n: coefficients of the transform, or
+    // residues of the pointwise operation.
     double seconds_transform(size_t n) const;
     double seconds_products(double count) const;
     double seconds_pointwise(size_t n) const { return seconds_products((double)n); }
-    // These functions estimate, from measurements (docs/performance.md, "How a ring multiplies"), how many nanoseconds
-    // one core takes for a product of two polynomials: by transforms, by complex FFTs of `reals` real numbers, and
-    // through auxiliary primes.
+    // These functions estimate nanoseconds on one core for a product of two polynomials. The constants are measured
+    // (docs/performance.md, "How a ring multiplies"). reals: real numbers of all complex FFTs.
     double ns_by_transform(size_t points, size_t leaf_size) const;
     double ns_by_fft(double reals) const;
     double ns_by_primes(size_t points, size_t primes) const;
 
-    // out = op(a, b, c), where op is an Op of kernels.hpp. b and c may be none if op does not read them. The batch axes
-    // of a, b and c may have any strides.
+    // out = op(a, b, c). op: an Op of kernels.hpp. If op does not read b or c, the operand may be none. Batch axes of
+    // a, b and c may have any strides.
     void pointwise(int op, const StridedArray &a, const StridedArray &b, const StridedArray &c, const Out &out) const;
 
-    // out = constant + sum of factors[i] * operands[i], with factors (combinations, operands, rows, 1). The first axes
-    // of out are the combinations. The operands broadcast against the other axes; their batch axes may have any
-    // strides. constant: none, or (*batch, rows, 1): one residue for each row, which is added to the entries 0, step, 2
-    // * step, ... of the row. out may be an operand if there is one combination.
+    // out[c] = constant + sum over i of factors[c, i] * operands[i], for each combination c. factors: (combinations,
+    // operands, rows, 1). Operands broadcast against out[c]; their batch axes may have any strides. constant: none, or
+    // (*batch, rows, 1), a residue for each row, added to the entries 0, step, 2 * step, ... of the row. If there is
+    // one combination, out may be an operand.
     void combine(const std::vector<Array> &operands, const Array &factors, const Array &constant, size_t step,
                  const Out &out) const;
 
@@ -55,8 +54,8 @@ class Basis {
     // out = X^e * x. exponents: one e for each item of x, below the order of X in the ring.
     void mul_monomial(const Array &x, const Numbers &exponents, Quotient quotient, const Out &out) const;
 
-    // out[j] = x[j] * first * step^j for each row. first and step: (*, rows, 1). They have c items, where c divides the
-    // number of items of x; item i of x uses their item i % c.
+    // out[j] = x[j] * first * step^j for each row. first, step: (*, rows, 1), with c items each. c divides the number
+    // of items of x. Item i of x uses item i % c of first and step.
     void scale_by_powers(const Array &x, const Array &first, const Array &step, const Out &out) const;
 
     // out: residues of integers x of 1 to 8 bytes, (*batch, count <= degree). The rest of a row is zero.
@@ -68,8 +67,8 @@ class Basis {
     // out (batch, m, n) = a * b, with a (batch or 1, m, k) and b (batch or 1, k, n). Entries of a and b may be any
     // words.
     void matmul(const Array &a, const Array &b, const Out &out) const;
-    // out (1, m, n) = a * b, with a (1, m, k) and b (1, k, n). Entries of a are integers of 1 or 2 bytes, those of b
-    // are words. The rows or the columns of a must be dense. If the columns are dense, parts of a are copied.
+    // out (1, m, n) = a * b, with a (1, m, k) and b (1, k, n). Entries of a are integers of 1 or 2 bytes. Entries of b
+    // are words. The rows or the columns of a must be dense.
     void matmul_bytes(const StridedArray &a, bool is_signed, const Array &b, const Out &out) const;
 
     // out (batch, m, p, rows, points) = a * b for each row and point, with a (batch, m, k, rows, points) and b (batch,
@@ -78,13 +77,13 @@ class Basis {
     PointsProduct matmul_points(const StridedArray &a, const StridedArray &b, const StridedOut &out) const;
 
     // out = 1 / x in the ring for each item of x (items, words, degree); the ring has one modulus, a prime. degrees:
-    // (items,) int64, the degree of the common factor of x and the ring's polynomial, 0 if x has an inverse. If x has
-    // none, the item of out is unspecified.
+    // (items,) int64, the degree of the common factor of x and the ring's polynomial; 0 if x has an inverse. If x has
+    // no inverse, the item of out is unspecified.
     void invert(const Array &x, Quotient quotient, const Out &out, const Out &degrees) const;
 
     // Checks c = a * b modulo X^n - 1 or X^n + 1 at points (rows, count), canonical. Returns the index of the first
-    // wrong row of c (for a wide modulus, of the first wrong item), or -1. If q is prime, a wrong product passes at one
-    // uniformly random point with a probability of at most (degree - 1) / q.
+    // wrong row of c, or -1. For a wide modulus, returns the index of an item instead of a row. If q is prime, a wrong
+    // product passes at one uniformly random point with a probability of at most (degree - 1) / q.
     int64_t find_wrong_product(const Array &a, const Array &b, const Out &c, const Array &points,
                                Quotient quotient) const;
 
@@ -94,8 +93,8 @@ class Basis {
     WideModulus wide_;
 };
 
-// y[i] = x[index[i]]. The entries of a cache line of y come from one or two lines of x, which may lie anywhere, so that
-// only explicit prefetches load them ahead.
+// y[i] = x[index[i]]. A cache line of y comes from one or two lines of x, at any place. Hardware does not prefetch such
+// lines.
 template <class T, class I> void permute_row(const T *x, const I *index, T *y, size_t n) {
     constexpr size_t LINE = 64 / sizeof(T), AHEAD = 16 * LINE;
     for (size_t i = 0; i < n; i += LINE) {
@@ -104,17 +103,17 @@ template <class T, class I> void permute_row(const T *x, const I *index, T *y, s
     }
 }
 
-// Repeats Basis::matmul_points for arrays with the shapes and strides of one call, at any addresses.
+// Repeats a call of Basis::matmul_points on arrays at other addresses, with the shapes and strides of the call.
 class PointsProduct {
   public:
     PointsProduct(const Basis &basis, const StridedArray &a, const StridedArray &b, const StridedOut &out);
-    // The arrays may have any shape, with at least as many numbers as are read or written.
+    // Arrays are checked for dtypes and sizes, not for shapes.
     void run(const Array &a, const Array &b, const Out &out) const;
     void run(const void *a, const void *b, void *out) const;
 
   private:
-    // Strides of an array of matrices, in entries. reach: the number of entries in memory from the first to the last of
-    // the array, or 0 if a stride is negative.
+    // Strides of an array of matrices, in entries. reach: length in memory from the first to the last entry, in
+    // entries; 0 if a stride is negative.
     struct Place {
         ptrdiff_t item, row, column;
         size_t reach;

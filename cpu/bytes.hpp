@@ -9,8 +9,8 @@ namespace {
 
 constexpr size_t BYTE_VECTORS = 4;  // vectors of digits in a tile, at most
 
-// L: operations on vectors of WIDTH bytes; the same vectors hold sums of 32 bits. A tile has ROWS * VECTORS vectors of
-// such sums. All loops over them are unrolled, so that the sums stay in registers.
+// A tile has ROWS * VECTORS vectors of 32-bit sums. All loops are unrolled, so that the sums stay in registers. L:
+// operations on vectors of WIDTH bytes or of 32-bit sums.
 template <class L, size_t ROWS, size_t VECTORS> struct Tile {
     using V = typename L::V;
     const ByteProduct &p;
@@ -19,7 +19,8 @@ template <class L, size_t ROWS, size_t VECTORS> struct Tile {
     const V flip;
     V sums[ROWS][BYTE_VECTORS];
 
-    // Adds the products of the bytes k ... k + count - 1 or, if WHOLE, of L::WIDTH bytes, beginning with byte k.
+    // Adds the products of `count` bytes, beginning with byte k. If WHOLE, `count` is ignored: L::WIDTH bytes are
+    // multiplied.
     template <bool WHOLE> PG_INLINE void step(size_t k, size_t count, bool ahead) {
         V bytes[ROWS];
 #pragma GCC unroll 8
@@ -27,7 +28,7 @@ template <class L, size_t ROWS, size_t VECTORS> struct Tile {
             const unsigned char *const from = x + (ptrdiff_t)r * p.row_step + k;
             // Beyond the end of the row, the digits in y are 0, but x must not be read there.
             bytes[r] = L::flip(WHOLE ? L::load(from) : L::load_first(from, count), flip);
-            // Meanwhile the rows of the next tile are prefetched.
+            // Prefetches the rows of the next tile.
             if (ahead) __builtin_prefetch(from + (ptrdiff_t)ROWS * p.row_step, 0, 2);
         }
 #pragma GCC unroll 4

@@ -51,8 +51,8 @@ PG_INLINE void combine_range(const L &lanes, const Modulus &m, const typename L:
 //   above52(x)                                   the bits of x from 2^52 up
 //   residue(low, high)                           low + 2^52 * high mod q, canonical; the sum of high and the carry
 //                                                from low must be below 2^52
-// For x and w below 2^50, the high halves of 8 products sum to less than 2^51. The reduced high half of the
-// earlier terms, which is added to this sum, is below 2^51, too.
+// Needs x, w < 2^50: then the high halves of 8 products sum to less than 2^51. The reduced high half of earlier terms
+// is below 2^51, too.
 template <class L, size_t COUNT>
 PG_INLINE void combine_halves(const L &lanes, const typename L::T *const *x, const typename L::T *w, size_t terms,
                               typename L::T *y, size_t begin, size_t end) {
@@ -80,8 +80,8 @@ PG_INLINE void combine_halves(const L &lanes, const typename L::T *const *x, con
 }
 
 // y = sum of x[i] * w[i] mod q, in doubles, with one reduction for 7 products (docs/math.md, "Sums of products on the
-// GPU"). Words are below 2^50, and 16 <= q < 2^50. number: the factors, in [-q/2, q/2]. start: 2^49 times their sum mod
-// q, centred.
+// GPU"). Words are below 2^50, and 16 <= q < 2^50. number: the factors w, in [-q/2, q/2]. start: 2^49 * (sum of all w)
+// mod q, centred.
 template <class L, size_t COUNT>
 PG_INLINE void combine_doubles(const L &lanes, const typename L::T *const *x, const double *number, double start,
                                size_t terms, typename L::T *y, size_t begin, size_t end) {
@@ -149,8 +149,8 @@ template <class T> void count_from(const T *z, T least, T *count, size_t n) {
     for (size_t j = 0; j < n; ++j) count[j] += z[j] >= least;
 }
 
-// For q < 2^50 the quotient y * r / q, which is below 2^50, is estimated in doubles. The estimate is rounded twice. So
-// it is wrong by less than 1/2, and its whole part by at most 1.
+// Needs q < 2^50. The quotient y * r / q < 2^50 is estimated in doubles. Two roundings make an error below 1/2, so the
+// whole part is wrong by at most 1.
 template <class T> void split_below_2_50(const T *y, u64 r, u64 q, T *z, T *low, T *high, size_t n) {
     const double ratio = (double)r / (double)q;
     for (size_t j = 0; j < n; ++j) {
@@ -183,8 +183,8 @@ template <class T> void split_products(const T *y, u64 r, const Modulus &m, T *z
         high[j] += (T)(quotient >> 16);
     }
 }
-// quotient = floor(sum + half), for sums below 2^31. Returns whether the distance from any sum + half to an integer is
-// less than `guard`.
+// quotient = floor(sum + half), for sums below 2^31. Returns true if any sum + half is closer than `guard` to an
+// integer.
 template <class T> bool round_sums(const double *sum, double half, double guard, T *quotient, size_t n) {
     bool close = false;
     for (size_t j = 0; j < n; ++j) {
@@ -214,7 +214,7 @@ template <class T> void combine_words(const T *const *x, const T *w, size_t term
 }
 
 // Returns the kernels for rows whose butterflies are B. Rest: lanes of one residue, for the end of a row that does not
-// fill a vector. SUM: how combine_row keeps sums. C: the lanes of combine_row, if those of B are not the fastest.
+// fill a vector. SUM: how combine_row keeps sums. C: the lanes of combine_row.
 template <class B, class Rest, Sums SUM = SUMS<B>, class C = typename B::Lanes>
 constexpr RowKernels<typename B::Lanes::T> row_kernels() {
     using L = typename B::Lanes;

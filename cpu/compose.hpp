@@ -9,15 +9,15 @@ namespace pg {
 
 struct Worker;
 
-// Every call takes canonical residues x (*batch, rows, n) and composes the integers that they represent, in [0, Q) or,
-// if `centered`, in [-Q/2, Q/2).
+// Every call takes canonical residues x (*batch, rows, n) and computes the integers that x represents. The integers are
+// in [0, Q) or, if `centered`, in [-Q/2, Q/2).
 class Composition {
   public:
-    // words: how many 64-bit words hold an integer in (-Q, Q) in two's complement. polygpu/_core/plans/crt.py makes the
-    // tables; a wide modulus needs none of them. inverse: (Q / q_i)^-1 mod q_i of each limb. terms, modulus: see
-    // SumWords. prefix_inverse and bounds are for the first m limbs, with m such that the product of their moduli is Q
-    // or at least 2^65. prefix_inverse: shape (m, m), entry (i, j) is 1 / q_j mod q_i. bounds: shape (2, 2, m), first
-    // for `centered` false, then true; see MixedWords. The basis must outlive the object.
+    // The basis must outlive the object. polygpu/_core/plans/crt.py makes the tables. A wide modulus needs no tables.
+    // words: number of 64-bit words for an integer in (-Q, Q), in two's complement. inverse: 1 / (Q / q_i) mod q_i for
+    // each limb. terms, modulus: see SumWords. m: the least number of first limbs whose product is Q or at least 2^65.
+    // prefix_inverse: (m, m), entry (i, j) is 1 / q_j mod q_i for j < i. bounds: (2, 2, m). Axis 0: `centered` false,
+    // true. Axis 1: `most`, `least` of MixedWords.
     Composition(const Basis &basis, size_t words, const Numbers &inverse, const Numbers &terms, const Numbers &modulus,
                 const Numbers &prefix_inverse, const Numbers &bounds);
 
@@ -28,14 +28,16 @@ class Composition {
     // Writes the doubles nearest to the integers, with ties to even, to out (*batch, n). If an integer is too large,
     // its double is an infinity.
     void to_float64(const Array &x, bool centered, const Out &out) const;
-    // Writes a norm of each item to out (*batch, words of the norm): the largest of the centred |x| (p = 0, in `words`
-    // words), their sum (p = 1, in words + 1) or the sum of their squares (p = 2, in 2 * words + 1).
+    // Writes a norm of the centred integers x of each item to out (*batch, length).
+    //   p = 0: the largest |x|, length = words
+    //   p = 1: the sum of |x|, length = words + 1
+    //   p = 2: the sum of x^2, length = 2 * words + 1
     void norm(const Array &x, int p, const Out &out) const;
 
   private:
-    // Cuts the items into parts, numbered by `unit`, and calls make(unit, item) for each part. The function `use` that
-    // make returns is called as use(digits, first, count), for integers first ... first + count - 1 of the item: digit
-    // d of integer first + j is digits[d * count + j] (SumWords). products: estimated work for a residue, in modular
+    // Cuts the items into parts. For each part, calls use = make(number of the part, item), then use(digits, first,
+    // count) for all blocks of the part. A block has the integers first ... first + count - 1 of the item. Digit d
+    // (SumWords) of integer first + j is digits[d * count + j]. products: estimated work for a residue, in modular
     // products.
     template <class Make> void run(const Array &x, bool centered, double products, const Make &make) const;
     template <class T, class Use>
@@ -53,7 +55,7 @@ class Composition {
     size_t words_, digits_, prefix_ = 0;
     bool narrow_ = true;
     std::vector<u64> inverse_, terms_, modulus_, prefix_inverse_, bounds_;
-    std::vector<u64> halves_[2], zero_, radix_;  // halves_: floor(Q / 2) and Q minus that, in digits
+    std::vector<u64> halves_[2], zero_, radix_;  // halves_: digits of floor(Q / 2) and of Q - floor(Q / 2)
     std::vector<double> reciprocal_;
     u64 prefix_product_ = 1;  // the product of the first m moduli (prefix_), modulo 2^64
 };

@@ -7,7 +7,7 @@
 namespace pg {
 namespace {
 
-// The kernels of avx512, some of which are those of avx512dq.
+// The kernels of avx512. The kernels that avx512 lacks are taken from avx512dq.
 const Isa with_ifma = completed(isa_avx512, isa_avx512dq);
 
 struct Candidate {
@@ -68,8 +68,8 @@ const RowKernels<u64> &slot(const Isa &isa, const Modulus &m, u64) {
     if (m.q == GOLDILOCKS && isa.goldilocks.forward) return isa.goldilocks;
     return m.bits <= 62 ? isa.q62 : isa.q64;
 }
-// The kind of a modulus, by which Costs are listed. ROOM: moduli of up to 31 bits in words of 32, or up to 50 bits in
-// words of 64. ROOM_64: up to 62 bits. STRICT: larger moduli, for which words have no room above q. SHIFTS: Goldilocks.
+// Kinds of moduli: the indices of `layer` and `product` in Costs. ROOM: up to 31 bits in 32-bit words, or up to 50 bits
+// in 64-bit words. ROOM_64: up to 62 bits in 64-bit words. STRICT_32, STRICT_64: larger moduli. SHIFTS: Goldilocks.
 enum Kind { ROOM, ROOM_64, STRICT_32, STRICT_64, SHIFTS };
 Kind kind_of(const Modulus &m, bool narrow) {
     if (m.q == GOLDILOCKS) return SHIFTS;

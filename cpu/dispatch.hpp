@@ -13,7 +13,7 @@ std::string isa_in_use();                   // the best one, until set_isa choos
 void set_isa(const std::string &name);
 
 // Returns the kernels for rows of `degree` residues modulo m. T is the word that stores residues, u32 or u64. If rows
-// are too short for a kernel, these are the portable kernels.
+// are too short for vectors, returns the portable kernels.
 template <class T> const RowKernels<T> &kernels(const Modulus &m, size_t degree);
 // Returns the kernels for pointwise operations, which take rows of any length.
 template <class T> const RowKernels<T> &pointwise_kernels(const Modulus &m);
@@ -26,13 +26,12 @@ const ByteKernels &byte_kernels();
 // T is float or double.
 template <class T> const FftKernels<T> &fft_kernels();
 
-// The library's only model of how long work takes on a core: the costs of the instruction set in use. It decides how a
-// ring multiplies, how many threads work, and whether the caller's lock is released.
+// Returns the costs of the instruction set in use. All estimates of time on a core follow from these costs.
 const Costs &costs();
 double layer_ns(const Modulus &m, bool narrow);    // estimated time for a coefficient in one layer of a transform
 double product_ns(const Modulus &m, bool narrow);  // estimated time for a product that is added to a sum
-// These functions estimate seconds of work, for moduli of at most 31 bits in 32-bit words, or at most 50 bits in 64-bit
-// words. Basis has the same functions for its own moduli.
+// These functions estimate seconds on one core, for moduli of at most 31 bits in 32-bit words, or at most 50 bits in
+// 64-bit words. For other moduli, see Basis.
 inline double seconds_products(double count) { return 1e-9 * costs().product[0] * count; }
 inline double seconds_pointwise(size_t n) { return seconds_products((double)n); }
 inline double seconds_sums(double terms) { return 1e-9 * costs().sum * terms; }

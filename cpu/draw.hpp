@@ -7,8 +7,8 @@
 namespace pg {
 namespace {
 
-// Returns (high * 2^64 + low) mod q, for q >= 2^62 (docs/math.md, "Small random elements"). First reduces `high`, which
-// is below 4q; then divides like divide(), but without branches, and without computing the quotient.
+// Returns (high * 2^64 + low) mod q, for q >= 2^62 (docs/math.md, "Small random elements"). First reduces `high` < 4q.
+// Then divides like divide(), but without branches and without a quotient.
 template <class T> PG_INLINE T divide_pair(u64 low, u64 high, const Modulus &m) {
     for (int times = 0; times < 3; ++times) high -= m.q & (0 - (u64)(high >= m.q));
     if (m.shift) high = high << m.shift | low >> (64 - m.shift), low <<= m.shift;
@@ -43,8 +43,7 @@ template <class T, class R> void reduce_pairs_strict(const u64 *x, T *y, size_t 
     }
     for (; i < n; ++i) y[i] = divide_pair<T>(x[2 * i], x[2 * i + 1], m);
 }
-// Returns (high * 2^64 + low) mod q, for q < 2^62: the sum of two of Shoup's products, each below 2q, with the factors
-// 2^64 mod q and 1.
+// Returns (high * 2^64 + low) mod q, for q < 2^62. c: 2^64 mod q. Shoup's products high * c and low * 1 are below 2q.
 template <class T> PG_INLINE T reduce_pair(u64 low, u64 high, const ScalarLanes<u64> &l, u64 c, u64 c_shoup, u64 one) {
     const u64 r = l.mul_lazy(high, {c, c_shoup}) + l.mul_lazy(low, {1, one});
     return (T)l.reduce_once(l.relax(r), l.q);

@@ -5,13 +5,14 @@
 //     = exp(-2 pi i * j * p / length)
 //       * sum over k of exp(-2 pi i * j * k / radix) * x[q + stride * (p + k * length / radix)]
 //
-// P is a vector of real and imaginary parts, those of one value side by side (isa_*.cpp):
+// P is a vector of complex values (isa_*.cpp). The real and the imaginary part of a value are neighbours.
 //   T, V, WIDTH                          part, vector (with + - *), values in a vector
 //   load store splat                     plain vector operations
 //   swap(x)                              re and im of every value change places
 //   real(x) imag(x)                      re, or im, in both places
 //   fma(x, y, z) fnma(x, y, z)           x * y + z, z - x * y; in portable code with two roundings
-//   fmaddsub(x, y, z) fmsubadd(x, y, z)  x * y - z in the place of re and x * y + z in that of im; fmsubadd: swapped
+//   fmaddsub(x, y, z)                    x * y - z for re, x * y + z for im
+//   fmsubadd(x, y, z)                    x * y + z for re, x * y - z for im
 //   transpose(v)                         of WIDTH vectors
 #pragma once
 #include <cstring>
@@ -111,8 +112,8 @@ template <class L, bool INVERSE> struct FftRows {
             for (size_t j = 0; j < RADIX; ++j) L::store(y + 2 * (q + stride * j), last_factor(v[j], scale));
         }
     }
-    // Computes all remaining passes; the transforms that remain have `length` points. Passes write alternately to spare
-    // and y; the last pass writes to y. x may be y or spare.
+    // Computes the remaining passes, on transforms of `length` points. Uses `spare` as a second buffer. x may be y or
+    // spare.
     static void rest(const T *x, T *y, T *spare, size_t length, size_t stride, const Fft<T> &fft) {
         for (size_t radix; (radix = fft_radix(length)) < length; length /= radix, stride *= radix) {
             T *to = x == spare ? y : spare;
@@ -132,8 +133,8 @@ template <class L, bool INVERSE> struct FftRows {
     static PG_INLINE auto vectors_to(T *y) {
         return [y](size_t i, V v) __attribute__((always_inline)) { L::store(y + 2 * WIDTH * i, v); };
     }
-    // 64 points in registers: vector i of the row is source(i), vector i of the result goes to sink(i, value).
-    // Every source is read before the first sink is written.
+    // Transforms 64 points in registers. source(i) returns vector i of the row. sink(i, value) takes vector i of the
+    // result. Every source is read before the first sink is written.
     template <class Source, class Sink>
     static PG_INLINE void transform64(const T *w, const Source &source, const Sink &sink) {
         constexpr size_t PARTS = 8 / WIDTH;  // vectors for 8 values

@@ -22,9 +22,9 @@ namespace {
 // WIDTH imaginary parts. Twiddles are stored as pairs of a real and an imaginary part.
 //
 // Rounding, with u = 2^-53. If FUSED, a butterfly computes x + w * y by two FMAs for each part, and then 2x - (x + w *
-// y) by one. A product has a relative error of at most 2u. If not FUSED, w * y is computed first, with a relative error
-// of at most sqrt(5) * u, and is then added. Inverse butterflies add and subtract, then multiply the difference by the
-// conjugate of w.
+// y) by one. The product w * y has a relative error of at most 2u. If not FUSED, w * y is computed first, with a
+// relative error of at most sqrt(5) * u, and then added to x. Inverse butterflies add and subtract, then multiply the
+// difference by the conjugate of w.
 template <class R> struct ComplexLanes {
     using T = Complex;
     struct V {
@@ -86,8 +86,7 @@ template <class R> struct ComplexButterfly {
         x = Lanes::add(x, y);
         y = Lanes::mul_conjugate(d, w);
     }
-    // Leaves out the factor 1/points. Sums are multiplied by it later, when they become integers; the product is exact,
-    // because points is a power of two.
+    // Leaves out the factor 1/points. Later `sum` multiplies by 1/points, exactly, because points is a power of two.
     PG_INLINE void inverse_root(V &x, V &y, const Twiddle &, const Twiddle &w) const { inverse(x, y, w); }
 };
 
@@ -139,7 +138,7 @@ template <class T, class R> struct FftProductRow {
             split_vector(residues(x, j + points), digits, &z[j].re + WIDTH);
         }
     }
-    // A complex twiddle has no Shoup quotient, and its inverse is its conjugate, so that one table serves as all four
+    // Complex twiddles have no Shoup quotients, and their inverses are their conjugates. So one table replaces all four
     // tables of a Row.
     Row<Complex> rows() const {
         const Complex *const w = row.twiddles;
@@ -192,7 +191,8 @@ template <class T, class R> struct FftProductRow {
     PG_INLINE I sum(const double *z, unsigned k, V scale) const {
         return R::bits(R::fma(R::load(z + 2 * points * k), scale, R::splat(ROUNDING)));
     }
-    // Returns the total of a group of sums, each times its weight. The total is in (-2^61, 2^61).
+    // Returns the total of a group of sums: sum k has the weight 2^(width * (k - first)). The total is in (-2^61,
+    // 2^61).
     PG_INLINE I group(const double *z, unsigned first, V scale) const {
         const unsigned end = first + row.group < row.sums ? first + row.group : row.sums;
         I total = Words::zero();

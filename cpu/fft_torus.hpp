@@ -1,10 +1,10 @@
-// Products modulo 2^w of polynomials of digits and polynomials that are given by their spectra. They are computed by
-// complex transforms of n/2 points, and rounded (kernels.hpp, TorusRow; docs/math.md, "Products in doubles").
+// Products, modulo 2^w, of polynomials of digits and polynomials given by spectra. The products are computed by complex
+// transforms of n/2 points, and rounded (kernels.hpp, TorusRow; docs/math.md, "Products in doubles").
 //
-// The forward transform is that of fft_product.hpp. The inverse transform computes the same passes in reverse order,
-// but multiplies before it adds (x + w * y and x - w * y), so that butterflies of both transforms have six FMAs.
-// Inverse butterflies of this form leave out one factor for each coefficient, the twist, by which the results are then
-// multiplied.
+// The forward transform is that of fft_product.hpp. The inverse transform computes the same passes in reverse order.
+// Its butterflies multiply before they add (x + w * y and x - w * y), so they need six FMAs, like the forward
+// butterflies. They leave out one factor of each coefficient, the twist. At the end the coefficients are multiplied by
+// the twist.
 #pragma once
 #include "fft_product.hpp"
 
@@ -25,7 +25,7 @@ template <class W, class R> struct FftTorusRow {
 
     explicit FftTorusRow(const TorusRow &r) : row(r), points(r.points) {}
 
-    // Twiddles and complex numbers in scratch memory have one layout: WIDTH real parts, then WIDTH imaginary parts.
+    // The layout of twiddles and of complex numbers in scratch memory: WIDTH real parts, then WIDTH imaginary parts.
     static PG_INLINE Value load(const Complex *x) { return Lanes::load(x); }
     // Computes one butterfly of the inverse. If TURNED, the twiddle is -i * w instead of w.
     template <bool TURNED = false> static PG_INLINE void inverse(Value &x, Value &y, const Value &w) {
@@ -73,10 +73,9 @@ template <class W, class R> struct FftTorusRow {
 
     // ---- products ----
 
-    // sum = the sum of the products of all digits with the spectra of one column of the matrix. The spectra of a column
-    // lie `step` complex numbers apart. Products are added level by level; in each level, the first product is that of
-    // component `column`. ahead: distance in complex numbers to the matrix that is read next, or 0 if no matrix
-    // follows.
+    // sum = the sum of the products of all digits with the spectra of one column of the matrix. step: complex numbers
+    // from one spectrum of the column to the next. ahead: complex numbers to the matrix that is read next; 0 if no
+    // matrix follows. Products are added level by level, each level beginning with component `column`.
     void multiply(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
                   unsigned column, size_t ahead, Complex *sum) const {
         for (size_t j = 0; j < points; j += WIDTH) {
@@ -127,8 +126,8 @@ template <class W, class R> struct FftTorusRow {
         }
         return w;
     }
-    // Computes two stages on the part that begins at z. The first joins blocks of `half` values, the second blocks of 2
-    // * half. put(i, v) receives value i of this part.
+    // Computes two stages on 4 * half values at z. The first stage joins blocks of `half` values, the second blocks of
+    // 2 * half. Calls put(i, v) for each result v with its index i.
     template <class Put> static PG_INLINE void radix4(const Complex *z, size_t half, const Complex *w, const Put &put) {
         for (size_t j = 0; j < half; j += WIDTH, w += 2 * WIDTH) {
             const Value w1 = load(w), w2 = load(w + WIDTH);

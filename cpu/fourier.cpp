@@ -23,8 +23,8 @@ template <class F> void dispatch_precision(const Out &out, const F &run) {
     else throw std::invalid_argument("fft: complex64 or complex128");
 }
 
-// Calls body(first row, number of rows, worker) for blocks of rows. A block has about 8192 values, which are worth
-// handing to a thread.
+// Calls body(first row, number of rows, worker) for blocks of rows. A block has about 8192 values, enough work for a
+// thread.
 template <class F> void for_rows_of(size_t rows, size_t points, double transforms, const F &body) {
     const size_t piece = std::max<size_t>(1, 8192 / points), pieces = (rows + piece - 1) / piece;
     for_each_row(pieces, transforms * seconds_fft(2 * (double)(points * piece)),

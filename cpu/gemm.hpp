@@ -19,9 +19,8 @@
 namespace pg {
 namespace {
 
-// Sums of products in COUNT parts; part i has the weight 2^(spacing * i). Every part stays below 2^64, because fold()
-// subtracts `multiple`, a multiple of q, from parts that are at least as large. This leaves less than 2^64 - multiple,
-// and the products until the next fold() add at most `multiple`.
+// Sums of products in COUNT parts; part i has the weight 2^(spacing * i). Parts stay below 2^64: fold() subtracts M =
+// multiple_of_q from parts >= M, which leaves parts below 2^64 - M. The products until the next fold() add at most M.
 template <class Lanes, size_t COUNT> struct FoldedSums {
     using R = Lanes;
     using V = typename R::I;
@@ -178,8 +177,8 @@ struct WordSums {
     PG_INLINE V add_mod(V x, V y) const { return pg::add_mod(m, x, y); }
 };
 
-// Whether Sums52 are the fastest sums for a modulus. A set with a 52-bit multiplier has no other sums: the kernels for
-// all other moduli are those of R::rest(), a set without the multiplier.
+// Whether Sums52 are the fastest sums for a modulus. If R has a 52-bit multiplier, all other moduli use the kernels of
+// R::rest().
 inline bool suits_sums52(const Modulus &m) { return m.last >> 31 && m.last < 1ull << 52 && m.last & (m.last + 1); }
 // Calls f with the fastest sums modulo m. Residues are stored in words of type T.
 template <class R, class T, class F> void with_sums(const Modulus &m, const F &f) {
@@ -200,8 +199,8 @@ template <size_t MOST, class F> PG_INLINE void for_pieces(size_t count, const F 
     if constexpr (MOST > 1) for_pieces<MOST / 2>(count, f, begin);
 }
 
-// Prefetches. A processor reads ahead along a row without being told, but not into the next page, nor along pieces of
-// many rows.
+// Distances of prefetches. Hardware prefetches along a row, but not into the next page, and not for pieces of many
+// rows.
 constexpr size_t LINE = 64, PAGE = 4096;  // bytes
 constexpr size_t ROWS_AHEAD = 16;
 
@@ -238,8 +237,8 @@ PG_INLINE void tile(const S &sums, size_t inner, const Left &left, const Right &
 
 // ---- one matrix by another: lanes run over columns ----
 
-// Writes the digits of the residues x[0] ... x[count - 1], which are first reduced to [0, q) if needed, and zeros up to
-// entry `padded`. Digit d begins at y + d * stride.
+// Reduces x[0] ... x[count - 1] to [0, q) if needed. Writes their digits, then zeros up to entry `padded`. Digit d of
+// x[j] is y[d * stride + j].
 template <class S, class T>
 PG_INLINE void pack(const S &sums, const T *x, size_t count, size_t padded, u64 *y, size_t stride) {
     using R = typename S::R;
@@ -260,8 +259,7 @@ PG_INLINE void pack(const S &sums, const T *x, size_t count, size_t padded, u64 
     }
 }
 
-// Writes c = r if `first`; else c holds the sums of earlier terms, to which r is added. At most `count` lanes are
-// written.
+// If `first`, c = r, else c = (c + r) mod q. Writes at most `count` lanes.
 template <class S, class T> PG_INLINE void put(const S &sums, typename S::V r, T *c, size_t count, bool first) {
     using R = typename S::R;
     if (count >= S::WIDTH) {

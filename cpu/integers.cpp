@@ -46,8 +46,9 @@ void reduce_part(const Basis &basis, const char *x, size_t bytes, bool is_signed
     }
 }
 
-// Calls reduce(from, y, length, worker) for parts of the rows of out. The first `count` entries of a row are the
-// residues of an item's integers in x, which have `bytes` bytes each; the rest of the row is set to zero.
+// Sets the first `count` entries of each row of out to residues of integers in x, and the rest to zero. Calls
+// reduce(from, y, length, worker) for parts of an item: `length` integers at `from`, of `bytes` bytes each, become
+// residues at y.
 template <class T, class Reduce>
 void reduce_rows(const Basis &basis, const Array &x, size_t bytes, size_t count, double seconds, const Out &out,
                  Reduce reduce) {
@@ -114,7 +115,7 @@ template <class T> void reduce_large_to(const Basis &basis, const Array &x, cons
 
 constexpr unsigned BITS = SumWords::BITS;
 
-// Writes as words a number that the digits x[d * stride] represent in two's complement.
+// Converts a number from digits x[d * stride] to `words` words. Both are in two's complement.
 void store_words(const u64 *x, size_t stride, size_t digits, u64 *out, size_t words) {
     const u64 sign = x[(digits - 1) * stride] >> (BITS - 1) ? ~(u64)0 : 0;
     u64 word = 0;
@@ -130,7 +131,7 @@ void store_words(const u64 *x, size_t stride, size_t digits, u64 *out, size_t wo
     if (w < words && bits) out[w++] = word | sign << bits;
     while (w < words) out[w++] = sign;
 }
-// Writes as digits x[d * stride] a number that `words` represent in two's complement.
+// Converts a number from `count` words to digits x[d * stride]. Both are in two's complement.
 void store_digits(const u64 *words, size_t count, u64 *x, size_t stride, size_t digits) {
     const u64 sign = words[count - 1] >> 63 ? ~(u64)0 : 0;
     for (size_t d = 0; d < digits; ++d) {
@@ -141,7 +142,7 @@ void store_digits(const u64 *words, size_t count, u64 *x, size_t stride, size_t 
 }
 
 // Returns the double nearest to the number that the words x represent in two's complement, with ties to even. size:
-// room for |x|.
+// scratch memory of `words` words.
 double nearest_double(const u64 *x, size_t words, u64 *size) {
     const bool negative = x[words - 1] >> 63;
     u64 carry = negative;
@@ -163,9 +164,8 @@ double nearest_double(const u64 *x, size_t words, u64 *size) {
     return negative ? -value : value;
 }
 
-// Adds n nonnegative numbers, given by their digits, to a norm. If p = 0, the norm becomes the maximum of itself and
-// the numbers. If p is 1 or 2, the numbers or their squares are added to the sums norm[c], in units of 2^(BITS * c).
-// The callers choose n so small that no sum overflows its word.
+// Updates a norm, in digits, by n nonnegative numbers. p = 0: the maximum. p = 1: the sum. p = 2: the sum of squares.
+// norm[c] counts units of 2^(BITS * c). n must be so small that no norm[c] overflows.
 void add_to_norm(int p, const u64 *x, size_t digits, size_t n, u64 *norm) {
     if (p == 2) return integer_kernels().add_squares(x, digits, n, norm);
     for (size_t d = 0; p == 1 && d < digits; ++d)

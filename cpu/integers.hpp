@@ -89,16 +89,16 @@ void reduce_row(const u64 *x, bool is_signed, u64 extent, T *y, size_t n, const 
 
 // ---- residues to integers ----
 
-// Computes the words y of numbers from their mixed-radix digits; digit i of number j is digits[i * n + j]. A number
-// that is at most `most` stands for itself. If m.negative, a number x >= `least` stands for x - P, where P is the
-// product of all radices. Other numbers do not fit a word: `wrong` is 1 for these, else 0.
+// Computes the words y of numbers from their mixed-radix digits; digit i of number j is digits[i * n + j]. P: the
+// product of all radices. A number x <= `most` stands for x. If m.negative, a number x >= `least` stands for x - P.
+// Other numbers do not fit a word. wrong[j] is 1 if number j does not fit a word, else 0.
 inline void join_digits(const u64 *digits, const MixedWords &m, u64 *y, u64 *wrong, size_t n) {
     for (size_t j = 0; j < n; ++j) y[j] = 0, wrong[j] = 3;
     for (size_t i = m.count; i-- > 0;)
         for (size_t j = 0; j < n; ++j) y[j] = y[j] * m.radix[i] + digits[i * n + j];
-    // Compares from the least significant digit up. Until the last loop, wrong[j] holds two flags about the number that
-    // the digits seen so far form. Bit 0: this number is at most the one that the same digits of `most` form. Bit 1:
-    // this number is at least the one that the same digits of `least` form.
+    // Compares from the least significant digit up. Let x be the number formed by digits 0 ... i of number j. After
+    // step i, bit 0 of wrong[j] tells whether x is at most the number formed by digits 0 ... i of `most`. Bit 1 tells
+    // whether x is at least the number formed by digits 0 ... i of `least`.
     for (size_t i = 0; i < m.count; ++i) {
         const u64 most = m.most[i], least = m.least[i];
         for (size_t j = 0; j < n; ++j) {
@@ -122,8 +122,7 @@ template <class T> u64 compare(const T *x, const T *y, u64 *wrong, size_t n) {
     return any;
 }
 
-// is_negative tells whether x + sign * y < 0. add_digits, below, computes x += sign * y. The digits of x and y are
-// those of SumWords, in two's complement.
+// Returns whether x + sign * y < 0. x and y are digits of SumWords, in two's complement.
 inline bool is_negative(const u64 *x, const u64 *y, int sign, const SumWords &m) {
     int64_t sum = 0;
     for (size_t d = 0; d < m.digits; ++d) sum = (sum >> m.BITS) + (int64_t)x[d] + sign * (int64_t)y[d];
@@ -208,7 +207,8 @@ template <class R, class T> void compose_row(const T *y, const SumWords &m, u64 
 // Replaces n numbers by their absolute values. Digit d of number j is x[d * n + j].
 inline void make_sizes(u64 *x, size_t digits, size_t n, u64 *carry) {
     const u64 *top = x + (digits - 1) * n;
-    // Bit 63 of carry: the number's sign. The other bits: the carry of its negative into the next digit.
+    // Bit 63 of carry[j]: the sign of number j. The other bits: the carry into the next digit when the number is
+    // negated.
     for (size_t j = 0; j < n; ++j) carry[j] = top[j] >> (SumWords::BITS - 1) ? (u64)1 << 63 | 1 : 0;
     for (size_t d = 0; d < digits; ++d)
         for (size_t j = 0; j < n; ++j) {
@@ -257,9 +257,9 @@ template <class R> void add_squares(const u64 *x, size_t digits, size_t n, u64 *
 
 // ---- digits ----
 
-// Computes the rounded quotient y of Gadget (kernels.hpp), and its digits, for q < 2^63. The first estimate of y is
-// floor(x * scale / 2^w), for words of w bits. It is exact or 1 too small, so the remainder is below 2q (docs/math.md,
-// "Gadget decomposition"). Modulo 2^64, where g.q is 0, y is the leading bits of x, rounded.
+// Computes y of Gadget (kernels.hpp), and the digits of y, for q < 2^63 or q = 2^64. If q < 2^63, y is first estimated
+// as floor(x * scale / 2^w), for words of w bits. The estimate is exact or 1 too small, so the remainder is below 2q
+// (docs/math.md, "Gadget decomposition"). If q = 2^64 (g.q is 0), y is the leading bits of x, rounded.
 template <class R, class T> struct Decomposition {
     using I = typename R::I;
     using W = typename R::Words;

@@ -16,7 +16,7 @@ inline unsigned product_high(uint16_t x, uint16_t y) { return (unsigned)x * y >>
 inline u32 product_high(u32 x, u32 y) { return (u32)((u64)x * y >> 32); }
 inline u64 product_high(u64 x, u64 y) { return mul_hi(x, y); }
 
-// Needs q + 2 * (q - 1)^2 < 2^bits(T), so that a residue plus two products is reduced once.
+// Integers modulo a prime q with q + 2 * (q - 1)^2 < 2^bits(T): a residue plus two products fits T.
 template <class T> class SmallField {
   public:
     using Word = T;
@@ -42,7 +42,7 @@ template <class T> class SmallField {
     T q_, quotient_;  // quotient_: floor((2^(bits of T) - 1) / q)
 };
 
-// Any q below 2^64.
+// Integers modulo any prime q below 2^64.
 class WordField {
   public:
     using Word = u64;
@@ -125,8 +125,8 @@ template <class F> struct Row {
     }
 };
 
-// Writes 1/a and returns 0, or returns the degree of the common factor of a and the ring's polynomial. apart: distance
-// between the words of a coefficient.
+// Writes 1/a and returns 0. If a has no inverse, returns the degree of the common factor of a and the ring's
+// polynomial. apart: distance between the words of a coefficient.
 template <class F, class T>
 int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, Quotient quotient, T *out, const int *stop) {
     using Word = typename F::Word;

@@ -11,8 +11,8 @@ namespace pg {
 enum class Op { add, sub, neg, mul, mul_add };                          // mul_add: a * b + c
 constexpr const char *OPS[] = {"add", "sub", "neg", "mul", "mul_add"};  // their names in Python
 
-// The twiddles of one limb, indexed by node of the tree of factors (Row): w and floor(w * 2^bits(T) / q). Kernels that
-// compute in doubles read `number`, which is w in [-q/2, q/2], and `ratio` = number / q instead.
+// The twiddles of one limb, indexed by node of the tree of factors (Row). shoup: floor(w * 2^bits(T) / q). Kernels that
+// compute in doubles read `number` = w in [-q/2, q/2], and `ratio` = number / q, instead of w and shoup.
 template <class T> struct Twiddles {
     const T *w, *shoup;
     const double *number = nullptr, *ratio = nullptr;
@@ -25,7 +25,7 @@ enum class Quotient : u32;  // quotient.hpp
 // X^t - (1 - w) (docs/math.md, "The tree of factors").
 template <class T> struct Row {
     const Modulus *modulus;
-    Twiddles<T> forward, inverse;  // inverse: 1/w; entry 0 is 1/points, and entry 1 contains this factor, too
+    Twiddles<T> forward, inverse;  // inverse: 1/w; entry 0 is 1/points; entry 1 has the factor 1/points
     size_t degree;                 // coefficients
     size_t leaf_size;              // leaves are polynomials of degree < leaf_size; degree = leaf_size * points
     size_t block;                  // coefficients that fit the cache: longer blocks are transformed depth first
@@ -51,8 +51,7 @@ template <class T> struct RowKernels {
 template <class T> struct EstimateKernels {
     void (*add_ratios)(const T *z, double ratio, double *sum, size_t n);  // sum += z * ratio
     void (*count_from)(const T *z, T least, T *count, size_t n);          // count += 1 where z >= least
-    // quotient = floor(sum + half). Returns whether the distance from any sum + half to an integer is less than
-    // `guard`.
+    // quotient = floor(sum + half). Returns true if any sum + half is closer than `guard` to an integer.
     bool (*round_sums)(const double *sum, double half, double guard, T *quotient, size_t n);
     // z = y * r mod q. The low 16 bits of floor(y * r / q) are added to `low`, the other bits to `high`.
     void (*split_products)(const T *y, u64 r, const Modulus &m, T *z, T *low, T *high, size_t n);
@@ -80,8 +79,7 @@ template <class T> struct FftKernels {
     void (*convolve64)(const T *a, const T *b, bool shared, T *y, size_t rows, const Fft<T> &fft);
 };
 
-// Returns how many reals the scratch memory must hold: one row or, if rows are shorter than 64 points, two buffers of
-// 8 rows side by side.
+// Returns the length of scratch memory, in reals: one row; or, for rows below 64 points, two buffers of 8 rows.
 constexpr size_t fft_scratch(size_t points) { return points > 512 ? 2 * points : 1024; }
 
 struct Complex {
@@ -109,7 +107,7 @@ struct ProductRow {
 constexpr unsigned MAX_DIGITS = 8, MAX_SUMS = 2 * MAX_DIGITS - 1;
 
 template <class T> struct ProductKernels {
-    // y = a * b mod X^length + 1, as `length` canonical residues. To square, a is b. y may overlap a and b.
+    // y = a * b mod X^length + 1, as `length` canonical residues. For a square, pass a = b. y may overlap a and b.
     // scratch: 2 * digits * length/2 complex numbers.
     void (*multiply)(const T *a, const T *b, Complex *scratch, T *y, const ProductRow &row);
     // z = the spectra of `digits` digits of x. The last digit is what remains after the others.
@@ -134,8 +132,8 @@ struct TorusRow {
     u64 offset, mask;
     double half;
 };
-// Whether the last stages of the forward transform, which are done in registers, include one stage more than fits into
-// pairs of vectors (Ntt::forward). If so, the inverse begins with one stage more.
+// Whether the forward transform computes one stage more in registers than fits into pairs of vectors (Ntt::forward). If
+// so, the inverse begins with one stage more.
 constexpr bool torus_is_wide(size_t points, size_t width) {
     while (points >= 8 * width) points /= 4;
     return points > 2 * width;
@@ -145,9 +143,9 @@ template <class W> struct TorusKernels {
     // Writes the fields (TorusRow) from which digit `level` is made: of X^e * y - y if `turns`, else of y.
     void (*fields)(const W *y, bool turns, size_t e, W *fields, unsigned level, const TorusRow &row);
     void (*transform)(const W *fields, Complex *z, const TorusRow &row);  // z = the spectrum of the digits
-    // sum = one column of the product of the digits, (components, levels), with a matrix (components, levels, columns).
-    // The spectra of a column of the matrix lie `step` complex numbers apart. The sum begins with the component whose
-    // index is `column`. If ahead > 0, the matrix that lies `ahead` complex numbers further on is prefetched.
+    // sum = one column of the product of digits (components, levels) with a matrix (components, levels, columns). step:
+    // complex numbers from one spectrum of the column to the next. The sum begins with component `column`. ahead:
+    // complex numbers to the matrix that is prefetched; 0 for no prefetch.
     void (*multiply)(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
                      unsigned column, size_t ahead, Complex *sum, const TorusRow &row);
     void (*finish)(Complex *sum, W *y, bool adds, const TorusRow &row);    // y = product, or y += product if `adds`
@@ -169,15 +167,14 @@ template <class T> struct MatrixProduct {
     const int *stop;
 };
 
-// A block of a product has at most GEMM_DEPTH terms between two reductions, and at most GEMM_COLUMNS columns. Scratch
-// memory holds the digits of the block's part of the right matrix and of some rows of the left one, at most two words
-// for a residue.
+// A block of a product has at most GEMM_DEPTH terms and GEMM_COLUMNS columns. Scratch memory holds the digits of the
+// right matrix in the block, and of 4 rows of the left matrix. A residue has at most two words of digits.
 constexpr size_t GEMM_DEPTH = 256, GEMM_COLUMNS = 128;
 constexpr size_t GEMM_SCRATCH = 2 * (GEMM_DEPTH * GEMM_COLUMNS + 4 * (GEMM_DEPTH + 8));
 
-// Products of matrices whose entries are rows (multiply_points) take GEMM_POINTS points at a time. The digits of both
-// operands are gathered side by side for fewer points at a time: as many as fit the second-level cache (GEMM_GATHERED
-// words), at least 16 and at most 128. The number of these points is a multiple of the number of lanes of a vector.
+// multiply_points takes GEMM_POINTS points at a time. It gathers digits for gemm_gathered_points() points at a time: as
+// many as fit GEMM_GATHERED words (the second-level cache), from 16 to 128, a multiple of the lanes of a vector. words:
+// digits of both operands at one point.
 constexpr size_t GEMM_POINTS = 512, GEMM_GATHERED = 32768;
 constexpr size_t gemm_gathered_points(size_t words) {
     return words < GEMM_GATHERED / 128 ? 128 : words > GEMM_GATHERED / 16 ? 16 : GEMM_GATHERED / words / 8 * 8;
@@ -210,14 +207,14 @@ struct Draw {
     size_t terms, thresholds;
     i64 weights[4];
     const u64 *sorted;  // the thresholds
-    size_t bucket;      // thresholds in each of 16 buckets, without its end; `buckets` has 16 * (bucket + 1) cells
+    size_t bucket;      // thresholds in each of 16 buckets, not counting the end; `buckets` has 16 * (bucket + 1) cells
     // Cell i * 16 + b is threshold (bucket + 1) * b + i, or 2^64 - 1 if there are fewer thresholds. Cell i = bucket is
     // the end of bucket b.
     const u64 *buckets;
 };
 
-// Which numbers in [0, P) fit a machine word, and the integers for which they stand. Numbers are given by mixed-radix
-// digits; P is the product of the radices.
+// Describes which numbers in [0, P) fit a machine word, and for which integers the numbers stand. Numbers are given by
+// mixed-radix digits. P: the product of the radices.
 struct MixedWords {
     size_t count;
     const u64 *radix, *most, *least;  // radices modulo 2^64; digits of the two bounds
@@ -230,7 +227,7 @@ struct SumWords {
     static constexpr unsigned BITS = 52;
     static constexpr size_t MAX_COUNT = 4094;  // moduli, at most; the multiple of Q and a carry make 2^12 terms
     static constexpr u64 MASK = ((u64)1 << BITS) - 1;
-    size_t count, digits, words;  // count: number of moduli; digits hold bits(Q) + 3 bits, words bits(Q) + 1
+    size_t count, digits, words;  // number of moduli; of digits for bits(Q) + 3 bits; of words for bits(Q) + 1 bits
     const u64 *terms;             // (digits, count + 1): Q / q_i, then -Q modulo 2^(BITS * digits)
     const double *inverse;        // 1 / q_i
     const u64 *modulus;           // digits of Q
@@ -339,8 +336,8 @@ struct Isa {
     }
 };
 
-// Returns `isa`, with kernels of `rest` in place of those that `isa` lacks: kernels of rows, of complex transforms, of
-// products by FFT, and `torus`. All other members stay. A set without any kernel stays as it is.
+// Returns `isa`. If `isa` lacks kernels of rows, complex transforms, products by FFT or `torus`, takes these from
+// `rest`. If `isa` has no kernel at all, returns `isa` unchanged.
 inline Isa completed(Isa isa, const Isa &rest) {
     if (!isa.compiled()) return isa;
     const auto take = [](auto &own, const auto &other, bool has) {
@@ -359,7 +356,7 @@ inline Isa completed(Isa isa, const Isa &rest) {
     return isa;
 }
 
-// The entry of an instruction set that the compiler's target lacks.
+// Returns an Isa without kernels, for an instruction set that the compiler's target lacks.
 constexpr Isa without_kernels(const char *name) {
     Isa isa{};
     isa.name = name;

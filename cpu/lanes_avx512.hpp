@@ -18,12 +18,10 @@ template <class I, size_t N> struct alignas(64) Index {
     __m512i vector() const { return _mm512_load_si512(lane); }
 };
 
-// In a stage of COUNT blocks, lane i holds a leg (operand of a butterfly) of block i mod COUNT. Interleaving u and v
-// brings together the legs of the next stage; it rotates the index of each of their 2 * N values left by one bit. So
-// the factors of COUNT blocks are loaded in the order of memory and repeated N / COUNT times. If lanes moved in
-// granules (ntt.hpp, exchange), the factors would have to be permuted.
-//
-// Returns the lanes that u (second = 0) and v (second = 1) take in order to rotate the indices left by `bits` bits.
+// Returns the lanes that u (second = 0) and v (second = 1) take to rotate the indices of their 2 * N values left by
+// `bits` bits. Between two stages the indices rotate by one bit. So in a stage of COUNT blocks, lane i belongs to block
+// i mod COUNT, and the factors of the blocks are loaded in the order of memory. The exchange of granules (ntt.hpp)
+// would need permuted factors.
 template <class I, size_t N> constexpr Index<I, N> rotated(unsigned bits, size_t second) {
     Index<I, N> index{};
     for (size_t i = 0; i < N; ++i) {
@@ -323,9 +321,9 @@ struct Reals {
     }
 };
 
-// Like CountAll (draw.hpp), counts the thresholds that are at most u, but in two steps. First the largest thresholds of
-// the first 15 of 16 buckets determine the bucket of u. Then u is compared with all thresholds of its bucket, which
-// permutations pick. Addresses and work are the same for every value.
+// Counts the thresholds that are at most u, like CountAll (draw.hpp), but in two steps. First, comparisons with the
+// ends of 15 buckets find the bucket of u. Then u is compared with the thresholds of the bucket, which permutations
+// pick. Addresses and work are the same for every u.
 struct CountByBuckets {
     static PG_INLINE void count(const i64 *u, i64 *counts, const Draw &draw) {
         constexpr size_t VECTORS = 4;

@@ -50,8 +50,8 @@ template <class R> struct LanesFloat64 : R::Words {
         return residue(mul_nearest(number(x), {w, R::bits(R::mul(R::value(w), inverse))}));
     }
 
-    // Sums of products. centred_word: x - 2^49 as a double, for x < 2^50. add_product: adds u * w to high + low, where
-    // `high` is a multiple of 2^50 and `low` the rest.
+    // Sums of products. centred_word: x - 2^49 as a double, for x < 2^50. add_product: adds u * w to high + low. `high`
+    // is a multiple of 2^50; `low` is the rest.
     static constexpr double MIDDLE = 562949953421312;                   // 2^49
     static constexpr double ABOVE = 7605903601369376408980219232256.0;  // 1.5 * 2^102: sums are multiples of 2^50
     static PG_INLINE Double centred_word(V x) {

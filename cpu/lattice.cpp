@@ -16,9 +16,8 @@ template <class T> void add_product(const T *x, const T *y, T *sum, bool first, 
     pointwise_kernels<T>(m).pointwise(first ? Op::mul : Op::mul_add, x, y, false, first ? nullptr : sum, sum, n, m);
 }
 
-// Whether a sum of `terms` products of rows is faster by multiply_points, which reduces it once, than term by term.
-// This was measured with rows that come from memory. For q < 2^50 in words of 64 bits, single products have fast
-// kernels.
+// Whether multiply_points computes a sum of `terms` products of rows faster than one product after the other. This was
+// measured with rows in memory. For q < 2^50 in 64-bit words, single products have fast kernels.
 template <class T> bool prefers_gemm(const Modulus &m, size_t terms) {
     return terms > 3 && (sizeof(T) == 4 || m.bits > 50);
 }
@@ -153,7 +152,7 @@ template <class T> struct RotatedSums::Call {
     std::vector<const T *> keys;  // the keys of all terms; null for terms without a key
     size_t items;
 
-    // The index of a row of the result.
+    // Returns the index of a row of the result.
     size_t result(size_t g, size_t item, size_t component, size_t limb, size_t limbs) const {
         return ((g * items + item) * COMPONENTS + component) * limbs + limb;
     }
@@ -203,7 +202,8 @@ void RotatedSums::run_row(const Call<T> &call, size_t item, size_t limb, const W
             const size_t first = ((split_ ? t * call.items : 0) + item) * COMPONENTS + c;
             return call.more + (first * more_total_ + more_rows_[limb]) * n;
         };
-        // The term is written to `to`. Without weights, `to` is the first result of which this is the first term.
+        // The term is written to `to`. Without weights, `to` is the first result that begins with the term, if there is
+        // one.
         T *to = moved;
         size_t to_step = step;
         for (size_t g = 0; g < places_.size() && !call.weights; ++g)
@@ -329,7 +329,7 @@ GadgetProduct::GadgetProduct(const Basis &basis, const Transform *transform, con
     }
 }
 
-// Returns how many complex numbers the spectra of one polynomial's digits have.
+// Returns the number of complex numbers in the spectra of one polynomial's digits.
 size_t GadgetProduct::spectra() const { return product_->row(0, Worker{nullptr}).sums * product_->length() / 2; }
 
 template <class T> void GadgetProduct::decompose_words(const Array &x, const Out &out) const {
@@ -357,8 +357,7 @@ template <class T> void GadgetProduct::prepare_words(const Array &x, const Out &
     });
 }
 
-// Checks c, out and `count` matrices that all ciphertexts share. Returns the sizes and costs, which are the same for
-// all ciphertexts.
+// Checks c, out and `count` matrices. Returns the sizes and costs of one product.
 template <class T>
 GadgetProduct::Item GadgetProduct::item_of(const Array &c, const Out &out, const Array &ggsws, size_t count) const {
     require(transform_ || product_, "GadgetProduct: digits alone");
@@ -378,7 +377,7 @@ GadgetProduct::Item GadgetProduct::item_of(const Array &c, const Out &out, const
     return {k, n, numbers * sizeof(Complex) + (levels * n + product_->length()) * sizeof(T), seconds};
 }
 
-// out = G * c, where G is matrix number `index` of ggsws.
+// out = (matrix number `index` of ggsws) * c.
 template <class T>
 void GadgetProduct::multiply_item(const void *ggsws, size_t index, const T *c, T *out, const Item &item, void *room,
                                   const Worker &worker) const {

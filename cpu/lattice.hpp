@@ -11,10 +11,10 @@ namespace pg {
 // out[c] = sum over j of digit[j] * key[j, c], modulo each limb of a transform.
 class DigitProduct {
   public:
-    // own_digits: for each limb, the index of the digit that is equal, modulo this limb, to the decomposed value;
-    // `digits` if there is no such digit. own_rows: for each limb, the row of this value, evaluated, that holds the
-    // digit. key_rows: for each limb, its row in the key, which has key_total rows. transformed: all digits are
-    // evaluated already. The transform must outlive the object.
+    // The transform must outlive the object. own_digits, own_rows and key_rows have an entry for each limb. own_digits:
+    // index of the digit that equals the decomposed value modulo the limb; `digits` if no digit does. own_rows: index
+    // of the row of `own` (see run) that contains the evaluated digit. key_rows: index of the row of the key.
+    // key_total: number of rows of the key. transformed: whether all digits are evaluated.
     DigitProduct(const Transform &transform, size_t digits, std::vector<size_t> own_digits,
                  std::vector<size_t> own_rows, size_t own_total, std::vector<size_t> key_rows, size_t key_total,
                  bool transformed);
@@ -51,20 +51,21 @@ class Order {
 };
 
 // out[g] = sum over terms t of weight_(g, t) * rho_t(sum over j of digit[j] * key_t[j] + (f * more[0], 0)), modulo each
-// limb. A term without a key is weight_(g, t) * rho_t(f * more). rho_t is the automorphism of term t, f the factor of
-// the limb, and `more` a value of two components.
+// limb. A term without a key is weight_(g, t) * rho_t(f * more). rho_t: the automorphism of term t. f: the factor of
+// the limb. more: a value of two components.
 class RotatedSums {
   public:
     struct Term {
         const Order *order;            // the order in which the term's automorphism reads a row
-        std::vector<size_t> key_rows;  // for each limb its row in the key (key_total rows); empty without a key
+        std::vector<size_t> key_rows;  // row of the key for each limb (key_total rows); empty without a key
         size_t key_total;
     };
 
-    // factors: for each limb, the multiplier of `more`. more_rows: for each limb, its row in `more`, which has
-    // more_total rows. turned: whether automorphisms are applied to the sums; if not, they are applied to the digits.
-    // split: whether each term has its own digits and its own `more`. places: for each result and term, the index of
-    // the weight, or -1 if the term does not belong to the result. Transform and orders must outlive the object.
+    // Transform and orders must outlive the object. factors and more_rows have an entry for each limb. factors:
+    // multiplier of `more`. more_rows: index of the row of `more`. more_total: number of rows of `more`. turned:
+    // whether automorphisms are applied to the sums (else to the digits). split: whether each term has its own digits
+    // and its own `more`. places: (results, terms), index of the weight, or -1 if the term does not belong to the
+    // result.
     RotatedSums(const Transform &transform, size_t digits, std::vector<Term> terms, std::vector<u64> factors,
                 std::vector<size_t> more_rows, size_t more_total, bool turned, bool split,
                 std::vector<std::vector<i64>> places);
@@ -99,26 +100,24 @@ class RotatedSums {
 // Products with gadget ciphertexts modulo one q, by the transform of a ring or by FFT (see polygpu/_ops/gadget.py).
 class GadgetProduct {
   public:
-    // Digits are to the base 2^bits. A product by FFT multiplies a polynomial of such digits by a polynomial that
-    // `product` splits into digits of another base. At least one of `transform` and `product` is null. The other, and
-    // the basis, must outlive the object.
+    // Digits are to the base 2^bits. transform, product: at most one is not null. All objects passed must outlive this
+    // object.
     GadgetProduct(const Basis &basis, const Transform *transform, const FftProduct *product, unsigned bits,
                   unsigned levels);
 
     // Writes the digits of x (*batch, 1, n) to out (*batch, levels, 1, n).
     void decompose(const Array &x, const Out &out) const;
-    // Writes the spectra of a matrix x (*batch, 1, n) to out (*batch, digits, length/2), complex, as products by FFT
-    // read them.
+    // For products by FFT: writes the spectra of a matrix x (*batch, 1, n) to out (*batch, digits, length/2), complex.
     void prepare(const Array &x, const Out &out) const;
     // out = G * c, with c and out (*batch, k, 1, n) in coefficients. All items share the matrix G: (k, levels, k, 1,
     // n), evaluated, or (k, levels, k, digits, length/2), made by `prepare`.
     void multiply(const Array &ggsw, const Array &c, const Out &out) const;
     // out = c times X to the power of e_0 + sum of e_i * s_i, for exponents e (*batch, 1 + count) below the order of X.
-    // The bits s_i are encrypted in the matrices ggsws (count, ...).
+    // ggsws: (count, ...), matrices that encrypt the bits s_i.
     void rotate(const Array &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
 
   private:
-    // Sizes and costs, which are the same for all ciphertexts.
+    // Sizes and costs of the product with one ciphertext.
     struct Item {
         size_t components, n;
         size_t scratch;  // bytes of scratch memory for one product

@@ -93,8 +93,8 @@ class LaunchGraph {
     ~LaunchGraph();
 
     bool ready() const { return exec_ != nullptr; }
-    // Must be called by one thread at a time, and the thread must have a context. After an error nothing was launched,
-    // and the graph must not be launched again.
+    // Must be called by one thread at a time, with a context. If an error is returned, nothing was launched, and the
+    // graph must not be launched again.
     Driver::Status launch(Driver::Handle stream, const u64 *operands);
 
   private:
@@ -114,18 +114,18 @@ class Launches {
     Launches(const Driver &driver, std::vector<Launch> launches);
     Launches(const Launches &) = delete;
 
-    // The driver runs the launches of one graph one after the other, so each stream has a graph for itself.
+    // One graph cannot run on two streams at once, so each stream has its own graph.
     struct OfStream {
         u64 stream;
         unsigned calls = 0;
-        // in_use: whether a thread is using the graph; meanwhile other threads launch without the graph.
+        // in_use: whether a thread uses the graph. Meanwhile other threads launch without a graph.
         std::atomic_flag in_use = ATOMIC_FLAG_INIT;
         std::unique_ptr<LaunchGraph> graph;
     };
 
     // Launches all kernels in order. Throws NoContext or DriverError if the driver refuses one.
     void launch(u64 stream, const u64 *operands, size_t count) const;
-    // Launches all kernels of a call that is repeated. After a few calls on a stream, a graph launches them. own: the
+    // Launches all kernels of a repeated call. After a few calls on a stream, a graph launches the kernels. own: the
     // result of of_stream(stream).
     void repeat(u64 stream, OfStream *own, const u64 *operands, size_t count) const;
     // Returns the OfStream of a stream, or null if calls on this stream use no graph. Must be called by one thread at a

@@ -21,11 +21,15 @@ template <class B, class Rest, Sums SUM = SUMS<B>, class C = typename B::Lanes> 
 // Stands for kernels that an instruction set lacks.
 struct None {};
 
-// An instruction set is described by a struct with NAME, COSTS and types: the kernels of rows for each size of modulus
-// (Q30, ...), the lanes of complex numbers (Floats, Doubles), the reals of products by FFT (Spectral), the reals of all
-// other sums and products (Real), how a Gaussian counts thresholds (Count), and the lanes of bytes (Bytes). If the
-// struct does not name one of these types, the set lacks its kernels. The struct stands in the set's own file, in the
-// anonymous namespace, so that the linker can never take code of one set for another.
+// The base of the structs that describe instruction sets. A struct has NAME, COSTS and types:
+//   Q30 ... Goldilocks   kernels of rows, by size of modulus
+//   Floats, Doubles      lanes of complex numbers
+//   Spectral             reals of products by FFT
+//   Real                 reals of all other sums and products
+//   Count                how a Gaussian counts thresholds
+//   Bytes                lanes of bytes
+// If a type is None, the set lacks the kernels. The structs are in anonymous namespaces, one in each file, so that the
+// linker cannot mix the code of two sets.
 struct Lacking {
     using Q30 = None;
     using Q31 = None;
@@ -48,8 +52,7 @@ constexpr Costs costs_avx512(double sum) {
     return {1.45, sum, {0.09, 0.2, 0.17, 0.45, 0.37}, {0.35, 0.9, 0.8, 1.6, 0.9}, 32};
 }
 
-// The types that follow from lanes of residues of 32 and of 64 bits (Words32, Words64), and from R, lanes of doubles
-// and integers.
+// Defines the types that follow from Words32 and Words64 (lanes of residues) and R (lanes of doubles and integers).
 template <class Words32, class Words64, class R> struct Vectors : Lacking {
     using Q30 = Rows<Lazy<Words32>, ScalarLanes<u32>>;
     using Q31 = Rows<Tight<Words32>, ScalarLanes<u32>>;

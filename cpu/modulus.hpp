@@ -1,8 +1,7 @@
 // Exact arithmetic modulo one q, 2 <= q <= 2^64: the constants of a modulus and the scalar operations.
 //
-// The types are plain data. Every function has internal linkage, because the header is compiled once per instruction
-// set. If the functions were shared inline functions, the linker would keep one copy of each, which perhaps only some
-// machines can run.
+// Every function has internal linkage, because the header is compiled once per instruction set. Of a shared inline
+// function the linker would keep one copy, which some machines perhaps cannot run.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -10,9 +10,8 @@ namespace pg {
 // Products modulo any q. Enough auxiliary primes give the exact product over the integers, which is then reduced.
 class Auxiliary {
   public:
-    // transform: the transform modulo the auxiliary primes. Its degree and polynomial are those of the ring; or it is
-    // cyclic and long enough for the linear product, which is then reduced by the ring's polynomial. Basis and
-    // transform must outlive the object.
+    // transform: a transform modulo the auxiliary primes. Either its degree and polynomial are those of the ring, or it
+    // is cyclic and long enough for linear products. Basis and transform must outlive the object.
     Auxiliary(const Basis &basis, const Transform &transform, size_t degree, Quotient quotient);
 
     void multiply(const Array &a, const Array &b, const Out &out) const;
@@ -41,11 +40,10 @@ class Auxiliary {
 // Products modulo any q. The product over the integers is computed by complex transforms of digits, and then reduced.
 class FftProduct {
   public:
-    // length: the degree if the ring's polynomial is X^degree + 1 and degree is a power of two; else at least 2 *
-    // degree - 1, for the linear product, which is then reduced by the ring's polynomial. A limb with q = 2^e drops the
-    // sums whose weights vanish modulo q. digits, width, sums: see ProductRow (kernels.hpp). table: length/2 twiddles
-    // (ProductRow). terms: 0 for multiply(). Else only the kernels of row() are used, for sums of `terms` products; in
-    // each product, one factor has a single digit of `bits` bits. The basis must outlive the object.
+    // The basis must outlive the object. length: the degree if the ring's polynomial is X^degree + 1 and degree is a
+    // power of two; else at least 2 * degree - 1, for linear products. digits, width, sums: see ProductRow
+    // (kernels.hpp). table: length/2 twiddles (ProductRow). terms: 0 for multiply(). If terms > 0, use only row() and
+    // compose_row(), for sums of `terms` products; in each product, one factor has a single digit of `bits` bits.
     FftProduct(const Basis &basis, size_t degree, size_t length, Quotient quotient, unsigned digits, unsigned width,
                unsigned sums, const Lasting<Numbers> &table, unsigned terms, unsigned bits);
 
@@ -54,7 +52,7 @@ class FftProduct {
     size_t degree() const { return degree_; }
     size_t length() const { return length_; }
     Quotient quotient() const { return quotient_; }
-    // Returns the ProductRow of a limb, with which the kernels are called.
+    // Returns the ProductRow of a limb, an argument of the kernels.
     ProductRow row(size_t limb, const Worker &worker) const;
     // y = the residues of sums of products; the sums are overwritten. room: memory for `length` residues, needed only
     // if length is not the degree.

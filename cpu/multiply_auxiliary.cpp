@@ -33,8 +33,8 @@ Auxiliary::Auxiliary(const Basis &basis, const Transform &transform, size_t degr
     }
 }
 
-// Computes `value`, the number with these mixed-radix digits, modulo a limb, by Horner's rule. value: words() words;
-// scratch: words() + 1.
+// Writes the number with the mixed-radix digits `digits`, modulo a limb, to `value`, by Horner's rule. value: words()
+// words. scratch: words() + 1 words.
 void Auxiliary::compose(const u64 *digits, size_t limb, u64 *value, u64 *scratch) const {
     const size_t k = radix_.primes.size();
     if (basis_.wide()) {
@@ -62,7 +62,7 @@ std::vector<u64> Auxiliary::reduced_product(size_t limb) const {
     return value;
 }
 
-// Whether x > q/2, so that x - q is smaller in size than x.
+// Whether x > q/2.
 template <class T> bool Auxiliary::upper_half(size_t limb, const T *x, size_t stride) const {
     if (!basis_.wide()) return *x > basis_.moduli()[limb].last / 2;
     const std::vector<u64> &q = basis_.wide_modulus().q;

@@ -17,9 +17,9 @@
 //   mul(x, y)                            product of two residues, canonical
 //   SHOUP                                whether a Twiddle consists of w and shoup, so that it pays to make one for
 //                                        many products
-//   exchange<G, BACK>(u, v)              from the legs of one stage to those of the next. Lanes move in granules, runs
-//                                        of G neighbours: odd granules of u swap with even ones of v, unless the lanes
-//                                        have another order. BACK undoes this
+//   exchange<G, BACK>(u, v)              from the legs of one stage to those of the next. Odd granules (runs of G
+//                                        lanes) of u swap with even granules of v; AVX-512 interleaves instead. BACK
+//                                        undoes the exchange
 //   PERMUTES                             whether there is permute<G, BACK>(u, v), which does all exchanges from
 //                                        WIDTH / 2 down to G at once or, if BACK, from G up
 #pragma once
@@ -54,13 +54,13 @@ enum class Leg { kept, other, later };
 //   last       in the last stage of a pass
 //   products   in the last stage of a pass, from two products of this pass
 enum class Sum { early, third, inner, last, products };
-// Root says whether a pass needs special butterflies at the root of the tree, and for which polynomial: for a binomial,
-// or for X^n - X^(n/2) + 1. The butterflies for the latter give (x + w * y, x + (1 - w) * y). Backwards they give s - t
-// and 2t, where s and t are the products that inverse_root forms (docs/math.md, "The tree of factors").
+// Root says which butterflies a pass needs at the root of the tree: ordinary ones, those of a binomial, or those of the
+// trinomial X^n - X^(n/2) + 1. Forward butterflies of the trinomial give (x + w * y, x + (1 - w) * y). Inverse
+// butterflies give (s - t, 2t), with the products s and t of inverse_root (docs/math.md, "The tree of factors").
 enum class Root { none, binomial, trinomial };
 
-// Several independent butterflies are computed side by side, so that one need not wait for another: for PAIRS pairs of
-// vectors in the last stages, and for COLUMNS columns in a pass. These numbers were measured to be the fastest.
+// PAIRS, COLUMNS: independent butterflies are computed side by side, on PAIRS pairs of vectors in the last stages, and
+// on COLUMNS columns in a pass. Both numbers were measured to be the fastest.
 
 // Butterflies for lanes whose range holds ROOM * q.
 //   ROOM = 4   forward values in [0, 4q), inverse values in [0, 2q). Source: Harvey 2014, algorithms 4 and 5.
@@ -238,8 +238,8 @@ template <class L> struct Strict {
     }
 };
 
-// Unless ORDERED, the leaves inside a pair of vectors stay in the order of the registers. Pointwise products do not
-// depend on the order, and the inverse starts from it. This saves half of the exchanges.
+// If ORDERED is false, the leaves inside a pair of vectors stay in the order of the registers, which saves half of the
+// exchanges. Pointwise products do not depend on the order. An inverse with ORDERED = false takes the same order.
 template <class B, bool ORDERED = true> struct Ntt {
     using L = typename B::Lanes;
     using T = typename L::T;

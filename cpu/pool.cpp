@@ -36,8 +36,8 @@ struct Header {
     void *allocation;
     size_t mapped;    // bytes of an allocation by mmap; 0 for one by malloc
     size_t capacity;  // usable bytes of the block
-    // These fields are valid only in a kept block: the next older and the next newer block, among all kept blocks and
-    // among those of the same capacity; and the time since which the block is kept, in ms.
+    // These fields are valid only in a kept block. older, newer: neighbours by age among all kept blocks. older_alike,
+    // newer_alike: neighbours by age among kept blocks of the same capacity. since: when the block was kept, in ms.
     Header *older, *newer, *older_alike, *newer_alike;
     int64_t since;
 };
@@ -47,7 +47,7 @@ Header &header(void *block) { return static_cast<Header *>(block)[-1]; }
 
 constexpr unsigned log2(size_t x) { return 8 * sizeof(long long) - 1 - (unsigned)__builtin_clzll(x); }
 
-// Sizes that may be kept are rounded up by at most an eighth, so that similar results share blocks.
+// Rounds up sizes that may be kept, by at most an eighth, so that similar results share blocks.
 size_t capacity_for(size_t bytes) {
     if (bytes < SMALLEST_KEPT || bytes > LARGEST_KEPT) return bytes;
     const size_t step = (size_t)1 << (log2(bytes) - 3);
@@ -76,8 +76,9 @@ void allow(void *, size_t) {}
 void forbid(void *) {}
 #endif
 
-// Large blocks come straight from the system: malloc could not return the memory that lies before a kept block. Blocks
-// of at least a huge page begin at a multiple of it, since what lies before such a multiple would be small pages.
+// Allocates a block. Large blocks are mapped, because malloc could not return the memory that lies before a kept block.
+// A block of at least one huge page begins at a multiple of a huge page: bytes before the multiple would be in small
+// pages.
 template <bool ZEROS> void *fresh(size_t capacity) {
     const size_t bytes = BEFORE + capacity, spare = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
     void *allocation = MAP_FAILED;
@@ -115,10 +116,10 @@ int64_t now() {
     return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1'000'000;
 }
 
-// The kept blocks. The lock is held for a few instructions; blocks are returned to the system outside of it. A thread
-// that finds the lock taken many times goes on without the kept blocks. So no thread waits for one that the system has
-// stopped. If the lock stays taken in a child of fork(), the child works, but does not reuse blocks. The object is
-// constant-initialized and trivially destructible, because threads may outlive all destructors.
+// The kept blocks. The lock is held for a few instructions; blocks are returned to the system without the lock. After
+// TRIALS attempts to take the lock, a thread goes on without kept blocks. So no thread waits for a stopped thread, and
+// a child of fork() works (without reuse) even if its lock stays taken. The object is constant-initialized and
+// trivially destructible, because threads may outlive all destructors.
 class Kept {
   public:
     // Returns null if there is no block of that capacity.
@@ -129,8 +130,7 @@ class Kept {
         unlock();
         return found ? found + 1 : nullptr;
     }
-    // Keeps a block. The blocks that cut() removes to make room for it go back to the system. Returns false if the
-    // block is not kept.
+    // Keeps a block, and returns older blocks to the system to make room. Returns false if the block is not kept.
     bool keep(void *block) {
         Header &own = header(block);
         const int64_t time = now();
@@ -144,8 +144,7 @@ class Kept {
         return_all(leaving);
         return true;
     }
-    // Called before `bytes` bytes are mapped anew. Returns kept blocks to the system if memory is short: results that
-    // live on could otherwise fill the memory beside kept blocks of other sizes.
+    // Returns kept blocks to the system if memory is short. Must be called before `bytes` bytes are mapped.
     void make_room(size_t bytes) {
         if (bytes_ <= ALWAYS_KEPT || (mapped_ += bytes) < LOOK_BYTES) return;
         look(now(), bytes);
@@ -156,8 +155,8 @@ class Kept {
         if (bytes_ > ALWAYS_KEPT) look(now(), 0);
         leave(bound(), now() - idle_);
     }
-    // Called on request. So this function waits for a while if another thread holds the lock: the system may have
-    // stopped that thread. The wait is limited, because in a child of fork() the lock may stay taken.
+    // Returns all kept blocks to the system. Waits longer for the lock than the other functions, but not forever,
+    // because in a child of fork() the lock may stay taken.
     void release() {
         for (int i = 0; bytes_ && i < PATIENT_TRIALS && !leave(0, 0); ++i) sched_yield();
     }
@@ -177,7 +176,7 @@ class Kept {
     void unlock() { locked_.clear(std::memory_order_release); }
 
     size_t bound() const { return std::min(bound_.load(), share_.load()); }
-    // Asks the system how much memory is free, of which `needed` bytes are about to be used.
+    // Asks the system how much memory is free. The caller is about to use `needed` bytes of this memory.
     void look(int64_t time, size_t needed) {
         looked_ = time, mapped_ = 0;
         const size_t available = available_memory();
@@ -230,7 +229,7 @@ class Kept {
     std::atomic<size_t> bound_{SIZE_MAX}, share_{ALWAYS_KEPT};
     std::atomic<int64_t> idle_{IDLE};
     std::atomic<int64_t> looked_{-LOOK_PERIOD};  // when look() last asked the system
-    std::atomic<size_t> mapped_{0};              // bytes mapped anew since then
+    std::atomic<size_t> mapped_{0};              // bytes newly mapped since look() last asked
     Header *oldest_ = nullptr, *newest_ = nullptr;
     Header *latest_[CLASSES] = {};
 };

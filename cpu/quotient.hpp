@@ -34,8 +34,8 @@ template <class F> void for_each_term(Quotient quotient, size_t n, const F &f) {
     f((size_t)0, wrap(quotient) == 1);
 }
 
-// Calls f(k, negative) for each k >= n for which coefficient k of a linear product (of 2n - 1 coefficients) is added to
-// coefficient j of the reduced product or, if negative, subtracted from it.
+// Calls f(k, negative) for each coefficient k >= n of a linear product that reduction adds to coefficient j or, if
+// negative, subtracts from coefficient j. A linear product has 2n - 1 coefficients.
 template <class F> void for_each_folded(Quotient quotient, size_t n, size_t j, const F &f) {
     if (quotient == Quotient::trinomial) {  // X^(n + j) = X^(n/2 + j) - X^j, X^(3n/2) = -1
         const size_t h = n / 2;
@@ -71,8 +71,8 @@ template <class F> void for_each_part(Quotient quotient, size_t points, size_t l
     f(level + half, half, level, order - 2 * exponent);
 }
 
-// Whether the inverses of a level's last `new_twiddles` twiddles are their negatives in reverse order. The other
-// twiddles of the level occur in the level above.
+// Whether, for the last `new_twiddles` twiddles of a level, the list of inverses is the list of negatives in reverse
+// order. The other twiddles of the level occur in the level above.
 constexpr bool mirrors(Quotient quotient) { return quotient != Quotient::trinomial; }
 constexpr size_t new_twiddles(Quotient quotient, size_t level) { return wrap(quotient) == -1 ? level : level / 2; }
 

@@ -13,7 +13,7 @@ namespace {
 // Bytes of all rows of a block of coefficients, which must fit the second-level cache.
 constexpr size_t BLOCK_BYTES = 1 << 17;
 
-// Residues stored as words of 32 or 64 bits, which are read as words of type W.
+// Residues in words of 32 or 64 bits, read as words of type W.
 template <class W> class RowsOf {
   public:
     RowsOf(const Array &x, const Out &out, const Residues &rows) : narrow_(x && x.itemsize() == 4) {

@@ -23,19 +23,18 @@ struct Residues {
     unsigned bits() const;  // bits of the largest modulus
 };
 
-// Computes floor(sum of z_i / q_i + half) for canonical residues z_i, or another function of them that the
-// constructor's argument `way` names. The result is always exact.
+// Computes a number from canonical residues z_i, for example floor(sum of z_i / q_i). Results are exact.
 class Quotients {
   public:
     Quotients() = default;
-    // way: what is computed. "none": nothing. "floor": the floor with half = 0. "nearest": the floor with half = 1/2.
-    // "counted": the number of z_i that are at least q_i / 2. words: (1 + rows, count), the product P of the moduli and
-    // each P / q_i, little-endian.
+    // way: what is computed. "none": nothing. "floor": floor(sum of z_i / q_i). "nearest": floor(sum of z_i / q_i +
+    // 1/2). "counted": the number of z_i >= q_i / 2. words: (1 + rows, count), the product P of the moduli and each P /
+    // q_i, little-endian.
     Quotients(const std::string &way, const std::vector<u64> &moduli, const Numbers &words);
 
     bool wanted() const { return way_ != Way::none; }
     size_t rows() const { return moduli_.size(); }
-    // z: n residues of each row; sums: room for n
+    // z: n residues of each row. sums: scratch memory for n numbers.
     template <class T> void find(const T *const *z, size_t n, double *sums, T *quotient) const;
 
   private:
@@ -62,13 +61,13 @@ class Conversion {
     // of the target, and must outlive the object.
     Conversion(Residues source, std::vector<u64> inverses, Quotients quotients, Residues target, bool accumulates,
                const Transform *transform, Residues own, const Numbers &matrix);
-    // Scales the value. The whole parts above are floor(y_i * r_i / q_i), for the rows i of the source that are in
-    // `rows`; the numbers r_i are `remainders`. Let z_i be the remainders of these divisions. The fraction above is the
-    // integer nearest to the sum of all z_i / q_i.
+    // Scales the value, which adds two terms (see the constructor). For each source row i in `rows`, y_i * r_i = q_i *
+    // (whole part) + z_i, with r_i from `remainders` and z_i in [0, q_i). The fraction is the integer nearest to the
+    // sum of all z_i / q_i.
     void scale(std::vector<size_t> rows, std::vector<u64> remainders, Quotients fractions);
 
-    // x (*batch, source.count, n), own (*batch, own.count, n) or none, out (*batch, target.count, n). Each consists of
-    // words of 32 or 64 bits that hold its residues.
+    // x (*batch, source.count, n), own (*batch, own.count, n) or none, out (*batch, target.count, n). Each array has
+    // words of 32 or 64 bits.
     void run(const Array &x, const Array &own, const Out &out) const;
 
   private:

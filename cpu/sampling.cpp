@@ -67,8 +67,8 @@ void draw_sparse(const unsigned char *x, i64 *v, size_t n, size_t weight, u64 *k
         std::memcpy(&w, x + 8 * j, 8);
         return w;
     };
-    // On average `weight` keys plus six standard deviations are below `likely`. So the keys below `likely` nearly
-    // always include all chosen ones.
+    // The expected number of keys below `likely` is `weight` plus more than six standard deviations. So the chosen keys
+    // are nearly always below `likely`.
     const double share = ((double)weight + 6 * std::sqrt((double)weight) + 8) / (double)n;
     const u64 likely = share < 1 ? (u64)(share * 9223372036854775808.0) : ~(u64)0;
     size_t count = 0;

@@ -10,8 +10,8 @@ namespace pg {
 // A distribution of small integers (polygpu/_core/plans/sampling.py).
 class Sampler {
   public:
-    // weights, thresholds: only for a Gaussian (see Draw in kernels.hpp). Each integer takes `bytes` bytes of the
-    // stream, and its size is at most bound <= 2^62.
+    // weights, thresholds: only for a Gaussian (see Draw in kernels.hpp). bytes: bytes of the stream for each integer.
+    // bound: the largest absolute value of an integer, at most 2^62.
     Sampler(int shape, size_t bytes, u64 parameter, u64 bound, const Numbers &weights, const Numbers &thresholds);
     Sampler(const Sampler &) = delete;
 

@@ -17,8 +17,7 @@ void fill_twiddles(u64 q, u64 root, Quotient quotient, size_t points, T *forward
 // Like fill_twiddles, but fills arrays (2, points) of 32-bit or 64-bit words with twiddles, then their Shoup quotients.
 void fill_twiddle_tables(u64 q, u64 root, Quotient quotient, const Out &forward, const Out &inverse);
 
-// Writes, for each entry w < q of a table, the double number[i] = w in [-q/2, q/2], and ratio[i] = number[i] / q. Needs
-// q < 2^50.
+// Writes number[i] in [-q/2, q/2], congruent to w[i] modulo q, and ratio[i] = number[i] / q. Needs w[i] < q < 2^50.
 void fill_numbers(const Modulus &m, const u64 *w, size_t points, double *number, double *ratio);
 
 // Returns the smallest generator of the group that `root` generates. order: the order of this group.

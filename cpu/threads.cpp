@@ -37,8 +37,8 @@ constexpr auto SIGNAL_PERIOD = std::chrono::milliseconds(50);
 constexpr auto LAST_ROW = std::chrono::microseconds(30);  // time to spin: about as long as falling asleep and waking
 constexpr size_t SCRATCH_KEPT = 16u << 20;                // bytes that a thread keeps between calls
 
-// Scratch memory of one thread, straight from the system. malloc would keep what is freed, and blocks of changing sizes
-// would leave gaps in its heap into which no later block fits.
+// Scratch memory of one thread, mapped from the system. In the heap of malloc, freed blocks of changing sizes would
+// leave gaps.
 class Scratch {
   public:
     Scratch() = default;
@@ -85,8 +85,8 @@ struct Call {
     bool shared = false;  // whether other threads may join
     const unsigned generation = fork_generation;
 
-    // Whether a signal handler forked this process during the call: then nobody finishes the rows that other threads
-    // had begun.
+    // Whether a signal handler forked this process during the call. Then rows that other threads had begun stay
+    // unfinished.
     bool abandoned() const { return shared && fork_generation != generation; }
     bool stopped() const { return __atomic_load_n(&stop, __ATOMIC_RELAXED); }
     bool handed_out() const { return next >= rows || stopped(); }
@@ -143,12 +143,11 @@ Cpus without(Cpus cpus, int) { return cpus; }
 bool confine(pthread_t, const Cpus &) { return false; }
 #endif
 
-// Threads that wait for calls and are not ended after a call: a new thread may have to wait milliseconds for a core, a
-// sleeping thread only microseconds.
+// Threads that sleep between calls. A sleeping thread waits microseconds for a core, a new thread perhaps milliseconds.
 class Pool {
   public:
-    // The pool of this process. A child of fork() needs another: it has none of its parent's threads, and does not know
-    // the state of their locks.
+    // Returns the pool of this process. A child of fork() makes a new pool, because no thread of the parent exists in
+    // the child.
     static Pool &get() {
         Pool *found = current_.load();
         if (!found) {
@@ -216,15 +215,14 @@ class Pool {
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
         return made;
     }
-    // A thread that woke on the caller's core would wait milliseconds for its turn, even with other cores idle. So it
-    // wakes on another core, and may then run wherever the caller may.
+    // On the caller's core, a woken thread would wait milliseconds for its turn, even with other cores idle. So the
+    // thread wakes on another core. Later it may run on all cores of the caller.
     void place(Thread &thread, int here, const Cpus &allowed) {
         if (thread.cpu == here && confine(thread.handle, without(allowed, here))) thread.confined = true;
         else if (!thread.confined && !equal(thread.allowed, allowed)) confine(thread.handle, allowed);
         thread.allowed = allowed;
     }
-    // Waits for an offer. Meanwhile one of the waiting threads trims the pool of results: memory that nobody uses goes
-    // back to the system.
+    // Waits for an offer. Meanwhile one of the waiting threads trims the pool of results.
     void await_offer(std::unique_lock<std::mutex> &lock, Thread &own) {
         const auto offered = [this] { return !offers_.empty(); };
         own.cpu = current_cpu();
@@ -265,8 +263,8 @@ class Pool {
     bool watched_ = false;  // whether a waiting thread looks for memory to give back
 };
 
-// The handler for fork is registered when the core is loaded. A static object inside a function would register it
-// later, and would need a lock that another thread may hold at the moment of a fork.
+// The handler for fork is registered when the core is loaded. A static object inside a function would need a lock that
+// another thread may hold at the moment of a fork.
 const int registered = pthread_atfork(nullptr, nullptr, Pool::forget);
 
 }  // namespace

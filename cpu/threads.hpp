@@ -13,14 +13,14 @@ struct OutOfMemory : std::bad_alloc {
     const size_t bytes;
 };
 
-// What is passed to the work on a row.
+// The argument of the work on a row.
 struct Worker {
     const int *stop;                    // for stopped(): the caller was interrupted, or another row failed
     void *scratch(size_t bytes) const;  // page-aligned memory of this thread, valid until its next request
 };
 
-// The caller of the core. An interpreter has a lock, which its calls hold, and signals to handle; this default caller
-// has neither.
+// The caller of the core. This default caller has no lock and no signals. An interpreter overrides the functions. It
+// calls the core with its lock held.
 class Caller {
   public:
     // Runs the work with the lock released.
@@ -37,10 +37,9 @@ class Caller {
 // Must be called before the first call of the core. The object must live until the process ends.
 void set_caller(const Caller &caller);
 
-// Runs body(0) ... body(rows - 1), each once, on as many threads as the work pays for. Must be called with the caller's
-// lock held. While the bodies run, this function releases the lock, unless the work takes less than 20 us, and handles
-// signals about every 50 ms. Throws what a signal handler raised (the rows are then unspecified) and what a body threw.
-// Afterwards the threads of the pool wait for the next call; a child of fork() makes threads of its own.
+// Calls body(row, worker) once for each row, on several threads if the work pays for them. Must be called with the
+// caller's lock held. If the work is estimated at 20 us or more, the lock is released meanwhile, and signals are
+// handled about every 50 ms. Throws what a body threw, or what a signal handler raised; the rows are then unspecified.
 void for_each_row(size_t rows, double seconds_per_row, const std::function<void(size_t, const Worker &)> &body);
 
 void set_num_threads(int count);

@@ -37,8 +37,8 @@ TorusProduct::TorusProduct(unsigned modulus_bits, unsigned bits, unsigned levels
         tables_.push_back(make_tables((const Complex *)roots.data(), width));
 }
 
-// A pass that joins blocks of `half` values multiplies by exp(-i pi k / half), k = 0 ... half - 1. If the second half
-// of these is computed as -i times the first half, only the first half is stored.
+// A pass that joins blocks of `half` values multiplies by exp(-i pi k / half), k = 0 ... half - 1. Some passes compute
+// the second half of these factors as -i times the first half. For such passes, only the first half is stored.
 TorusProduct::Tables TorusProduct::make_tables(const Complex *roots, size_t width) const {
     const size_t order = 4 * points_;
     const auto root = [&](size_t k) { return roots[k ? order - k : 0]; };  // exp(-2 pi i k / order)
@@ -130,10 +130,10 @@ template <class W> void TorusProduct::multiply_words(const Numbers &ggsw, const 
                  });
 }
 
-// Multiplies the ciphertexts by X^e_0, `some` of them at a time, writes the products to `sums`, and calls steps(sums,
-// e, some, room, worker) for them. e points to exponent 1 of the first of these ciphertexts. The exponents of the next
-// ciphertext begin `last(exponents)` entries later. `room` points to scratch memory for one product, which the
-// ciphertexts share. After it come `more` bytes for each of the ciphertexts.
+// Calls steps(sums, e, some, room, worker) for groups of `some` ciphertexts. sums: the ciphertexts of the group, each
+// multiplied by X^e_0. e: points to e_1 of the first ciphertext. The exponents of the next ciphertext begin
+// last(exponents) entries later. room: scratch memory for one product, then `more` bytes for each ciphertext of the
+// group.
 template <class T, class W, class Steps>
 void TorusProduct::rotate_each(const Array &c, const Numbers &exponents, const Out &out, double seconds, size_t more,
                                const Steps &steps) const {
@@ -150,7 +150,7 @@ void TorusProduct::rotate_each(const Array &c, const Numbers &exponents, const O
     constexpr unsigned SHIFT = 8 * (sizeof(T) - sizeof(W));
     constexpr T HALF = SHIFT ? (T)1 << (SHIFT - 1) : 0;
     const T *const x = (const T *)c.data();
-    // If there are few ciphertexts, they are distributed evenly among the threads.
+    // Few ciphertexts are distributed evenly among the threads.
     const size_t together = std::min(TOGETHER, std::max<size_t>(1, items / num_threads()));
     for_each_row((items + together - 1) / together, (double)together * seconds, [&](size_t at, const Worker &worker) {
         const size_t first = at * together, some = std::min(together, items - first);

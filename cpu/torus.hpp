@@ -15,13 +15,13 @@ class TorusProduct {
     TorusProduct(unsigned modulus_bits, unsigned bits, unsigned levels, const Lasting<Numbers> &twiddles,
                  const Numbers &roots);
 
-    // Reorders spectra (*batch, points): from the order of the tree's leaves to the order that the kernels read.
+    // Reorders spectra (*batch, points) from the order of the leaves to the order that the kernels read.
     void arrange(const Numbers &leaves, const Out &out) const;
     // out = G * c. c and out: (*batch, k, 1, n). G: (k, levels, k, 1, points).
     void multiply(const Numbers &ggsw, const Array &c, const Out &out) const;
-    // out = c times X to the power of e_0 + sum of e_i * s_i, for exponents e (*batch, 1 + count) below 2n. The bits
-    // s_i are encrypted in the matrices ggsws (count, ...). If the modulus is 2^64 and all digits together have less
-    // than 32 bits, the ciphertexts are rounded to the high 32 bits of their residues.
+    // out = c times X to the power of e_0 + sum of e_i * s_i, for exponents e (*batch, 1 + count) below 2n. ggsws:
+    // (count, ...), matrices that encrypt the bits s_i. If the modulus is 2^64 and all digits together have less than
+    // 32 bits, the ciphertexts are rounded to the high 32 bits of their residues.
     void rotate(const Numbers &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
     // Blind rotation with keys (groups, 2^g, k, levels, k, 1, n) in coefficients. For each group of g exponents (the
     // last may be shorter), the ciphertext is multiplied by a sum over all subsets S of the group, with the terms
@@ -43,8 +43,8 @@ class TorusProduct {
     template <class T, class W>
     void rotate_words_by_groups(const Array &keys, const Array &c, const Numbers &exponents, const Out &out) const;
 
-    // Twiddles of the inverse, and the factors by which its results are multiplied: for words that hold all bits of a
-    // residue (twist), or only its high half (halved_twist).
+    // inverse: twiddles of the inverse transform. twist: factors of the results. halved_twist: like twist, for words
+    // with only the high half of a residue.
     struct Tables {
         std::vector<Complex> inverse, twist, halved_twist;
     };

@@ -38,8 +38,8 @@ template <class T> Twiddles<T> PrimeTables::twiddles(int direction, bool numbers
     return made;
 }
 
-// Returns doubles (2, 2, points): for the forward and the inverse transform, the twiddles w, then w / q. They are made
-// from 64-bit words when first needed.
+// Returns doubles (2, 2, points). Axis 0: forward, inverse transform. Axis 1: twiddles w, w / q. The first call makes
+// the doubles from 64-bit words.
 const double *PrimeTables::numbers() const {
     const auto make = [this] {
         std::vector<double> numbers(4 * points_);

@@ -13,7 +13,7 @@
 namespace pg {
 namespace {
 
-// A factor w of many products modulo q. For q < 2^63 these are Shoup's products.
+// A factor w of many products modulo q. For q < 2^63, products are computed by Shoup's method.
 struct Factor {
     u64 w = 0, quotient = 0;
 
@@ -49,7 +49,7 @@ bool holds(const Modulus &m, const T *a, const T *b, const T *c, size_t n, Quoti
     return sum == expected;
 }
 
-// Like `holds`, for a wide modulus. The words of a coefficient are n words apart; those of the point are `apart` words
+// Like `holds`, for a wide modulus. Words of a coefficient are n words apart. Words of the point are `apart` words
 // apart.
 bool holds_wide(const WideModulus &q, const u64 *a, const u64 *b, const u64 *c, size_t n, Quotient quotient,
                 const u64 *point, size_t apart, const int *stop) {

@@ -1,15 +1,16 @@
-// Products modulo any q of one word, through auxiliary primes (docs/math.md, "Products through auxiliary primes"):
-// auxiliary_spread turns residues modulo q into residues modulo the primes, and auxiliary_compose turns products modulo
-// the primes into residues modulo q. A unit is one limb of one polynomial. A column is one coefficient of a unit, with
-// its residues modulo all primes; a thread computes one column. A unit has `length` columns in auxiliary_spread, and n
-// columns in auxiliary_compose. grid: units * (columns of a unit) / 256.
+// Products modulo any q of one word, through auxiliary primes (docs/math.md, "Products through auxiliary primes").
+// auxiliary_spread turns residues modulo q into residues modulo the primes. auxiliary_compose turns products modulo the
+// primes into residues modulo q. A unit is one limb of one polynomial. A column is the residues of one coefficient of a
+// unit modulo all primes. A thread computes one column. A unit has `length` columns in auxiliary_spread, and n columns
+// in auxiliary_compose. grid: units * (columns of a unit) / 256.
 #include "ptx.cuh"
 #include "quotient.cuh"
 #include "rows.cuh"
 
 constexpr int MAX_PRIMES = 6;  // suffices for q <= 2^64 and n <= 2^45
 
-// x: (rows, n). y: (units, primes, length), the residues of the centred x modulo the primes, padded with zeros.
+// x: (rows, n). y: (units, primes, length). Row i of a unit of y holds the centred residues of x, reduced modulo prime
+// i, then length - n zeros.
 template <class T> struct SpreadParameters {
     const T *x;
     u64 *y;
@@ -36,9 +37,9 @@ template <class T> __global__ void __launch_bounds__(256) auxiliary_spread(const
     }
 }
 
-// Returns, modulo m, the centred integer whose residues modulo the primes p_i are the column x. The integer is found
-// from its mixed-radix digits. For each i and j < i, constants[i * count + j] is 1/p_j mod p_i. The entries that follow
-// these count^2 entries are the mixed-radix digits of (P - 1) / 2, where P is the product of the primes.
+// Returns z mod m.q, where z is the centred integer with the residue x[i * stride] modulo each prime p_i. The function
+// first computes the mixed-radix digits of z. constants: count^2 entries, of which entry i * count + j is 1/p_j mod p_i
+// for j < i; then `count` entries, the mixed-radix digits of (P - 1) / 2, where P is the product of the primes.
 PG_DEVICE u64 signed_value(const u64 *x, u64 stride, const Modulus *primes, const u64 *constants, u32 count,
                            const Modulus &m) {
     u64 digits[MAX_PRIMES];

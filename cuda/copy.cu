@@ -1,16 +1,14 @@
-// Copies entries between arrays of any strides. Entries may be broadcast, or converted to another integer type. A row
-// has the entries that differ only in their index along the last axis. A block of threads copies 2^log_width entries of
-// each of 256 / 2^log_width rows at a time. A thread copies one entry: up to 16 bytes that are neighbours in both
-// arrays, or one number that it converts. gridDim.x: n / 2^log_width. gridDim.y: rows / (256 / 2^log_width), at most
-// 65535. If there are more rows, a block copies several such groups of rows. block: 256 threads.
+// Copies entries between arrays of any strides; x may be broadcast. An entry is one number that is converted from type
+// S to type T, or a unit of up to 16 bytes that is moved unchanged. A row is the entries along the last axis. A block
+// copies 2^log_width entries of each of R rows, where R = 256 / 2^log_width. gridDim.x: n / 2^log_width. gridDim.y:
+// rows / R, at most 65535. If there are more rows, a block copies several groups of R rows. block: 256 threads.
 #include "ptx.cuh"
 #include "rows.cuh"
 
 struct CopyParameters {
     const void *x;
     void *y;
-    // n: length of the last axis. x_step, y_step: distance, in entries, from one index of that axis to the next, modulo
-    // 2^64.
+    // n: length of the last axis. x_step, y_step: entries from one index of the last axis to the next, modulo 2^64.
     u64 n, rows, x_step, y_step;
     u64 shape[MAX_AXES], x_steps[MAX_AXES], y_steps[MAX_AXES];  // the axes other than the last, in order
     u32 log_width;
@@ -33,9 +31,8 @@ template <class S, class T> __global__ void __launch_bounds__(256) copy_entries(
     }
 }
 
-// Copies items of n entries each. If SCATTER is false, item index[i] of x is copied to item i of y; else item i of x is
-// copied to item index[i] of y. gridDim.x: n / 256. gridDim.y: items, at most 65535. If there are more items, a block
-// copies parts of several items. block: 256 threads.
+// Copies items of n entries: y[i] = x[index[i]], or y[index[i]] = x[i] if SCATTER is true. gridDim.x: n / 256.
+// gridDim.y: items, at most 65535. If there are more items, a block copies parts of several items. block: 256 threads.
 struct ItemsParameters {
     const void *x;
     const u64 *index;

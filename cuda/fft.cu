@@ -1,14 +1,13 @@
-// Transforms of rows of complex numbers, and cyclic convolutions. A row has 2, 4, 8, ... or 4096 numbers, in natural
-// order before and after the transform.
+// Transforms of rows of complex numbers, and cyclic convolutions. A row has LENGTH = 2, 4, 8, ... or 4096 numbers, in
+// natural order before and after the transform.
 //
-// The root of unity is exp(-2 pi i / LENGTH). The inverse is the same transform, with real and imaginary parts
-// exchanged before and after it. LENGTH / 8 threads share a row, with 8 values each (if LENGTH < 8, one thread has a
-// row). Rounds have radix 8; only the first may have radix 2 or 4. Let P be the product of the radices of all rounds
-// before a round of radix R. For each j < LENGTH / R, this round transforms the values with the indices j + r * LENGTH
-// / R, r = 0 ... R - 1. The results have the indices (j / P) * P * R + j % P + r * P. So results end in natural order
-// (Stockham; Govindaraju et al. 2008). Between rounds values go through shared memory. A thread has the same indices of
-// the row before and after the transform. So spectra are multiplied in registers, and an inverse transform can follow
-// at once.
+// The root of unity is exp(-2 pi i / LENGTH). The inverse transform exchanges real and imaginary parts, transforms, and
+// exchanges the parts again. LENGTH / 8 threads share a row, with 8 values each. If LENGTH < 8, one thread has a row.
+// Rounds have radix 8; only the first may have radix 2 or 4. Let R be the radix of a round, and P the product of the
+// radices of all earlier rounds. For each j < LENGTH / R, the round transforms the R values with the indices j + r *
+// LENGTH / R. Result r gets the index floor(j / P) * P * R + j % P + r * P. So the last round leaves natural order
+// (Stockham; Govindaraju et al. 2008). Between rounds, values go through shared memory. A thread has the same indices
+// of the row before and after the transform, so a kernel can multiply spectra in registers.
 //
 // twiddles: for each round, entry r * P + k is exp(-2 pi i * r * k / (P * R)), where k < P and 0 < r < R
 // (_backends/cuda/fft.py).
@@ -21,7 +20,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
     static constexpr int THREADS = LANES < 128 ? 128 : LANES, ROWS = THREADS / LANES;
     static constexpr int FIRST_RADIX = (LOG_LENGTH - 1) % 3 + 1;
     static constexpr int WARP = 32, WARP_VALUES = WARP * VALUES;
-    // SHORT: whether so few threads share a row that their accesses would not cover whole cache lines.
+    // SHORT: whether a row has too few threads for its accesses to cover whole cache lines.
     static constexpr bool SHORT = VALUES == 8 && LANES < 16;
 
     Value *const shared;
@@ -31,8 +30,8 @@ template <class Real, int LOG_LENGTH> struct Fft {
         : shared((Value *)memory), twiddles(table), lane(threadIdx.x % LANES), first(threadIdx.x / LANES * LENGTH) {}
 
     static PG_DEVICE u64 row() { return (u64)blockIdx.x * ROWS + threadIdx.x / LANES; }
-    // Value `index` of this block of threads, in shared memory. Threads whose accesses are served at the same time use
-    // different banks, whether their values are neighbours or lie 8 apart.
+    // Returns value `index` of this block of threads in shared memory. Threads that are served together use different
+    // banks, for neighbouring values and for values 8 apart.
     PG_DEVICE Value &at(int index) const { return shared[index ^ (index >> 3 & 15)]; }
     static PG_DEVICE void synchronise() {
         if constexpr (LANES <= 32) __syncwarp();
@@ -87,8 +86,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
         }
     }
 
-    // Loads a row, or zeros if the row lies beyond the end (`inside` is false). Threads of such rows only take part in
-    // the barriers.
+    // Loads a row, or zeros if `inside` is false. A thread whose row does not exist still takes part in the barriers.
     PG_DEVICE void load(const Value *x, u64 row, bool inside, Value *values) const {
 #pragma unroll
         for (int k = 0; k < VALUES; ++k)
@@ -99,7 +97,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
 #pragma unroll
             for (int k = 0; k < VALUES; ++k) write<DEFAULT>(y + row * LENGTH + lane + k * LANES, values[k]);
     }
-    // Loads rows if SHORT is true: the rows of a warp, which follow each other in memory, are loaded together.
+    // Loads a row if SHORT is true. A warp loads all its rows together, since they are neighbours in memory.
     PG_DEVICE void load_together(const Value *x, u64 rows, Value *values) const {
         const int own = threadIdx.x / WARP * WARP_VALUES + threadIdx.x % WARP;
         const u64 start = (u64)blockIdx.x * (ROWS * LENGTH) + own;

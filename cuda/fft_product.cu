@@ -1,11 +1,10 @@
 // Exact products modulo any q of one word, by transforms in doubles (docs/math.md, "Products by FFT").
 //
-// A unit is one limb of one polynomial. Its centred residues are split into balanced digits. A row holds digit i of all
-// residues, as `points` complex numbers: the digits of residues r and r + points are the real and the imaginary part of
-// number r. A_i is the transform of digit i of the first operand, B_j that of digit j of the second operand, and C_k is
-// the sum of A_i * B_j over i + j = k. After the inverse transform the real and imaginary parts of C_k are integers,
-// which have the weight 2^(width * k). An operand may have fewer units than the product, for example rows_a: then unit
-// u of the product uses unit u % rows_a of the operand.
+// A unit is one limb of one polynomial. Its centred residues are split into balanced digits. Row i of a unit holds
+// digit i of all residues, as `points` complex numbers. The real part of number r is the digit of residue r, the
+// imaginary part that of residue r + points. A_i is the transform of row i of the first operand, B_j the transform of
+// row j of the second. C_k is the sum of A_i * B_j over i + j = k. After the inverse transform, the real and imaginary
+// parts of C_k are integers with the weight 2^(width * k).
 #include "complex.cuh"
 #include "ptx.cuh"
 #include "quotient.cuh"
@@ -14,7 +13,7 @@
 
 struct Digits {
     u32 count, width;  // count: how many digits a residue has; width: bits of a digit
-    u32 sums;          // how many sums C_k are needed: if q is a power of two, only those whose weight is below q
+    u32 sums;          // number of sums C_k; if q is a power of two, sums of weight q or more are left out
 };
 
 PG_DEVICE i32 as_signed(u32 x) { return (i32)x; }
@@ -26,10 +25,10 @@ PG_DEVICE double to_double(i32 x) {
     return __hiloint2double(0x43300000, x ^ (i32)0x80000000) - 4503601774854144.0;  // the constant is 2^52 + 2^31
 }
 
-// Digit i of a centred residue x. A digit is in [-half, half), where half = 2^(width - 1). Let carry be the sum of half
-// * 2^(width * j) over j <= i. Take the `width` bits of x + carry that begin at bit shift = width * i; digit i is their
-// value minus half. The last digit has all remaining bits, and may also be equal to half: its carry has only the terms
-// j < i, and half is not subtracted.
+// Returns digit i of a centred residue x. A digit is in [-half, half), where half = 2^(width - 1). Let carry be the sum
+// of half * 2^(width * j) over j <= i. Digit i is a field of `width` bits of x + carry, minus half. The field begins at
+// bit shift = width * i. The last digit is in [-half, half]. It is x + carry shifted right by `shift` bits, where carry
+// has only the terms j < i.
 template <class T> struct Digit {
     T half_q, q, low, carry = 0, mask, half;
     u32 shift;
@@ -85,9 +84,9 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
         return (T)(positive >= (i64)m.q ? positive - (i64)m.q : positive);
     } else {
         // Horner's rule in 128 bits. The number of sums is odd. The three highest sums form a group, and so does each
-        // pair of sums below them; the total is reduced after each group. A group adds at most q * 2^55 in size
-        // (docs/math.md). The reduced total of the groups above, times its power of two, is at most q * 2^62. Adding q
-        // * 2^62 makes the total positive and keeps it below q * 2^64, as `reduce` needs.
+        // pair of lower sums. The total is reduced after each group. A group adds at most q * 2^55 in size
+        // (docs/math.md). The reduced total of earlier groups, times its power of two, is at most q * 2^62. Adding q *
+        // 2^62 makes the total positive and keeps it below q * 2^64, as `reduce` needs.
         Wide total = {0, 0};
 #pragma unroll UNROLL
         for (u32 k = most; k > 0; --k) {
@@ -105,11 +104,10 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
 
 // ---- one kernel ----
 
-// y = a * b. A block computes S::ROWS / (2 * DIGITS) products. S is the shape of the block's tile (tile.cuh). Each row
-// of the tile first holds the spectrum of a digit of an operand, then a sum C_k of products of such spectra. If FOLD is
-// true, the transform gives the linear product, which is then reduced by the ring's polynomial. grid: units * 2 *
-// DIGITS / S::ROWS. block: S::THREADS threads. Dynamic shared memory: S::SHARED_VALUES complex numbers. twiddles:
-// tables.cu.
+// y = a * b. A block computes S::ROWS / (2 * DIGITS) products. S: the shape of the block's tile (tile.cuh). A row of
+// the tile holds first a spectrum A_i or B_j, then a sum C_k. If FOLD is true, the transform gives the linear product,
+// and the kernel reduces it by the ring's polynomial. grid: units * 2 * DIGITS / S::ROWS. block: S::THREADS threads.
+// Dynamic shared memory: S::SHARED_VALUES complex numbers. twiddles: tables.cu.
 template <class T> struct FftProductParameters {
     const T *a, *b;
     T *y;
@@ -153,8 +151,8 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
     const W word(m);
     forward_rounds<W, S, 0>(word, values, shared, place, p.twiddles);
 
-    // held(row, k): value k of the thread that holds `row` of the same product and has the same lane as this thread. A
-    // product uses only the part of shared memory in which its own rows exchange values.
+    // held(row, k): value k of row `row` of this product, for this thread's lane. A product uses only its own rows'
+    // part of shared memory.
     Complex<double> *const own = shared + place.row / PARTS * (TOGETHER * (S::VALUES + 1));
     const auto held = [&](u32 row, int k) -> Complex<double> & {
         return own[(row * S::VALUES + k) * S::LANES + place.lane];
@@ -213,8 +211,8 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
 
 // ---- longer products, in passes ----
 
-// x: (rows, degree). y: (units, count, points), the digits of `units` units, of which first_unit is the first. grid:
-// units * points / 256.
+// x: (rows, degree). y: (units, count, points), the digits of units first_unit to first_unit + units - 1. grid: units *
+// points / 256.
 template <class T> struct SplitParameters {
     const T *x;
     Complex<double> *y;
@@ -284,9 +282,9 @@ __global__ void __launch_bounds__(256) fft_matrix(const FftMatrixParameters p) {
     p.y[e] = sum;
 }
 
-// x: (units, sums, points), the sums of `units` units, of which first_unit is the first. y: (rows, degree). grid: units
-// * degree / 256. The launch bound asks for five blocks per multiprocessor. Without this bound, NVRTC for sm_80 limits
-// the registers so far that eight blocks fit, and then threads spill.
+// x: (units, sums, points), the sums of units first_unit to first_unit + units - 1. y: (rows, degree). grid: units *
+// degree / 256. The launch bound asks for five blocks per multiprocessor. Without this bound, NVRTC for sm_80 limits
+// registers to let eight blocks fit, and threads spill.
 template <class T> struct FftComposeParameters {
     const Complex<double> *x;
     T *y;
@@ -314,9 +312,9 @@ template <class T> __global__ void __launch_bounds__(256, 5) fft_compose(const F
     p.y[(p.first_unit + unit) * p.degree + j] = (T)value;
 }
 
-// x: (units, points), complex numbers. y: (units, degree), their parts times 1 / points, rounded to integers modulo
-// 2^32 or 2^64 (the range of T). The real parts become the first half of a row of y, the imaginary parts the second
-// half. grid: units * degree / 256.
+// x: (units, points), complex numbers. y: (units, degree), integers modulo 2^32 or 2^64 (the range of T): the parts of
+// x, times 1 / points, rounded. Real parts become the first half of a row of y, imaginary parts the second half. grid:
+// units * degree / 256.
 template <class T> struct FftRoundParameters {
     const Complex<double> *x;
     T *y;

@@ -1,11 +1,11 @@
-// A flow runs two passes of a transform in one launch, so that the second pass finds in the L2 cache what the first
-// pass has written.
+// A flow runs two passes of a transform in one launch. The second pass then finds the results of the first pass in the
+// L2 cache.
 //
-// A unit is a block of the transform: the values below one node of the tree of factors. One pass transforms the columns
-// of a unit, the other its rows, and each pass has several tasks on a unit. Tasks have tickets in this order: all tasks
-// of the first pass on unit u, all tasks of the second pass on unit u - lag, then the same for the next u. Each block
-// of threads draws the next ticket. A task waits only for tasks with smaller tickets, which are running or done. So
-// there cannot be a deadlock, however few blocks of threads run at the same time.
+// A unit is the values below one node of the tree of factors. One pass transforms the columns of a unit, the other pass
+// its rows. Each pass has several tasks on a unit. Tickets number the tasks, for u = 0, 1, ...: all tasks of the first
+// pass on unit u, then all tasks of the second pass on unit u - lag. A block of threads draws the next ticket. A task
+// waits only for tasks with smaller tickets, and these are running or done. So there cannot be a deadlock, even if few
+// blocks run at a time.
 #pragma once
 #include "ptx.cuh"
 
@@ -19,8 +19,8 @@ struct Flow {
 
 struct Task {
     u32 unit, part;  // part: index of the task among those of its pass on the unit
-    // second: whether the task belongs to the second pass. none: whether there is nothing to do, because the unit does
-    // not exist.
+    // second: whether the task belongs to the second pass. none: whether the unit does not exist; the task is then
+    // empty.
     bool second, none;
 };
 
@@ -32,7 +32,7 @@ PG_DEVICE Task next_task(const Flow &flow) {
         const u32 ticket = atomicAdd(flow.progress, 1), firsts = 1u << flow.log_first;
         const u32 tasks = firsts + (1u << flow.log_second), turn = ticket / tasks, rest = ticket % tasks;
         const bool second = rest >= firsts;
-        const u32 unit = turn - (second ? flow.lag : 0);  // a negative number wraps, and the task is `none`
+        const u32 unit = turn - (second ? flow.lag : 0);  // wraps if it would be negative; `none` is then true
         shared = {unit, second ? rest - firsts : rest, second, unit >= flow.units};
     }
     __syncthreads();

@@ -5,8 +5,9 @@
 #include "sum.cuh"
 #include "tile.cuh"
 
-// The digits that _core/plans/gadget.py defines. B is 2^bits. q = 0 stands for 2^64. power is B^levels, and scale is
-// floor(2^w * power / q) for words of w bits; both are 0 if B^levels is q. All digits of `offset` to base B are B/2.
+// The digits of _core/plans/gadget.py, to the base B = 2^bits. q: 0 stands for 2^64. power: B^levels. scale: floor(2^w
+// * power / q) for words of w bits. If B^levels = q, power and scale are 0. offset: a number whose digits to base B are
+// all B/2.
 struct Digits {
     u64 q, power, scale, offset;
     u32 bits, levels;
@@ -27,8 +28,8 @@ struct Digits {
         if (high || rest >= q) ++y, rest -= q;
         return y + (rest >= q - rest);
     }
-    // Returns a number whose digits to base B are those of x, each plus B/2. Only the residue of this number modulo
-    // B^levels matters. B^levels divides 2^w, where T has w bits, so this function computes modulo 2^w.
+    // Returns a number z: digit i of z to base B is digit i of x plus B/2. Only z mod B^levels matters. B^levels
+    // divides 2^w, where T has w bits, so this function computes modulo 2^w.
     template <class T> PG_DEVICE T packed(T x) const { return (T)((power ? nearest_multiple(x) : x) + offset); }
     // Returns digit `level` modulo q. Level 0 is the most significant digit.
     template <class T> PG_DEVICE T digit(T packed, u32 level) const {
@@ -80,19 +81,20 @@ template <class T, class Y> __global__ void __launch_bounds__(256) signed_digits
     }
 }
 
-// Products of ciphertexts with gadget ciphertexts. x: (items, K, n), ciphertexts in coefficients. matrices: (count, K,
-// levels, K, n), evaluated gadget ciphertexts. The ring has one modulus, and its transform is complete and fits one
-// tile. If ROTATES is true, `exponents` (items, 1 + count) holds the integers e_0, e_1, ..., of any size, and
-//     y = X^e_0 * x, then y += matrix_i * (X^e_i * y - y) for i = 1 ... count;
-// else count is 1 and y = matrix * x. A block of threads computes one item, whose ciphertext stays in shared memory.
-// grid: items. block: Shape::THREADS threads. Dynamic shared memory: Shape::SHARED_VALUES values, then K * n residues.
+// Products of ciphertexts with gadget ciphertexts. x, y: (items, K, n), ciphertexts in coefficients. matrices: (count,
+// K, levels, K, n), evaluated gadget ciphertexts. The ring has one modulus. Its transform is complete and fits one
+// tile. If ROTATES is false, count is 1 and y = matrix * x. If ROTATES is true, exponents (items, 1 + count) holds the
+// integers e_0, e_1, ..., of any size, and
+//     y = X^e_0 * x, then y += matrix_i * (X^e_i * y - y) for i = 1 ... count.
+// A block of threads computes one item and keeps its ciphertext in shared memory. grid: items. block: Shape::THREADS
+// threads. Dynamic shared memory: Shape::SHARED_VALUES values, then K * n residues.
 template <class T> struct GadgetParameters {
     const T *x, *matrices;
     T *y;
     const i64 *exponents;
     const Modulus *modulus;
     const char *table;     // the table of the prime (tables.cu)
-    u64 forward, inverse;  // bytes before the forward and before the inverse twiddles in the table
+    u64 forward, inverse;  // bytes in the table before the forward twiddles, and before the inverse ones
     Digits digits;
     u32 count, order;  // order: the order of X in the ring
 };
@@ -116,7 +118,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
     const Twiddle *const forward = (const Twiddle *)(p.table + p.forward);
     const Twiddle *const inverse = (const Twiddle *)(p.table + p.inverse);
     const i64 *const exponents = p.exponents + (u64)blockIdx.x * (1 + p.count);
-    // After a transform, a thread holds V neighbouring values; `first` is the index of the first of them.
+    // first: index of the first of the V neighbouring values that a thread holds after a transform.
     const u32 first = place.template group_index<LAST>(0);
     const auto index = [&](int k) { return place.template group_index<0>(k) + place.template offset<0>(k); };
     const T *const x = p.x + (u64)blockIdx.x * K * N;
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
             continue;
         }
         KeySum<W> sums[K][V];
-        __syncthreads();  // so that this thread sees what others have written to `held`
+        __syncthreads();  // waits until all threads have written to `held`
         for (int i = 0; i < K; ++i) {
             T packed[V];
 #pragma unroll

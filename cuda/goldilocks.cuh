@@ -1,13 +1,13 @@
 // The word of the Goldilocks prime, p = 2^64 - 2^32 + 1, and the rounds of its transforms (tile.cuh).
 //
 // 2^64 = 2^32 - 1 and 2^96 = -1 modulo p. So 2 has the order 192, and roots of unity of the orders 2, 4, ... 64 are
-// powers of 2. A round of RADIX stages starts at a node with the polynomial X^(SIZE * t) - c, where SIZE = 2^RADIX, and
-// works on SIZE values that lie t apart. It first multiplies value j by rho^j, where rho^SIZE = c. This takes one
-// product for each value except value 0. What is left is a cyclic transform of the SIZE values, which takes only sums
-// and shifts. An inverse round does the same backwards. The tables hold the powers of rho (tables.cu).
+// powers of 2. A round has RADIX stages, and SIZE = 2^RADIX. It starts at a node with the polynomial X^(SIZE * t) - c,
+// and works on SIZE values, t apart. A forward round first multiplies value j by rho^j, where rho^SIZE = c. Then it
+// computes a cyclic transform of the SIZE values, which takes only sums and shifts. An inverse round undoes both steps.
+// The tables hold the powers of rho (tables.cu).
 //
-// Between rounds and passes a value is any word of 64 bits. Inside a round it is a Wide: a signed integer of 96 bits,
-// which is not reduced. Bounds: docs/math.md, "Goldilocks".
+// Between rounds and passes a value is any word of 64 bits. Inside a round a value is a Wide: a signed integer of 96
+// bits that is not reduced. Bounds: docs/math.md, "Goldilocks".
 #pragma once
 #include "quotient.cuh"
 #include "tile.cuh"
@@ -45,24 +45,22 @@ PG_DEVICE Wide sub(Wide x, Wide y) {
 #endif
 }
 
-// All twiddles of the tree are powers of one root of unity. Let m be the smaller of 64 and the order of this root. Then
-// root^(order / m) is 2^(192 * K / m), where K is odd. QUOTIENT: the polynomial of node 1, by which the ring is
-// reduced.
+// All twiddles of the tree are powers of one root of unity, `root`, of order N. K: the odd number for which root^(N /
+// m) = 2^(192 * K / m), where m = min(64, N). QUOTIENT: the ring's polynomial.
 template <int K, Quotient QUOTIENT> struct Goldilocks {
     using Storage = u64;
     using Value = u64;
     static constexpr bool GROUPED = false;
-    static constexpr bool SHIFTS = QUOTIENT == NEGACYCLIC;  // whether rho is a power of 2 at node 1; else it is 1 there
-// With four blocks a multiprocessor, threads spill: up to 88 bytes on compute capability 9.0 if the polynomial is X^n +
-// 1, and up to 244 bytes on other cards.
+    static constexpr bool SHIFTS = QUOTIENT == NEGACYCLIC;  // whether rho at node 1 is a power of 2; if not, it is 1
+// With four blocks per multiprocessor, threads spill up to 88 bytes on compute capability 9.0 if SHIFTS is true, and up
+// to 244 bytes on other cards.
 #if __CUDA_ARCH__ == 900
     static constexpr int BLOCKS = SHIFTS ? 3 : 4;
 #else
     static constexpr int BLOCKS = 3;
 #endif
     static constexpr int PRODUCT_BLOCKS = 0;
-    // Only rounds at node 1 start with the bound CANONICAL. The other bounds differ from it, so a round can tell
-    // whether it is at node 1.
+    // A round that starts with the bound CANONICAL is at node 1. All other rounds start with other bounds.
     struct Bounds {
         static constexpr int CANONICAL = 0, PRODUCT = 1, RELAXED = 1, LIMIT = 1, LAZY_INVERSE = 1;
         static constexpr __device__ int multiplied(int /*bound*/) { return 0; }
@@ -97,8 +95,9 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return z;
 #endif
     }
-    // Returns a number congruent to x * y. Let x * y = low + middle * 2^64 + high * 2^96, where low has 64 bits and the
-    // others have 32. The result is low + middle * (2^32 - 1) - high. It is above -2^32 and at most 2^65 - 2^33.
+    // Returns a number congruent to x * y. Let x * y = low + middle * 2^64 + high * 2^96, where low has 64 bits, and
+    // middle and high have 32 bits each. The result is low + middle * (2^32 - 1) - high. The result is above -2^32 and
+    // at most 2^65 - 2^33.
     PG_DEVICE Wide product(u64 x, u64 y) const {
 #ifdef PG_SIMULATOR
         const u64 high = __umul64hi(x, y);
@@ -130,7 +129,7 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return add_high(sub(z, {high, 0, 0}), middle);
 #endif
     }
-    // Returns -x in 64 bits, where x is read as a signed 32-bit number. Read in this way, epsilon is -1.
+    // Returns -x in 64 bits, where x is read as a signed 32-bit number. As a signed number, epsilon is -1.
     PG_DEVICE u64 negative(u32 x) const {
 #ifdef PG_SIMULATOR
         return (u64)((i64)(i32)x * (i32)epsilon);
@@ -140,9 +139,9 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return y;
 #endif
     }
-    // Returns a word congruent to x, for 0 <= x < 2^95. Instead of x.c * 2^64, x.c * (2^32 - 1) is added to the low 64
-    // bits. If this addition carries out of 64 bits, the low 64 bits of the sum are below 2^63, so adding 2^32 - 1 for
-    // the carry does not carry again.
+    // Returns a word congruent to x, for 0 <= x < 2^95. The first step replaces x.c * 2^64 by x.c * (2^32 - 1). If the
+    // addition carries, the low 64 bits of the sum are below 2^63. The second step adds 2^32 - 1 for the carry, and
+    // does not carry again.
     PG_DEVICE u64 word(Wide x) const {
         const Wide z = add_high({x.a, x.b, 0}, x.c), w = add_high({z.a, z.b, 0}, z.c);
         return ((u64)w.b << 32) | w.a;
@@ -152,8 +151,8 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
     static PG_DEVICE Wide lifted(Wide x, bool minus) { return sum({0x10000000u, 0xf0000000u, 0x0fffffffu}, x, minus); }
 
     // Returns a number congruent to x * 2^s, or to -x * 2^s if negates(s). s is known at compile time. If 96 divides s,
-    // the result is x, which may have any size. Otherwise |x| must be below 2^69; the result is then in (-2^65, 2^65)
-    // if s mod 96 < 92, and below 2^69 in size for other s.
+    // the result is x, and |x| has no bound. Otherwise |x| must be below 2^69. Then |result| < 2^65 if s mod 96 < 92,
+    // and |result| < 2^69 for other s.
     PG_DEVICE Wide shifted(Wide x, int s) const {
         s = (s % 96 + 96) % 96;
         if (s == 0) return x;
@@ -179,8 +178,7 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return add_high(z, s < 32 ? y2 : s < 64 ? y1 : y0);
     }
     static PG_DEVICE bool negates(int s) { return (s % 192 + 192) % 192 >= 96; }
-    // Returns the s for which a round at node 1 multiplies value j by rho^j = 2^s; rho is 1, or a root of unity of
-    // order 2 * SIZE.
+    // Returns s with rho^j = 2^s, for a round at node 1. There rho is 1 or a root of unity of order 2 * SIZE.
     template <int SIZE> static PG_DEVICE int root_exponent(int j) {
         static_assert(SIZE <= 32 && K % 2 == 1, "a power of 2");
         return SHIFTS ? 96 / SIZE * K * j : 0;
@@ -194,11 +192,11 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
     }
     PG_DEVICE Value add_products(Value x, Value y) const { return word(add(wide(x), wide(y))); }
 
-    // Cyclic transforms of SIZE values: forward_values goes from natural order to the order of the tree, inverse_values
-    // goes back, without the factor 1/SIZE. The forward transform has three steps: transforms of 4 values that lie SIZE
-    // / 4 apart; a product of value j of quarter i by 2^exponent(i, j); transforms of the quarters. The inverse does
-    // the same backwards. If minus[j] is set, x[j] holds the negative of value j. Value 0 is never shifted or negated,
-    // and results are never negated.
+    // Cyclic transforms of SIZE values. forward_values goes from natural order to the order of the tree. inverse_values
+    // goes back, without the factor 1/SIZE. A forward transform has three steps: transforms of 4 values, SIZE / 4
+    // apart; a product of value j of quarter i by 2^exponent(i, j); transforms of the quarters. An inverse transform
+    // undoes the steps backwards. If minus[j] is true, x[j] holds the negative of value j. Value 0 is never shifted or
+    // negated. Results are never negated.
     template <int SIZE> PG_DEVICE void forward_values(Wide *x, const bool *minus) const {
         constexpr int QUARTER = SIZE / 4;
         if constexpr (SIZE == 2) {
@@ -248,8 +246,8 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return 192 / SIZE * K * FREQUENCIES[i] * j;
     }
     static PG_DEVICE Wide sum(Wide x, Wide y, bool minus) { return minus ? sub(x, y) : add(x, y); }
-    // Transform of 4 values, STEP apart. If minus[0] is set, all results are negated. 2^(48 * K) is a root of unity of
-    // order 4.
+    // Transforms 4 values, STEP apart. If minus[0] is true, x gets the negatives of the results. 2^(48 * K) is a root
+    // of unity of order 4.
     template <int STEP> PG_DEVICE void forward4(Wide *x, const bool *minus) const {
         Wide &x0 = x[0], &x1 = x[STEP], &x2 = x[2 * STEP], &x3 = x[3 * STEP];
         const bool minus2 = minus[0] != minus[2 * STEP], minus3 = minus[STEP] != minus[3 * STEP];
@@ -304,11 +302,11 @@ template <int K, Quotient QUOTIENT> struct Rounds<Goldilocks<K, QUOTIENT>> {
         }
     }
 
-    // An inverse round does not multiply its own results by powers of rho: round ROUND multiplies the values that it
-    // reads by the powers of round ROUND + 1. Only round 0 of a pass multiplies its results too: at node 1 by powers of
-    // 2 for X^n + 1, and not at all for X^n - 1. In the last pass, the powers of round 1 contain the factor 1/points.
-    // The tables hold no power for j = 0, but entry 0 is the factor 1/points itself. If the last pass has only one
-    // round, its results are multiplied by entry 0.
+    // An inverse round leaves its results without the powers of rho. The next round, ROUND, multiplies the values that
+    // it reads by the powers of round ROUND + 1. Round 0 of a pass also multiplies its own results by powers of rho. At
+    // node 1 these are powers of 2 for X^n + 1, and 1 for X^n - 1. The tables hold no power for j = 0. In the last
+    // pass, the powers of round 1 contain the factor 1/points, and entry 0 of the table is this factor: values with j =
+    // 0 are multiplied by entry 0. If the last pass has only one round, its results are multiplied by entry 0.
     template <class S, int ROUND, bool ROOT, int BOUND>
     static PG_DEVICE void inverse(const Word &word, u64 *values, const Place<S> &place, const Twiddle *twiddles) {
         constexpr int RADIX = S::radix(ROUND), SIZE = 1 << RADIX;
@@ -345,11 +343,11 @@ template <int K, Quotient QUOTIENT> struct Rounds<Goldilocks<K, QUOTIENT>> {
     }
 
   private:
-    // The powers of rho by which a group's values are still to be multiplied, because round ROUND + 1 has not
-    // multiplied its results. In that round value k of the group had the index j below node b + k; j is the same for
-    // the whole group, and b is even. Powers j of the nodes b and b + 1 are a pair, and the pair of the next two nodes
-    // lies STEP pairs further on (tables.cu). The tables hold no powers for j = 0: the entries before those of j = 1
-    // are read, but not used.
+    // The powers of rho that round ROUND + 1 left to round ROUND, for one group of values. In round ROUND + 1, value k
+    // of the group had the index j below node b + k. The whole group has one j, and b is even. operator[](k) returns
+    // power j of node b + k, or factor_of_0 if j = 0. The powers of nodes b and b + 1 are a pair. The pair of nodes b +
+    // 2 and b + 3 lies STEP pairs further on (tables.cu). The tables hold no powers for j = 0; operator[] then reads
+    // another entry and ignores it.
     template <class S, int ROUND> struct PreviousPowers {
         using Pair = Neighbours<u64, 2>;
         static constexpr u32 STEP = (1 << S::radix(ROUND + 1)) - 1;

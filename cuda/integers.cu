@@ -1,13 +1,13 @@
 // Integers to residues, and residues to integers by the Chinese remainder theorem (docs/math.md, "Integers"), for
-// moduli of one word. A thread converts one entry. grid: entries / 256. In norm_parts, a block of threads reads one
-// part of the coefficients of an item. grid: items * parts.
+// moduli of one word. reduce_integers, compose_integers: a thread converts one entry; grid: entries / 256. norm_parts:
+// a block of threads reads one part of the coefficients of an item; grid: items * parts.
 #include "ptx.cuh"
 #include "rows.cuh"
 
 // ---- integers to residues ----
 
-// Residues of integers of any machine type S. x: (items, count). y: (items, limbs, n); the entries of a row of y beyond
-// the first `count` are zeros.
+// Residues of integers of any machine type S. x: (items, count). y: (items, limbs, n). In a row of y, entries `count`
+// to n - 1 are zeros.
 template <class T> struct IntegersParameters {
     const void *x;
     T *y;
@@ -67,7 +67,7 @@ struct Tables {
     const u64 *bounds;   // (3, WORDS): the numbers Q, low and high; results lie in [-low, high)
     u64 n;
     u32 limbs, centered;
-    double unsure;  // how far the computed quotient of a sum may be from the true one
+    double unsure;  // bound on the error of the computed quotient of a sum
 };
 
 // Computes the integer x of coefficient j of an item. WORDS words must hold at least 3 bits more than Q has.
@@ -111,8 +111,8 @@ template <int WORDS> PG_DEVICE bool make_size(u64 *x) {  // replaces x by |x|; r
     return negative;
 }
 
-// Returns the bits of a double: the one nearest to x, with ties to even. If x is too large, the double is an infinity.
-// Replaces x by |x|.
+// Returns the bits of the double nearest to x, with ties to even, or of an infinity if x is too large. Replaces x by
+// |x|.
 template <int WORDS> PG_DEVICE u64 double_bits(u64 *x) {
     const u64 sign = (u64)make_size<WORDS>(x) << 63;
     // lead: the highest word that is not 0. next: the word below `lead`. below: nonzero if a bit below `next` is set.
@@ -174,8 +174,8 @@ __global__ void __launch_bounds__(256) compose_integers(const OutParameters<T> p
 
 enum Norm { LARGEST, SUM, SQUARES };
 
-// Adds x, of COUNT words, to the norm, of MORE words. If NORM is LARGEST, the norm becomes the larger of the two
-// instead. x and the norm are nonnegative.
+// If NORM is LARGEST, replaces `norm` by the larger of `norm` and x; else adds x to `norm`. x has COUNT words, `norm`
+// has MORE words. Both are nonnegative.
 template <int NORM, int MORE, int COUNT> PG_DEVICE void add_to_norm(u64 *norm, const u64 *x) {
     if (NORM == LARGEST) {
         bool above = false;
@@ -194,8 +194,8 @@ template <int NORM, int MORE, int COUNT> PG_DEVICE void add_to_norm(u64 *norm, c
     }
 }
 
-// Joins the norms of all threads of a block: at each step, half of the threads add the norms of the other half to their
-// own (add_to_norm). The number of threads must be a power of two. y: the result, of `words` words.
+// Joins the norms of all threads of a block by add_to_norm, and writes the first `words` words of the result to y.
+// shared: LENGTH words for each thread. The number of threads must be a power of two.
 template <int NORM, int LENGTH> PG_DEVICE void join_norms(u64 *norm, u64 *shared, u64 *y, u32 words) {
     for (int w = 0; w < LENGTH; ++w) shared[w * blockDim.x + threadIdx.x] = norm[w];
     for (u32 half = blockDim.x / 2; half; half /= 2) {

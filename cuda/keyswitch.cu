@@ -6,20 +6,20 @@
 #include "sum.cuh"
 #include "tensor.cuh"
 
-// digit_rows multiplies digits by a key and sums the products. The digits have gone through the first pass of their
-// transform (start_rows of ntt_rows.cu); digit_rows begins with the second pass. digits: (items, count, limbs, n). key:
-// (at least count, 2, key_total, n). y: (items, 2, limbs, n). own: (items, own_rows, n), the evaluated operand. If a
-// limb belongs to a digit, this digit modulo the limb is a row of `own`, and is read from there. If ADDS is true,
-// multiples of rows of `more` are added to the sums. more: (items, 2, own_rows, n). Sums that are wanted in
-// coefficients also go through the first pass of the inverse transform, which leaves lazy values (word.cuh). gridDim.x:
-// (blocks of a row) * items. gridDim.y: entries of `rows`; blockIdx.y = 0 stands for the last entry, whose limb
-// start_rows has written last. block: R::THREADS threads. Dynamic shared memory: R::SHARED_VALUES values, then a digit
-// and two rows of the key, each as long as the block's part of a row.
+// digit_rows multiplies digits by a key and sums the products. It begins with the second pass of the digits' transform;
+// start_rows (ntt_rows.cu) has computed the first pass. digits: (items, count, limbs, n). key: (at least count, 2,
+// key_total, n). y: (items, 2, limbs, n). own: (items, own_rows, n), the evaluated operand. If a limb belongs to a
+// digit, a row of `own` is this digit modulo the limb. digit_rows then reads this row instead of transforming the
+// digit. more: (items, 2, own_rows, n). If ADDS is true, multiples of rows of `more` are added to the sums. If the sums
+// of a limb are wanted in coefficients, digit_rows also computes the first pass of the inverse transform and writes
+// lazy values (word.cuh). gridDim.x: (blocks of a row) * items. gridDim.y: entries of `rows`. blockIdx.y = 0 stands for
+// the last entry, because start_rows wrote its limb last. block: R::THREADS threads. Dynamic shared memory:
+// R::SHARED_VALUES values, then a digit and two rows of the key, each as long as the block's part of a row.
 //
 // While a block works on a digit, each thread copies its chunks of the next digit, and of the key's rows for that
 // digit, to shared memory.
 struct LimbRow {
-    u64 limb, key_row, digit, own_row;  // digit: index of the limb's digit, or `count` if it belongs to no digit
+    u64 limb, key_row, digit, own_row;  // digit: index of the limb's digit, or `count` if the limb has no digit
     u64 factor;                         // multiplier of row own_row of `more`; if 0, nothing is added
     u64 inverse;                        // whether the sums are wanted in coefficients
 };
@@ -27,7 +27,7 @@ struct DigitRowsParameters {
     const void *digits, *own, *key, *more;
     void *y;
     const Modulus *moduli;          // indexed by limb
-    const LimbRow *rows;            // one for each limb of this launch, whose limbs all have the same word type
+    const LimbRow *rows;            // one for each limb of this launch; all limbs have the same word type
     const char *const *tables;      // for each entry of `rows`, the table of the limb's prime (tables.cu)
     u64 offset, inverse_offset, n;  // offsets: bytes in a table before the twiddles of the rows, forward and inverse
     u32 limbs, count, own_rows, key_total, starts_next;
@@ -94,14 +94,14 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
         Chunk chunks[COUNT];
         T raw[R::VALUES];
         await_copies<1>();
-        synchronise<R::sharers(0)>();  // the copies of the other threads of a row have arrived
+        synchronise<R::sharers(0)>();  // waits for the copies of the other threads of the row
 #pragma unroll
         for (int k = 0; k < COUNT; ++k)
             if (is_own) chunks[k] = *(const Chunk *)(digit + tile.chunk(k));
 #pragma unroll
         for (int k = 0; k < R::VALUES; ++k)
             if (!is_own) raw[k] = digit[tile.value(k)];
-        synchronise<R::sharers(0)>();  // all threads have read the digit, which may now be overwritten
+        synchronise<R::sharers(0)>();  // all threads have read the digit: fetch_digit may overwrite it
         fetch_digit(j + 1);
         if (!is_own) tile.transform(word, raw, chunks);
         await_copies<1>();
@@ -148,11 +148,11 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
     }
 }
 
-// An automorphism of evaluated values, at VALUES neighbouring points, beginning with point i. If VALUES > 1, n must be
-// at least 2 * VALUES. A point is a power of a root of unity, and points are in bit-reversed order of the exponents. So
-// the results come from VALUES points that are neighbours, too: the sources, which begin with point `from`. The
+// An automorphism of evaluated values. It computes results at VALUES neighbouring points, beginning with point i. If
+// VALUES > 1, n must be at least 2 * VALUES. A point is a power of a root of unity. Points are in bit-reversed order of
+// their exponents. The results come from VALUES neighbouring points, the sources, beginning with point `from`. The
 // exponents of the sources are order / VALUES apart, where `order` is the order of X in the ring. If results and
-// sources are both numbered by rising exponents, result k comes from source (first + multiplier * k) mod VALUES.
+// sources are numbered by rising exponents, result k comes from source (first + multiplier * k) mod VALUES.
 template <int VALUES> struct MovedPoints {
     static_assert(VALUES == 1 || VALUES == 2 || VALUES == 4);
     u32 from, first, multiplier;
@@ -181,20 +181,22 @@ template <int VALUES> struct MovedPoints {
 };
 
 // Sums over rotations of products of evaluated digits with keys: rotated_sums() of polygpu/_backends/base.py. A thread
-// computes both components at VALUES neighbouring points of a limb. If `is_turned` is true, a term is rotated after its
-// digits are multiplied by its key: the products are computed at the points from which the rotation takes its values.
-// Otherwise, the digits are rotated before they are multiplied.
+// computes both components at VALUES neighbouring points of a limb. If `is_turned` is true, the digits of a term are
+// multiplied by the term's key at the rotation's source points, and the products are rotated. If `is_turned` is false,
+// the digits are rotated before they are multiplied.
 //
-// `digits` has shape (T, items, count, limbs, n), where T is the number of terms with a key, or 1 if all terms share
-// the same digits. `more` holds ciphertexts, multiples of which are added to the sums. It has shape (terms, items, 2,
-// more_rows, n); the first axis has length 1 if all terms share the same ciphertexts. `weights` has shape (number of
-// weights, limbs, n). If RESULTS > 0, a block computes RESULTS results, each a weighted sum of all terms, and y has
-// shape (results, items, 2, limbs, n). The weight of a term in result g is weights[places[term][first_result + g]]; if
-// that place is NO_PLACE, the term is left out. If RESULTS = 0, terms have no weights: neighbouring terms form a set, a
-// block adds up the terms of one set, and y has shape (sets, items, 2, limbs, n). If `adds` is true, the sums are added
-// to the previous values of y. gridDim.x: (n / (ROTATED_THREADS * VALUES), rounded up) * items * sets; if RESULTS > 0,
-// there is one set. gridDim.y: entries of `rows`. block: ROTATED_THREADS threads. Rows of all arrays begin at multiples
-// of VALUES residues in memory.
+// digits: (T, items, count, limbs, n), where T is the number of terms with a key, or 1 if all terms share the same
+// digits. more: (terms, items, 2, more_rows, n), ciphertexts; the first axis has length 1 if all terms share the same
+// ciphertexts. Multiples of `more` are added to the sums. weights: (number of weights, limbs, n).
+//
+// If RESULTS > 0, a result is a weighted sum of all terms, and y has shape (results, items, 2, limbs, n). A block
+// computes RESULTS results. The weight of a term in result g is weights[places[term][first_result + g]]. If this place
+// is NO_PLACE, result g leaves out the term. If RESULTS = 0, terms have no weights, and y has shape (sets, items, 2,
+// limbs, n). A set is terms_of_set neighbouring terms. A block adds up the terms of one set.
+//
+// If `adds` is true, the sums are added to the previous values of y. gridDim.x: (n / (ROTATED_THREADS * VALUES),
+// rounded up) * items * sets; if RESULTS > 0, there is one set. gridDim.y: entries of `rows`. block: ROTATED_THREADS
+// threads. Rows of all arrays begin at multiples of VALUES residues in memory.
 constexpr int ROTATED_TERMS = 32;     // terms of a launch, at most
 constexpr int ROTATED_THREADS = 128;  // threads of a block
 constexpr u64 NO_PLACE = ~0ull;

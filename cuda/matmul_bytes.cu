@@ -1,13 +1,13 @@
 // Exact products of a matrix of integers of 1 or 2 bytes and a matrix of words modulo q, on tensor cores (docs/math.md,
-// "Products of matrices"). The left matrix is read as it lies in memory, where its rows or its columns are dense. The
-// words of the right matrix are first cut into bytes, which are called digits.
+// "Products of matrices"). The left matrix is read as it lies in memory; its rows or its columns are dense. cut_words
+// first cuts the words of the right matrix into bytes, called digits.
 #include "matmul_tensor.cuh"
 #include "ptx.cuh"
 
-// Cuts a matrix x (k, n) into digits. Row L * j + d of the result holds digit d of the words of column j (a word has L
-// bytes). If the integers of the left matrix have two bytes, each digit of a word w is followed by the same digit of
-// 2^8 * w mod q, which the high bytes of the integers multiply. Rows are `pitch` bytes long, and end with zeros. A
-// thread computes 16 bytes of each of the L rows of a column. grid: n * pitch / (16 * 256). block: 256 threads.
+// Cuts words into digits. x: (k, n), words of L bytes. out: (L * n, pitch). Row L * j + d of `out` holds digit d of the
+// words of column j of x, then zeros. SIZE: bytes of an integer of the left matrix. If SIZE is 2, digit d of each word
+// w is followed by digit d of 2^8 * w mod q, the factor for the high byte of an integer. A thread computes 16 bytes of
+// each of the L rows of a column. grid: n * pitch / (16 * 256). block: 256 threads.
 template <class W> struct CutParameters {
     const W *x;
     unsigned char *out;
@@ -46,9 +46,9 @@ template <class Tile, int SIZE> struct LeftBytes : Tile {
     static constexpr int LENGTH = SIZE * ROWS / 16, COUNT = Tile::DEPTH / SIZE;
     static_assert(DOWN % 2 == 0, "a lane takes four neighbouring rows");
 
-    // Returns where a chunk of a column lies in shared memory, such that the lanes of a warp read different banks. Of
-    // every 32 rows, a lane reads four, beginning with row 4 * (lane / 4), in 4 / SIZE neighbouring columns; the index
-    // of the first of these is a multiple of 4 / SIZE.
+    // Returns the index of a chunk of a column in shared memory. The lanes of a warp read different banks. Of every 32
+    // rows, a lane reads rows 4 * (lane / 4) to 4 * (lane / 4) + 3. It reads these rows in 4 / SIZE neighbouring
+    // columns, beginning with a multiple of 4 / SIZE.
     static PG_DEVICE int place(int column, int chunk) {
         return column * LENGTH + (chunk ^ column / (4 / SIZE) % 4 * 2);
     }
@@ -123,11 +123,11 @@ template <class W> __global__ void __launch_bounds__(256) sum_rows(const SumRows
     p.y[(u64)blockIdx.y * p.n + column] = (W)sum;
 }
 
-// out[part] = left * right, summed over one part of the depth (the inner dimension, in bytes); out: (parts, m, n).
-// Parts have at most 2^15 bytes, so that sums of products stay below 2^31. If integers are signed, the mask `flip`
-// flips their sign bits, which adds `half` to each integer. So `half` times the sum of the words is subtracted from
-// each result; `sums` has the sum of the words for each part and column. gridDim.x: (m / ROWS) * (L * n / COLUMNS),
-// both rounded up, where L is sizeof(W). gridDim.y: parts.
+// out: (parts, m, n). out[part] = left * right, summed over one part of the depth. The depth is the inner dimension, in
+// bytes. Parts have at most 2^15 bytes, so sums of products stay below 2^31. If integers are signed, the mask `flip`
+// flips their sign bits. A flip adds `half` to an integer. So the kernel subtracts `half` times the sum of the words
+// from each result. sums: (parts, n), the sums of the words of each part and column. gridDim.x: (m / ROWS) * (L * n /
+// COLUMNS), both rounded up, where L is sizeof(W). gridDim.y: parts.
 template <class W> struct BytesParameters {
     const unsigned char *left, *right;
     const W *sums;

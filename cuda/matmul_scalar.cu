@@ -44,18 +44,20 @@ PG_DEVICE Neighbours<typename S::Storage, WIDTH> values(const S (&sums)[WIDTH], 
 }
 
 constexpr int POINTS_THREADS = 128;  // threads of a block
-// How many blocks a multiprocessor should hold, which limits the registers of a thread; 0: no limit.
+// Returns how many blocks a multiprocessor should hold, for the launch bound; 0: any number.
 constexpr __device__ int points_blocks(int rows, int columns) { return rows * columns >= 64 ? 3 : 0; }
 
 // out[s, i, j, e] = sum over k < length of a[s, i, k, e] * b[s, k, j, e]. e < entries runs over the points of all
 // limbs. A thread holds a tile of TM * TP sums at each of WIDTH neighbouring points. The last tile of an axis ends
-// where the axis ends, so it may overlap the previous tile, which then writes the sums that lie in both. A block has
-// 2^log_lanes threads along e, 2^log_columns along j and 2^log_rows along i; all remaining threads lie along s. grid:
-// the product of the numbers of blocks along j, i, s and e. Along blockIdx.x, j changes fastest, then i, s and e, so
-// that blocks which share operands run together and find them in the cache. a_batch ... out_column: strides of the
-// axes, in values. If INTEGERS is true, out is the product of a matrix of few rows with a matrix whose columns are the
-// points e. Then a has no axis e, and words need not be canonical. Product s is the sum over at most `length` of the
-// `total` values of k, beginning with k = s * length.
+// where the axis ends. If two tiles overlap, the earlier tile writes the sums in both. A block has 2^log_lanes threads
+// along e, 2^log_columns along j and 2^log_rows along i; its remaining threads lie along s. grid: (blocks along j) *
+// (blocks along i) * (blocks along s) * (blocks along e). Along blockIdx.x, j changes fastest, then i, s and e. Blocks
+// that share operands then run together and find them in the cache. a_batch ... out_column: strides of the axes, in
+// values.
+//
+// If INTEGERS is true, `a` is a matrix of few rows without the axis e, and the points e are the columns of the matrix
+// b. Words need not be canonical. Product s is the sum over at most `length` of the `total` values of k, beginning with
+// k = s * length.
 template <class T> struct PointsParameters {
     const T *a, *b;
     T *out;
@@ -134,12 +136,12 @@ template <class T, int TILE, int WIDTH> struct PointsStages {
     static_assert(EDGE * POINTS == POINTS_THREADS * CHUNK, "a thread copies a chunk of either operand for each step");
 };
 
-// Computes the sums of matmul_points with blocks of 2 x 2 warps. The warps of a block have the same points; a thread
-// has TILE x TILE sums at each of its points. While the warps multiply the operands for some values of k, those for the
-// next values are copied. Values outside of the operands are read as 0. Arrays begin at multiples of 16 bytes (a
-// chunk), and their strides and `entries` are multiples of a chunk. grid: (columns / EDGE) * (rows / EDGE) * batch *
-// (entries / POINTS), each quotient rounded up; along blockIdx.x, columns change fastest, then rows, the batch and
-// points. A multiprocessor should hold three blocks, or two if words have 64 bits.
+// Computes the sums of matmul_points with blocks of 2 x 2 warps. The warps of a block have the same points. A thread
+// has TILE x TILE sums at each of its points. While the warps multiply operands, the operands for the next values of k
+// are copied. Values outside of the operands are read as 0. Arrays begin at multiples of 16 bytes (a chunk). Their
+// strides and `entries` are multiples of a chunk. grid: (columns / EDGE) * (rows / EDGE) * batch * (entries / POINTS),
+// each quotient rounded up. Along blockIdx.x, columns change fastest, then rows, the batch and points. The launch bound
+// asks for three blocks per multiprocessor, or two if words have 64 bits.
 template <class T> struct StagedParameters {
     const T *a, *b;
     T *out;
@@ -223,7 +225,7 @@ __global__ void __launch_bounds__(POINTS_THREADS, sizeof(typename S::Storage) ==
 
 // A block of 16 x 16 threads with TILE x TILE sums each. The block reads DEPTH values of k at a time.
 template <class T, int TILE> struct IntegerTile {
-    static constexpr int SIDE = 16, THREADS = SIDE * SIDE, EDGE = SIDE * TILE;  // EDGE: rows and columns of outputs
+    static constexpr int SIDE = 16, THREADS = SIDE * SIDE, EDGE = SIDE * TILE;  // EDGE: rows or columns of outputs
     static constexpr int DEPTH = TILE == 1 ? 16 : 8, MOVED = EDGE * DEPTH / THREADS;  // MOVED: words a thread copies
     static constexpr int MOST = 16 / sizeof(T), VECTOR = TILE < MOST ? TILE : MOST;   // VECTOR: neighbouring sums
     static constexpr int PITCH = EDGE + MOST;
@@ -233,12 +235,13 @@ template <class T, int TILE> struct IntegerTile {
     }
 };
 
-// out[s] = a[s] * b[s] for matrices of words, which need not be canonical. Values of k are processed in steps. Shared
-// memory holds the residues of one step, those of a transposed; while a block works on these, it reads the words of the
-// next step. Words outside of the operands are read as 0. a_batch, b_batch: words from one matrix to the next, or 0 if
-// all products share one matrix. a_row: words from one row of a to the next. Product s is the sum over at most `length`
-// of the `total` values of k, beginning with k = s * length. grid: (columns / EDGE) * (rows / EDGE) * batch, each
-// quotient rounded up, where EDGE is 16 * TILE; along blockIdx.x, columns change fastest, then rows, then the batch.
+// out[s] = a[s] * b[s] for matrices of words. Words need not be canonical. A step is DEPTH values of k. Shared memory
+// holds the residues of one step, with those of `a` transposed. While a block works on a step, it reads the words of
+// the next step. Words outside of the operands are read as 0. a_batch, b_batch: words from one matrix to the next, or 0
+// if all products share one matrix. a_row: words from one row of `a` to the next. Product s is the sum over at most
+// `length` of the `total` values of k, beginning with k = s * length. grid: (columns / EDGE) * (rows / EDGE) * batch,
+// each quotient rounded up, where EDGE is 16 * TILE. Along blockIdx.x, columns change fastest, then rows, then the
+// batch.
 template <class T> struct IntegerParameters {
     const T *a, *b;
     T *out;
@@ -306,7 +309,7 @@ __global__ void __launch_bounds__(256) matmul_integer(const IntegerParameters<ty
             add_all(sums, x, y);
             if ((l + 1) % S::STEPS == 0) settle_all(sums, m);
         }
-        if (more) put(buffer ^ 1);  // before the last barrier, all threads had read that buffer
+        if (more) put(buffer ^ 1);  // all threads read that buffer before the last barrier
         __syncthreads();
     }
 #pragma unroll
@@ -320,10 +323,10 @@ __global__ void __launch_bounds__(256) matmul_integer(const IntegerParameters<ty
 
 constexpr int NARROW_THREADS = 256;  // threads of a block
 
-// out[s] = a[s] * b[s] for matrices of words, which need not be canonical. out has at most N columns. b is stored
-// transposed, and rows of a and b have `pitch` words. 2^log_lanes threads share ROWS rows of the result: each thread
-// sums over its part of the values of k, WIDTH neighbours at a time. Product s is the sum over at most `length` of the
-// `total` values of k, beginning with k = s * length. grid: (blocks of rows) * batch; along blockIdx.x, rows change
+// out[s] = a[s] * b[s] for matrices of words. Words need not be canonical. out has at most N columns. b is stored
+// transposed. Rows of `a` and b have `pitch` words. 2^log_lanes threads share ROWS rows of the result. Each of these
+// threads sums over its own values of k, WIDTH neighbours at a time. Product s is the sum over at most `length` of the
+// `total` values of k, beginning with k = s * length. grid: (blocks of rows) * batch. Along blockIdx.x, rows change
 // fastest.
 template <class T> struct NarrowParameters {
     const T *a, *b;

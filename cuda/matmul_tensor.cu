@@ -3,18 +3,18 @@
 //
 // By digits: let a be a word of the left matrix and a_i its bytes, so that a is the sum of a_i * 2^(8 * i). For a word
 // b of the right matrix, a * b is congruent to the sum of a_i * (2^(8 * i) * b mod q). The factors in parentheses are
-// cut into bytes too, so that the whole product becomes one product of matrices of bytes. The bytes of the left matrix
-// are read as they lie in memory.
+// cut into bytes too. So the whole product is one product of matrices of bytes. The bytes of the left matrix are read
+// as they lie in memory.
 //
-// By residues: both operands are reduced modulo several numbers p <= 2^8, which are pairwise coprime. The matrices are
-// multiplied modulo each p, and the results are joined by the Chinese remainder theorem.
+// By residues: both operands are reduced modulo several pairwise coprime numbers p <= 2^8. The matrices are multiplied
+// modulo each p, and the results are joined by the Chinese remainder theorem.
 #include "matmul_tensor.cuh"
 
 // ---- by digits ----
 
 // Computes a number below 2q that is congruent to 2^8 * x modulo q: Shoup's product with a constant.
 template <class W> struct ByteShift;
-template <> struct ByteShift<u32> {  // q <= 2^31, or 2^32, which is held as 0
+template <> struct ByteShift<u32> {  // q <= 2^31, or q = 2^32 (held as 0)
     u32 factor, quotient, q;
     PG_DEVICE ByteShift(const Modulus &m)
         : factor((u32)(256 % m.q)), quotient((u32)(((u64)factor << 32) / m.q)), q((u32)m.q) {}
@@ -31,8 +31,8 @@ PG_DEVICE u32 join_bytes(const u32 (&w)[4]) {
     return __byte_perm(__byte_perm(w[0], w[1], 0x0040), __byte_perm(w[2], w[3], 0x0040), 0x5410);
 }
 
-// The right operand's part of a stage. A thread cuts DEEP words of one column, which become 16 bytes in each of L rows
-// of the tile.
+// The right operand's part of a stage. A thread cuts DEEP words of one column into 16 bytes of each of L rows of the
+// tile.
 template <class Tile, class W> struct RightDigits {
     static constexpr int L = sizeof(W), DEEP = 16 / L,
                          WIDE = Tile::COLUMNS / L;  // DEEP: words of a thread; WIDE: words of a row of the tile
@@ -84,8 +84,8 @@ template <class Tile, class W> struct RightDigits {
     }
 };
 
-// out = left * right, or out += left * right if `add` is true. left: (batch, m, k); right: (batch, k, n). W is u32 with
-// q <= 2^31 or q = 2^32, or u64 with q <= 2^62. k is at most 2^15 / sizeof(W), so that sums stay below 2^31. grid: (n *
+// out = left * right, or out += left * right if `add` is true. left: (batch, m, k). right: (batch, k, n). W is u32 with
+// q <= 2^31 or q = 2^32, or u64 with q <= 2^62. k is at most 2^15 / sizeof(W); sums then stay below 2^31. grid: (n *
 // sizeof(W) / COLUMNS) * (m / ROWS) * batch, each quotient rounded up.
 template <class W> struct DigitsParameters {
     const W *left, *right;
@@ -159,8 +159,8 @@ __global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64)) gemm
 
 // ---- by residues ----
 
-// A modulus p <= 2^8, and the constants by which a centred word is reduced modulo p: the digits of the word are
-// multiplied by weights and added up.
+// A modulus p <= 2^8, and the constants that reduce a centred word modulo p. The digits of the word are multiplied by
+// `weights` and added up.
 struct Residue {
     u32 p, inverse;  // inverse: floor(2^32 / p)
     u32 weights[3];  // 2^(16 * i), or 2^(21 * i) for words of 64 bits, times a factor (see Weight), modulo p
@@ -194,11 +194,11 @@ template <> struct CentredDigits<u64> {
     }
 };
 
-// Computes signed residues of words: out[p][matrix][row][depth], with zeros at depths >= k. A thread reduces eight
-// words of a row. If TRANSPOSED is false, x has the axes (matrix, row, depth). Otherwise x has the axes (matrix, depth,
-// row), the last of length `width`, and rows of `out` with an index of at least `width` are zeros. A warp then writes
-// 32 bytes in each of 8 rows of `out`, so that it reads and writes whole sectors of memory. grid: matrices * rows *
-// depth / (8 * 256); if TRANSPOSED is true, rows are rounded up to a multiple of 8.
+// Computes signed residues of words. out: (p, matrix, row, depth), with zeros at depths >= k. A thread reduces eight
+// words of a row. If TRANSPOSED is false, x has the axes (matrix, row, depth). If TRANSPOSED is true, x has the axes
+// (matrix, depth, row), the last of length `width`, and rows of `out` with an index of at least `width` are zeros. A
+// warp then writes 32 bytes in each of 8 rows of `out`. So it reads and writes whole sectors of memory. grid: matrices
+// * rows * depth / (8 * 256); if TRANSPOSED is true, rows are rounded up to a multiple of 8.
 template <class W> struct SplitParameters {
     const W *x;
     unsigned char *out;
@@ -256,10 +256,10 @@ struct Weight {
     u32 share, unused;
 };
 
-// Computes X modulo q for integers X with |X| < P/2 * (1 - 2^-11), from an array `sums` of shape (count, rows, pitch),
-// which has, for each p, sums below 2^31 - 2^8 in size. Let y be the sum for p, reduced modulo p. X is the sum over p
-// of y * P/p, minus t * P, where t is the sum over p of y/p, rounded. weights[count].cofactor is -P mod q. A thread
-// computes four words of a row. grid: rows * pitch / (4 * 256).
+// Computes X modulo q for integers X with |X| < P/2 * (1 - 2^-11). sums: (count, rows, pitch), for each p sums below
+// 2^31 - 2^8 in size. Let y be the sum for p, reduced modulo p. Let t be the sum over p of y/p, rounded. X is the sum
+// over p of y * P/p, minus t * P. weights[count].cofactor: -P mod q. A thread computes four words of a row. grid: rows
+// * pitch / (4 * 256).
 template <class W> struct ComposeParameters {
     const i32 *sums;
     W *out;

@@ -1,6 +1,6 @@
-// What a block computes of a matrix product of bytes on tensor cores: the product of ROWS rows of the left operand and
-// COLUMNS columns of the right one, called a tile. The inner dimension (the depth) is processed in stages of DEPTH
-// bytes. A stage holds both operands as rows of DEPTH bytes along the depth.
+// A tile of a matrix product of bytes on tensor cores: ROWS rows of the left operand times COLUMNS columns of the right
+// operand. A block computes one tile. The inner dimension (the depth) is processed in stages of DEPTH bytes. A stage
+// holds both operands as rows of DEPTH bytes along the depth.
 #pragma once
 #include "memory.cuh"
 #include "tensor.cuh"
@@ -19,14 +19,13 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
     static_assert(CHUNKS == 4 || CHUNKS == 8, "rows of 64 or 128 bytes");
     static_assert(ACROSS % 2 == 0, "two matrices of columns are loaded at a time");
 
-    // Returns the index of a chunk of a row in shared memory. For the same chunk, the banks of 8 neighbouring rows
-    // differ, and so do those of 4 pairs of neighbouring rows that lie RUN apart.
+    // Returns the index of a chunk of a row in shared memory. Chunks with the same number in 8 neighbouring rows lie in
+    // different banks. So do those in 4 pairs of neighbouring rows if the pairs lie RUN apart.
     static PG_DEVICE int place(int row, int chunk) {
         return row * CHUNKS + (chunk ^ (row / (8 / CHUNKS) ^ row / RUN) % CHUNKS);
     }
 
-    // row, column: where this thread's warp begins in the tile. lane: index of the thread in its warp, which determines
-    // the thread's part of a fragment.
+    // row, column: where this thread's warp begins in the tile. lane: index of the thread in its warp.
     int row, column, lane;
     PG_DEVICE GemmTile()
         : row((int)threadIdx.x / 32 / WARPS_ACROSS * WARP_ROWS),
@@ -38,8 +37,8 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
     PG_DEVICE int column_of() const { return column + RUN * (lane % 4); }
 
     // Adds the product of one stage, left times right, to the sums. load(a, step) loads the left operand's fragments of
-    // 32 bytes of depth, beginning with chunk `step`. Column c of fragment j is column RUN * (c / 2) + 2 * j + c % 2 of
-    // the warp.
+    // 32 bytes of depth, beginning with chunk `step`. Column c of the right operand's fragment j is column RUN * (c /
+    // 2) + 2 * j + c % 2 of the warp.
     template <class Load>
     PG_DEVICE void multiply(i32 (&sums)[DOWN][ACROSS][4], const Load &load, const Chunk *right) const {
         const int c = lane % 8, right_row = column + RUN * (c / 2) + c % 2 + lane / 16 * 2, right_chunk = lane / 8 % 2;
@@ -62,9 +61,9 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
         for (int i = 0; i < DOWN; ++i) load_matrices<>(a[i], left + place(left_row + 16 * i, left_chunk + step));
     }
 
-    // Starts the copies of one stage of an operand, which has COUNT rows of DEPTH bytes in this tile. Only the first
-    // `rows` rows, and the first `bytes` bytes of each of them, exist. Missing bytes are read as zeros. Missing rows
-    // repeat the last one; their sums are not used.
+    // Starts the copies of one stage of an operand: COUNT rows of DEPTH bytes. Only the first `rows` rows, and the
+    // first `bytes` bytes of a row, exist. Missing bytes are read as zeros. Missing rows are read as copies of the last
+    // row; their sums are not used.
     template <int COUNT, int BYTES>
     static PG_DEVICE void fetch(Chunk *to, const unsigned char *from, u64 stride, int rows, int bytes) {
         fetch_chunks<COUNT, CHUNKS, BYTES>(to, from, stride, rows, bytes, place);
@@ -88,7 +87,7 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
     }
 };
 
-// Four words of four bytes: byte j of word i becomes byte i of word j.
+// Transposes four words of four bytes: byte j of word i becomes byte i of word j.
 PG_DEVICE void transpose_bytes(u32 (&w)[4]) {
     u32 a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[0], w[1], 0x7362);
     u32 c = __byte_perm(w[2], w[3], 0x5140), d = __byte_perm(w[2], w[3], 0x7362);

@@ -20,8 +20,8 @@ struct Modulus {
     double inverse;  // 1 / q, rounded
     u32 bits;        // 2^(bits-1) <= q < 2^bits; 65 for 2^64
     u32 shift;
-    // For q < 2^31: q, -q, 2q and -2q modulo 2^32; for q < 2^62: 2q, 3q, 6q and -q modulo 2^64. Each is loaded
-    // separately: a compiler that knew how they are related would recompute them from q again and again.
+    // For q < 2^31: q, -q, 2q and -2q modulo 2^32; for q < 2^62: 2q, 3q, 6q and -q modulo 2^64. Kernels load each of
+    // these numbers. If a compiler knew their relation to q, it would recompute them again and again.
     u32 q32, minus_q32, q2_32, minus_q2_32;
     u64 q2, q3, q6, minus_q;
     u64 power64, power64_quotient;  // 2^64 mod q, floor(2^64 * power64 / q)
@@ -40,7 +40,7 @@ PG_DEVICE u64 divide(const Modulus &m, u64 high, u64 low, u64 &remainder) {
     return quotient;
 }
 
-// (high * 2^64 + low) mod q. Needs high < q.
+// Returns (high * 2^64 + low) mod q. Needs high < q.
 PG_DEVICE u64 reduce(const Modulus &m, u64 high, u64 low) {
     if (m.q == 0) return low;
     u64 r;
@@ -58,15 +58,15 @@ PG_DEVICE u64 sub_mod(const Modulus &m, u64 x, u64 y) { return x >= y ? x - y : 
 PG_DEVICE u64 neg_mod(const Modulus &m, u64 x) { return x ? m.q - x : 0; }
 PG_DEVICE u64 mul_mod(const Modulus &m, u64 x, u64 y) { return reduce(m, __umul64hi(x, y), x * y); }
 
-// floor(w * 2^64 / q), the quotient of Shoup's product. Needs w < q.
+// Returns floor(w * 2^64 / q), the quotient of Shoup's product. Needs w < q.
 PG_DEVICE u64 shoup_quotient(const Modulus &m, u64 w) {
     u64 r;
     return divide(m, w << m.shift, 0, r);
 }
 
-// x * y modulo p = 2^64 - 2^32 + 1. Modulo p, 2^64 = 2^32 - 1 and 2^96 = -1. So if x * y = low + h_0 * 2^64 + h_1 *
-// 2^96, then x * y is congruent to low + (2^32 - 1) * h_0 - h_1. A borrow of 2^64 is corrected by subtracting 2^32 - 1,
-// a carry by adding it. Neither correction wraps again.
+// Returns x * y modulo p = 2^64 - 2^32 + 1. Modulo p, 2^64 = 2^32 - 1 and 2^96 = -1. So if x * y = low + h_0 * 2^64 +
+// h_1 * 2^96, then x * y is congruent to low + (2^32 - 1) * h_0 - h_1. A borrow is corrected by subtracting 2^32 - 1, a
+// carry by adding 2^32 - 1. Neither correction wraps again.
 constexpr u64 GOLDILOCKS = 0xffffffff00000001, GOLDILOCKS_WRAP = 0xffffffff;
 PG_DEVICE u64 goldilocks_product(u64 x, u64 y) {
     const u64 low = x * y, high = __umul64hi(x, y), h1 = high >> 32, h0 = (u32)high * GOLDILOCKS_WRAP;

@@ -1,14 +1,14 @@
 // Transforms and fused products.
 //
-// A launch is one pass over rows of residues, or two passes, of which the second reads from the L2 cache what the first
-// has written (flow.cuh). A pass computes stages log_blocks ... log_blocks + LOG_LENGTH - 1 of the tree of factors
-// (docs/math.md). Row r holds residues modulo limb r % limbs. Tiles: tile.cuh. Launches: polygpu/_backends/cuda/.
-// block: Shape::THREADS. dynamic shared memory: Shape::SHARED_VALUES values.
+// A launch is one pass over rows of residues, or two passes (flow.cuh). A pass computes stages log_blocks ...
+// log_blocks + LOG_LENGTH - 1 of the tree of factors (docs/math.md). Row r holds residues modulo limb r % limbs. Tiles:
+// tile.cuh. Launches: polygpu/_backends/cuda/. block: Shape::THREADS. dynamic shared memory: Shape::SHARED_VALUES
+// values.
 //
 // A block of threads computes some neighbouring rows, or one part of a row. The grid of a pass has one of two forms. In
-// the first, gridDim.x is the number of all blocks of threads, in the order of memory, and gridDim.y is 1. In the
-// second, gridDim.x is the number of polynomials, and gridDim.y is limbs * (parts of a row), so that blocks with
-// neighbouring indices read the same twiddles.
+// the first form, gridDim.x is the number of all blocks of threads, in the order of memory, and gridDim.y is 1. In the
+// second form, gridDim.x is the number of polynomials, and gridDim.y is limbs * (parts of a row). Blocks with
+// neighbouring blockIdx.x then read the same twiddles.
 #include "complex.cuh"
 #include "flow.cuh"
 #include "goldilocks.cuh"
@@ -22,11 +22,11 @@ struct Tables {
 
 struct Pass {
     const Modulus *moduli;  // indexed by limb
-    u64 offset;             // bytes in a table before this pass's twiddles, which are ordered by block and entry
+    u64 offset;             // bytes in a table before this pass's twiddles (ordered by block and entry)
     u64 tiles;       // number of transforms (COLUMNS = 1), or of groups of COLUMNS transforms, in all rows together
-    u32 limbs;       // number of limbs of this launch, which all have the same word type (word.cuh)
+    u32 limbs;       // number of limbs of this launch; all have the same word type (word.cuh)
     u32 total;       // if GROUPED is true, number of rows of a polynomial, including those of other limbs
-    u32 log_degree;  // log2 of the number of values in a row, which is the number of points times the size of a leaf
+    u32 log_degree;  // log2 of the number of values in a row; this number is points * (size of a leaf)
     u32 log_blocks;
     u32 starts_next;  // whether the next kernel may start while this one computes
 
@@ -62,8 +62,8 @@ template <class W, class S> struct Address {
         const u64 node = block & ((1ull << pass.log_blocks) - 1);
         twiddles = (const typename W::Twiddle *)(tables.of[limb] + pass.offset) + (node << S::LOG_LENGTH);
     }
-    // The first value of a block of threads whose values are neighbours: its place in memory if the block has one row,
-    // else its index among all values of the rows (place_of).
+    // Returns the place of the first value of a block of threads. The values of the block must be neighbours. If ROWS =
+    // 1, the place is in memory; else it is an index among all values of the rows (place_of).
     PG_DEVICE u64 start(u64 group) const { return S::ROWS == 1 ? first : group << S::LOG_BLOCK_VALUES; }
     // Returns the address in the array x of value k of a round; the next WIDTH - 1 values belong to the next columns.
     template <int ROUND, class T> PG_DEVICE T *in(T *x, const Place<S> &place, int k) const {
@@ -118,8 +118,8 @@ PG_DEVICE void write_neighbours(typename W::Storage *y, const Pass &pass, const 
             write<OUT>((typename Side::Chunk *)(y + place_of<W, S>(pass, tables, first + k * Side::STEP)), chunks[k]);
 }
 
-// Rounds and chunks use the same shared memory. If values and residues differ in size, a warp uses another part of this
-// memory for rounds than for chunks, so warps must wait for each other.
+// Rounds and chunks use the same shared memory. If values and residues differ in size, a warp's part of the memory for
+// rounds differs from its part for chunks, so warps must wait for each other.
 template <class W> PG_DEVICE void await_other_warps() {
     if constexpr (sizeof(typename W::Value) != sizeof(typename W::Storage)) __syncthreads();
 }
@@ -147,10 +147,10 @@ PG_DEVICE void write_round(T *y, const Address<W, S> &at, const Place<S> &place,
         }
 }
 
-// Transforms the tiles of block `group` of a launch. LAZY_IN: whether the values that are read are lazy, because this
-// is not the first pass of the transform. LAZY_OUT: whether this is not the last pass, so that it writes lazy values. x
-// and y may be the same array. If APART is true, the values that lie below one node after this pass are written to one
-// row of y, and rows lie `pitch` values apart.
+// Transforms the tiles of block `group` of a launch. LAZY_IN: whether input values are lazy, as in all passes but the
+// first. LAZY_OUT: whether output values are lazy, as in all passes but the last. x and y may be the same array. If
+// APART is true, a row of y gets the values that lie below one node after this pass. Rows of y lie `pitch` values
+// apart.
 template <class W, class S, bool LAZY_IN, bool LAZY_OUT, CacheHint IN, CacheHint OUT, bool APART = false>
 PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass,
                              const Tables &tables, u64 group, typename W::Value *shared, u64 pitch = 0) {
@@ -214,8 +214,8 @@ template <class S> PG_DEVICE u64 group_of(const Pass &pass, u32 x) {
 }
 
 // Prefetches into the L2 cache the values that block blockIdx.x + ahead will read, if they lie within the first `rows`
-// rows. These values must lie side by side in memory. So `ahead` is 0 if a block has several rows with rows of other
-// limbs between them.
+// rows. These values must lie side by side in memory: `ahead` must be 0 if rows of other limbs lie between the rows of
+// a block.
 template <class W, class S>
 PG_DEVICE void prefetch(const typename W::Storage *x, const Pass &pass, const Tables &tables, u64 rows, u32 ahead) {
     if (S::COLUMNS > 1 || threadIdx.x || ahead == 0 || blockIdx.x + ahead >= gridDim.x || (u64)x % 16) return;
@@ -224,12 +224,12 @@ PG_DEVICE void prefetch(const typename W::Storage *x, const Pass &pass, const Ta
         prefetch_l2(x + first, sizeof(*x) << S::LOG_BLOCK_VALUES);
 }
 
-// The cache hint of kernels of one pass. A tile of 128 KB or more fills a multiprocessor's shared memory; it is read
-// and written with the hint STREAM.
+// The cache hint of kernels of one pass: STREAM for tiles of 128 KB or more, which fill a multiprocessor's shared
+// memory.
 template <class W, class S>
 constexpr CacheHint TILES = sizeof(typename W::Storage) << S::LOG_BLOCK_VALUES < 1 << 17 ? DEFAULT : STREAM;
-// How many blocks of threads a multiprocessor should hold: W::BLOCKS if a block has 256 threads, and in inverse
-// proportion otherwise. If a thread has more than 16 values of 64 bits, W::BLOCKS counts half, rounded up.
+// How many blocks of threads a multiprocessor should hold. W::BLOCKS is for blocks of 256 threads, with up to 16 values
+// per thread.
 template <class W, class S>
 constexpr int BLOCKS =
     (sizeof(typename W::Storage) == 8 && S::VALUES > 16 ? (W::BLOCKS + 1) / 2 : W::BLOCKS) * 256 / S::THREADS;
@@ -262,9 +262,9 @@ __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
 }
 
 // Two passes in one launch (a flow, see flow.cuh): the last two of a forward transform, or the first two of an inverse
-// one. A unit is the values below one node of the tree of factors. In `pass`, 2^log_blocks is the number of units in a
-// row, and `tiles` is the number of units in all rows. COLUMNS, ROWS: the shapes of the passes, with the same number of
-// threads. grid: see next_task in flow.cuh.
+// transform. A unit is the values below one node of the tree of factors. pass.log_blocks: log2 of the number of units
+// in a row. pass.tiles: the number of units in all rows. COLUMNS, ROWS: the shapes of the passes. grid: see next_task
+// in flow.cuh.
 template <class T> struct FlowParameters {
     const T *x;
     T *y;
@@ -339,13 +339,13 @@ __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
     }
 }
 
-// y = a * b in coefficients, by complete transforms of one pass. Both operands are transformed together, as two
-// columns, which share twiddles. Then each thread multiplies the values that it holds, and the inverse transform begins
-// with the products. Dynamic shared memory: 2 * Shape::SHARED_VALUES values. Grid: as for one pass (group_of).
+// y = a * b in coefficients, by complete transforms of one pass. Both operands are transformed together, as two columns
+// with the same twiddles. Then each thread multiplies the values that it holds, and the inverse transform begins.
+// Dynamic shared memory: 2 * Shape::SHARED_VALUES values. Grid: as for one pass (group_of).
 template <class T> struct ProductParameters {
     const T *a, *b;
     T *y;
-    Pass pass;           // its offset is that of the forward transform
+    Pass pass;           // pass.offset: that of the forward transform
     u64 inverse_offset;  // bytes before the twiddles of the inverse in a table
     u32 rows_a, rows_b;  // row r of y uses row r % rows_a of a and row r % rows_b of b: both can be broadcast
     u32 ahead;           // see PassParameters

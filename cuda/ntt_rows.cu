@@ -1,8 +1,7 @@
 // Transforms of some rows of each polynomial, in two passes. Each row belongs to one limb. The first pass leaves lazy
-// values (word.cuh). The second pass may add multiples of rows of another array. The array `places` lists the rows that
-// are transformed: for each r, row places[r] of each polynomial. tables[r]: the table of the prime of that row
-// (tables.cu). offset: bytes in a table before the twiddles of the pass. block: Shape::THREADS threads. Dynamic shared
-// memory: Shape::SHARED_VALUES values.
+// values (word.cuh). The second pass may add multiples of rows of another array. places: for each r, row places[r] of
+// each polynomial is transformed. tables[r]: the table of the prime of that row (tables.cu). offset: bytes in a table
+// before the twiddles of the pass. block: Shape::THREADS threads. Dynamic shared memory: Shape::SHARED_VALUES values.
 #include "ntt_rows.cuh"
 
 // The first pass, in place. x: (items, x_rows, n). gridDim.x: (blocks of columns) * items. gridDim.y: entries of

@@ -1,6 +1,6 @@
-// The second pass of transforms that have two passes. A block of threads transforms neighbouring values of a row. The
-// threads then hold the results in chunks of 16 bytes, in the layout of accesses to memory, so that the same kernel can
-// go on with the results.
+// The second pass of transforms of two passes. A block of threads transforms neighbouring values of a row. A thread
+// then holds results in chunks of 16 bytes, in the layout of coalesced accesses (Chunks in tile.cuh). The same kernel
+// can go on with the results.
 #pragma once
 #include "tile.cuh"
 
@@ -30,8 +30,8 @@ template <class W, class R> struct RowsTile {
     PG_DEVICE u32 value(int k) const {
         return place.row * R::LENGTH + place.template group_index<0>(k) + place.template offset<0>(k);
     }
-    // Transforms the lazy values raw[k], which belong at the places value(k), and writes lazy values to `chunks`. Call
-    // this only when no thread of the row uses this shared memory for anything else any more.
+    // Transforms lazy values into the lazy values `chunks`. raw[k] belongs at the place value(k). Call this only when
+    // no thread of the row still uses the shared memory.
     PG_DEVICE void transform(const W &word, const T *raw, Chunk *chunks) const {
         typename W::Value values[R::VALUES];
 #pragma unroll
@@ -42,8 +42,8 @@ template <class W, class R> struct RowsTile {
         for (int k = 0; k < R::VALUES; ++k) lazy[k] = W::store_lazy(values[k]);
         side.spread(lazy, chunks);
     }
-    // The first pass of the inverse transforms. It reads lazy values up to the bound FROM from `chunks`, and writes
-    // lazy values to raw[k], which belong at the places value(k). inverse: this thread's twiddles of this pass.
+    // Computes the first pass of the inverse transforms. chunks: lazy values up to the bound FROM. raw[k]: the result,
+    // a lazy value, which belongs at the place value(k). inverse: this thread's twiddles of this pass.
     template <int FROM>
     PG_DEVICE void inverse(const W &word, const Chunk *chunks, T *raw, const typename W::Twiddle *inverse) const {
         synchronise<R::sharers(0)>();

@@ -1,7 +1,7 @@
 // Operations on residues one by one: arithmetic, permutations, products modulo the leaves of an incomplete transform. A
-// thread computes one entry, or WIDTH neighbouring entries of a row, which it writes at once. Entry e of the result is
-// entry e % n of row e / n. Row r is modulo limb r % limbs. grid: entries / (256 * WIDTH * CHUNKS), where WIDTH or
-// CHUNKS is 1 if a kernel does not have it. block: 256 threads.
+// thread computes one entry, or stores WIDTH neighbouring entries of a row at once. Entry e of the result is entry e %
+// n of row e / n. Row r is modulo limb r % limbs. grid: entries / (256 * WIDTH * CHUNKS); a WIDTH or CHUNKS that a
+// kernel does not have counts as 1. block: 256 threads.
 #include "memory.cuh"
 #include "ptx.cuh"
 #include "quotient.cuh"
@@ -13,7 +13,7 @@ enum Op { ADD, SUB, NEG, MUL, MUL_ADD };
 // What the moduli of a launch have in common. SHORT: all have at most 62 bits. ONLY_GOLDILOCKS: all are the Goldilocks
 // prime. ANY: nothing.
 enum Moduli { SHORT, ONLY_GOLDILOCKS, ANY };
-// The product modulo q. For q <= 2^32 the estimated quotient is exact or 1 too small.
+// Returns a * b mod q. For q <= 2^32 the estimated quotient is exact or 1 too small.
 template <class T, int MODULI = ANY> PG_DEVICE u64 product_mod(const Modulus &m, u64 a, u64 b) {
     if (sizeof(T) == 4) {
         const u64 z = a * b, r = z - __umul64hi(z, m.inverse64) * m.q;
@@ -64,13 +64,12 @@ template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) poi
     write<DEFAULT>((Item *)(p.y + e), values);
 }
 
-// Computes `count` combinations, which are sums of multiples of the same operands. There are at most COMBINE_TERMS
-// operands. A thread reads its entries of each operand once, and writes its entries of each combination; in the result,
-// a combination has `entries` entries. For a limb, the factor of operand i in combination c is factors[(c *
-// factors_each + i) * limbs + limb]. If has_constant is true, `constant` has one residue for each row, which is added
-// to the entries 0, step, 2 * step, ... of the row. adds: whether the result already holds a sum of other operands, to
-// which the new sum is added. A block of threads computes CHUNKS * 256 * WIDTH neighbouring entries; if CHUNKS > 1,
-// these lie in one row.
+// Computes `count` combinations. A combination is a sum of multiples of the operands; all combinations have the same
+// operands, at most COMBINE_TERMS. A thread reads its entries of each operand once. A combination has `entries` entries
+// in y. factors[(c * factors_each + i) * limbs + limb]: the factor of operand i in combination c, for a limb. constant:
+// if has_constant is true, one residue for each row, which is added to entries 0, step, 2 * step, ... of the row. adds:
+// whether the sums are added to the previous values of y. A block of threads computes CHUNKS * 256 * WIDTH neighbouring
+// entries. If CHUNKS > 1, these entries lie in one row.
 constexpr int COMBINE_TERMS = 8;
 template <class T> struct CombineParameters {
     const T *x[COMBINE_TERMS];
@@ -139,10 +138,10 @@ __global__ void __launch_bounds__(256, 2) combine(const CombineParameters<T> p) 
 }
 
 // Products of ciphertexts of two components: pair = (x_0 * y_0, x_0 * y_1 + x_1 * y_0) and square = x_1 * y_1. If
-// SQUARE is true, y is x. If `adds` is true, the products are added to the previous values of `pair` and `square`; if
-// has_more is true, the two components of `more` are added to `pair`. In `pair` components lie `limbs` rows apart; in
-// x, y and `more` they lie component[0], component[1] and component[2] rows apart. Items lie pair_rows rows apart in
-// `pair`, and square_rows rows apart in `square`.
+// SQUARE is true, y is x. adds: whether the products are added to the previous values of `pair` and `square`. has_more:
+// whether `more` is added to `pair`; at most one of `adds` and has_more is true. component: rows from component 0 to
+// component 1 of x, y and `more`; in `pair`, this distance is `limbs`. pair_rows, square_rows: rows from one item to
+// the next.
 template <class T> struct TensorParameters {
     const T *x, *y, *more;
     T *pair, *square;
@@ -189,10 +188,10 @@ __global__ void __launch_bounds__(256) tensor(const TensorParameters<T> p) {
 }
 
 // scale_by_powers: y[j] = x[j] * first * step^j for each row. Row i uses entry i % rows of `first` and of `step`. Rows
-// of x and y begin at multiples of x_pitch and y_pitch. A row of y is cut into runs of 2^log_run entries; the
-// beginnings of neighbouring runs are run_step entries apart. A factor first * step^j is the product of two entries of
-// a table that fill_powers makes. A row of the table holds first * step^k for k < 2^log_near, then step^(2^log_near *
-// k) for k = 0, 1, ...
+// of x and y begin at multiples of x_pitch and y_pitch. A row of y is cut into runs of 2^log_run entries. run_step:
+// entries from the beginning of one run to that of the next. The kernel fill_powers makes a table. A row of the table
+// holds first * step^k for k < 2^log_near, then step^(2^log_near * k) for k = 0, 1, .... The product of two entries is
+// first * step^j.
 template <class T> struct FillPowersParameters {
     const T *first, *step;
     T *powers;
@@ -221,8 +220,9 @@ template <class T> struct ScaleParameters {
     u64 n, entries, rows, row, x_pitch, y_pitch, run_step;
     u32 limbs, log_near, log_run;
 };
-// A block of threads computes CHUNKS * 256 * WIDTH neighbouring entries. If CHUNKS > 1, these lie in one row, and a
-// thread's factors first * step^k with k < 2^log_near are the same in all chunks, since 2^log_near divides 256 * WIDTH.
+// A block of threads computes CHUNKS * 256 * WIDTH neighbouring entries. If CHUNKS > 1, these entries lie in one row.
+// All chunks of a thread then have the same factors first * step^k, k < 2^log_near, since 2^log_near divides 256 *
+// WIDTH.
 template <class T, int WIDTH, int CHUNKS, int MODULI>
 __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> p) {
     using Item = Neighbours<T, WIDTH>;
@@ -255,9 +255,9 @@ __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> 
     }
 }
 
-// Parameters of two kernels that reorder each row, `permute` and `mul_monomial`. `numbers` holds the multipliers of
-// `permute`, or the exponents of `mul_monomial`. The `rows` rows of an item have the same number; item i uses number i
-// % count, and numbers lie `step` apart. Row r is modulo limb r % limbs.
+// Parameters of two kernels that reorder each row, `permute` and `mul_monomial`. numbers: the multipliers of `permute`,
+// or the exponents of `mul_monomial`. An item is `rows` rows with the same number. Item i uses number i % count, which
+// is entry (i % count) * step of `numbers`.
 template <class T> struct ReorderParameters {
     const T *x;
     const u64 *numbers;
@@ -272,9 +272,8 @@ template <class T> struct ReorderParameters {
     }
 };
 // Automorphisms by multipliers (_core/plans/permutation.py): y[j] = x[k] for k = j * multiplier mod order, but -x[k -
-// n] if k >= n. If EVALUATED is true, rows have values at points in bit-reversed order, and the exponents of the points
-// are multiplied by the multiplier instead. Else, k grows by the multiplier from one of a thread's WIDTH neighbouring
-// entries to the next.
+// n] if k >= n. If EVALUATED is true, entries are values at points in bit-reversed order, and k is permuted_point(j)
+// (quotient.cuh). If EVALUATED is false, k grows by the multiplier from one of a thread's WIDTH entries to the next.
 template <class T, bool EVALUATED, int WIDTH>
 __global__ void __launch_bounds__(256) permute(const ReorderParameters<T> p) {
     start_next(starts_early());

@@ -2,8 +2,8 @@
 #pragma once
 #include "modulus.cuh"
 
-// After this load, the thread sees what other blocks wrote before the add_release whose result the load returned. After
-// a barrier, the other threads of the block see the same.
+// If the load returns the result of an add_release, this thread sees all that was written before the add_release. After
+// a barrier, the other threads of its block see the same.
 PG_DEVICE u32 load_acquire(const u32 *p) {
 #ifdef PG_SIMULATOR
     return sim::load_acquire(p);
@@ -21,10 +21,10 @@ PG_DEVICE void add_release(u32 *p, u32 value) {
 #endif
 }
 
-// Programmatic dependent launch, on cards that have it: the next kernel on the stream starts when all blocks of this
-// one have called start_next() or ended. The next kernel must call await_previous() before it reads or writes memory
-// that kernels write; before that call it may read what the host wrote. A kernel of many blocks does not start early,
-// because each of its blocks would wait for hundreds of cycles.
+// Programmatic dependent launch, on cards that have it. The next kernel on the stream starts when all blocks of this
+// kernel have called start_next(true) or ended. The next kernel must call await_previous() before it reads or writes
+// memory that kernels write. Before this call, it may read what the host wrote. A kernel of more than EARLY_BLOCKS
+// blocks does not start early, because each of its blocks would wait for hundreds of cycles.
 constexpr u32 EARLY_BLOCKS = 1 << 13;
 PG_DEVICE bool starts_early() { return (u64)gridDim.x * gridDim.y <= EARLY_BLOCKS; }
 PG_DEVICE void start_next(bool now) {
@@ -62,7 +62,7 @@ PG_DEVICE void prefetch_l2(const void *p, u32 bytes) {
 #endif
 }
 
-// A barrier for some of the warps of a block; together they have `threads` threads. id: 1 to 15.
+// A barrier for some of the warps of a block. threads: the number of threads of these warps. id: 1 to 15.
 PG_DEVICE void synchronise_named(u32 id, u32 threads) {
 #ifdef PG_SIMULATOR
     sim::sync_named(id, threads);
@@ -71,7 +71,7 @@ PG_DEVICE void synchronise_named(u32 id, u32 threads) {
 #endif
 }
 
-// Adds to a number in shared memory and returns what the number was before. A thread that sees the sum also sees what
+// Adds `value` to *p, a number in shared memory, and returns the previous *p. A thread that sees the sum also sees what
 // the other threads of the block wrote before they added.
 PG_DEVICE u32 add_in_block(u32 *p, u32 value) {
 #ifdef PG_SIMULATOR
@@ -86,7 +86,7 @@ PG_DEVICE u32 add_in_block(u32 *p, u32 value) {
 #endif
 }
 
-// Bulk copies from global to shared memory, which one thread starts, on cards of compute capability 9.0. An mbarrier
+// Bulk copies from global to shared memory, on cards of compute capability 9.0. One thread starts a copy. An mbarrier
 // counts the bytes that arrive. The parity of its phases alternates, beginning with 0. A phase ends when one thread has
 // called expect_bytes(barrier, bytes), and `bytes` bytes have arrived.
 PG_DEVICE void start_barrier(u64 *barrier) {
@@ -123,8 +123,8 @@ PG_DEVICE void copy_bulk(void *shared, const void *global, u32 bytes, u64 *barri
                  : "memory");
 #endif
 }
-// Makes sure that this thread has read its values from shared memory before the copies that another thread starts after
-// a barrier. Without this function, such a copy may overwrite values that are still being read.
+// Call this after this thread has read shared memory, and before a barrier after which another thread starts copies to
+// that memory. Without this call, the copies may overwrite values that are still being read.
 PG_DEVICE void finish_before_copies() {
 #ifdef PG_SIMULATOR
     sim::fence_proxy_async();
@@ -147,8 +147,8 @@ PG_DEVICE void await_bulk(u64 *barrier, u32 phase) {
 #endif
 }
 
-// A barrier for all blocks of a cluster (compute capability 9.0): they run at the same time and can write to each
-// other's shared memory.
+// A barrier for all blocks of a cluster (compute capability 9.0). The blocks of a cluster run at the same time and can
+// write to each other's shared memory.
 PG_DEVICE void synchronise_cluster() {
 #ifdef PG_SIMULATOR
     sim::cluster_arrive(), sim::cluster_wait();
@@ -242,8 +242,7 @@ PG_DEVICE u64 high_product_or_less(u64 x, u64 y) {
 #endif
 }
 
-// sum += x * y. Given this expression in C++, compilers would extend x and y to 64 bits and also multiply their high
-// halves, which are zero.
+// sum += x * y. In C++, compilers would extend x and y to 64 bits and also multiply the high halves, which are zero.
 PG_DEVICE void add_product(u64 &sum, u32 x, u32 y) {
 #ifdef PG_SIMULATOR
     sum += (u64)x * y;

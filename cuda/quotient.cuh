@@ -26,8 +26,8 @@ PG_DEVICE u64 folded(Quotient quotient, const Modulus &m, Index n, Index j, cons
 PG_DEVICE u64 reversed_bits(u64 x, u32 bits) { return bits ? __brevll(x) >> (64 - bits) : 0; }
 // Returns exponent number r of the points of a trinomial, modulo `order`: 1, -1, 7, 5, 13, 11, ... for r = 0, 1, ...
 PG_DEVICE u64 trinomial_exponent(u64 r, u64 order) { return r == 1 ? order - 1 : 3 * r + 1 - 5 * (r & 1); }
-// The twiddle of node i > 0 of the tree of factors with 2^bits leaves is a power of the root of unity. Returns its
-// exponent, which is below the order of that root (docs/math.md, "The tree of factors").
+// Returns the exponent of node i > 0 of the tree of factors with 2^bits leaves. The twiddle of the node is the root of
+// unity to this power. The exponent is below the order of the root (docs/math.md, "The tree of factors").
 PG_DEVICE u64 exponent_of_node(Quotient quotient, u32 bits, u64 i) {
     const u32 level = 63 - __clzll((i64)i);
     const u64 r = reversed_bits(i ^ (1ull << level), level), unit = 1ull << (bits - level - 1);
@@ -44,9 +44,9 @@ PG_DEVICE u64 product_modulo(u64 x, u64 y, u64 order) {
 }
 
 // Returns the index of the point whose exponent is `multiplier` times that of point j, modulo `order`, the order of X.
-// The n points are in the order of the leaves. If X^n = 1, the order is n. If X^n = -1, it is 2n, and the exponents are
-// odd. Else it is 3n, and the exponents are 1, -1, 7, 5, 13, 11, ..., that is, all numbers that have no factor in
-// common with 6.
+// The n points are in the order of the leaves. If X^n = 1, the order is n. If X^n = -1, the order is 2n, and the
+// exponents are odd. For a trinomial, the order is 3n, and the exponents are 1, -1, 7, 5, 13, 11, ..., all numbers that
+// are prime to 6.
 PG_DEVICE u64 permuted_point(u64 j, u64 n, u64 order, u64 multiplier) {
     const u32 bits = 63 - __clzll((i64)n);
     const u64 r = reversed_bits(j, bits);
@@ -62,7 +62,7 @@ PG_DEVICE u64 permuted_point(u64 j, u64 n, u64 order, u64 multiplier) {
 // Reduces an exponent of X modulo the order of X. If the order is not a power of two, e must be reduced already.
 PG_DEVICE u64 reduced_exponent(i64 e, u64 order) { return order & (order - 1) ? e : e & (order - 1); }
 
-// Returns coefficient j of X^e * x, for e below the order of X, which is n if X^n = 1, and 2n if X^n = -1.
+// Returns coefficient j of X^e * x. order: the order of X, which must be n (X^n = 1) or 2n (X^n = -1). Needs e < order.
 template <class T> PG_DEVICE u64 mul_monomial_at(const Modulus &m, const T *x, u64 n, u64 order, u64 e, u64 j) {
     u64 k = j + order - e;  // below 2 * order
     if (k >= order) k -= order;

@@ -21,9 +21,9 @@ struct QuotientTable {
     u32 words;
 };
 
-// A launch may have several parts. Each part converts the array x into some of the rows of `out`; the parts differ only
-// in their moduli and their tables. The moduli of the parts are stored one part after another, and so are the tables,
-// of part_words words each.
+// A launch may have several parts. Each part converts the array x into some of the rows of `out`. Parts differ only in
+// their moduli and their tables. source, target: the moduli of all parts, one part after another. table: the tables of
+// all parts, part_words words each.
 //
 // A table, in 64-bit words: for K source rows, the inverses, the ratios and the places of the rows; a TargetRow for
 // each target row; the `numbers` of the quotient (QuotientTable). If values are scaled, there follow, for K source
@@ -38,11 +38,11 @@ struct ConvertParameters {
     u32 rows, targets, x_rows, own_rows, out_rows, words, fraction_words, share, shares, part_words;
 };
 
-// Where the words of a target row lie in the table. In this order, they are: the target row's place in `out`; the place
-// in `own` of its own row, which is added to the target row; the value from which the sum starts; and factors, packed
-// as the type S packs them. The factors are those of K source rows, of the quotient, of the low and the high part of a
-// scaled value, of the residue that the result already holds, and of the own row. A start value or factor that a kernel
-// does not use is left out.
+// Offsets of the words of a target row in the table. PLACE: the row's place in `out`. OWN_PLACE: the place in `own` of
+// the row that is added. START: the value from which the sum starts. FACTORS: the factors of K source rows. TURNS: the
+// factor of the quotient. SCALED: the factors of the low and the high part of a scaled value. THERE: the factor of the
+// residue that `out` already holds. OWN_FACTOR: the factor of the row of `own`. Factors are packed as the type S packs
+// them. There is no word for a start value or factor that the kernel does not use.
 template <class S, int K, int WAY, int SCALE, bool ADDS, bool OWN> struct TargetRow {
     static constexpr int PLACE = 0, OWN_PLACE = 1, START = 2, FACTORS = START + S::STARTS, TURNS = FACTORS + K,
                          SCALED = TURNS + (WAY != NONE), THERE = SCALED + 2 * (SCALE != NONE),
@@ -109,10 +109,10 @@ template <class S, int K, int SCALE, int WIDTH>
 constexpr int CONVERT_BLOCKS =
     SCALE == NONE && K <= FEW_ROWS && K * WIDTH * sizeof(typename S::Storage) <= FEW_BYTES ? 4 : 1;
 
-// S: the type of sums (sum.cuh) modulo the target's moduli. X, Y, O: storage of x, own and out. K: source rows for
-// which there are registers, at least `rows`. If ADDS is true, a multiple of what `out` already holds is added. If OWN
-// is true, a multiple of a row of `own` is added. WIDTH: neighbouring coefficients of a thread, which one instruction
-// loads or stores.
+// S: the type of sums (sum.cuh) modulo the target's moduli. X, Y, O: storage of x, own and out. K: number of source
+// rows in registers, at least `rows`. ADDS: whether a multiple of the previous value of `out` is added. OWN: whether a
+// multiple of a row of `own` is added. WIDTH: neighbouring coefficients of a thread; one instruction loads or stores
+// them.
 template <class S, class X, class Y, class O, int K, int WAY, int SCALE, bool ADDS, bool OWN, int WIDTH>
 __global__ void __launch_bounds__(256, (CONVERT_BLOCKS<S, K, SCALE, WIDTH>)) convert(const ConvertParameters p) {
     using T = typename S::Storage;

@@ -1,6 +1,6 @@
-// Computes the row and the column of an entry, and the row of a broadcast operand from which a row of the result is
-// computed. 64-bit divisions would take longer than the memory accesses. So if the divisor is a power of two, the usual
-// case, divisions are replaced by shifts and masks.
+// Computes the row and the column of an entry, and the row of a broadcast operand that belongs to a row of the result.
+// 64-bit divisions would take longer than a kernel's memory accesses. So if the divisor is a power of two, the usual
+// case, `quotient` and `rest` use shifts and masks.
 #pragma once
 #include "modulus.cuh"
 

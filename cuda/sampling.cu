@@ -16,7 +16,7 @@ PG_DEVICE void quarter_round(u32 &a, u32 &b, u32 &c, u32 &d) {
     a += b, d = rotated(d ^ a, 8);
     c += d, b = rotated(b ^ c, 7);
 }
-// Computes the 16 words of one block of a limb's stream: the block with the number stream.block + index. x: the words.
+// Computes block stream.block + index of the stream of a limb. x: the 16 words of the block.
 PG_DEVICE void chacha20(const Stream &stream, u32 limb, u64 index, u32 *x) {
     const u64 counter = stream.block + index;
     x[0] = 0x61707865u, x[1] = 0x3320646eu, x[2] = 0x79622d32u, x[3] = 0x6b206574u;
@@ -37,8 +37,8 @@ PG_DEVICE void chacha20(const Stream &stream, u32 limb, u64 index, u32 *x) {
 }
 PG_DEVICE u64 word_of(const u32 *x) { return (u64)x[1] << 32 | x[0]; }
 
-// (high * 2^64 + low) mod q for any two words. If q < 2^62, two of Shoup's products, each below 2q, are added and
-// reduced: high times (2^64 mod q), and low times 1.
+// Returns (high * 2^64 + low) mod q for any two words. If q < 2^62, the function adds two of Shoup's products, high
+// times (2^64 mod q) and low times 1, and reduces the sum. Each product is below 2q.
 PG_DEVICE u64 reduce_any(const Modulus &m, u64 high, u64 low) {
     if (m.bits > 62) return reduce(m, reduce(m, high), low);
     const u64 quotients = __umul64hi(high, m.power64_quotient) + __umul64hi(low, m.inverse64);
@@ -47,9 +47,9 @@ PG_DEVICE u64 reduce_any(const Modulus &m, u64 high, u64 low) {
     return min(r, r - m.q);
 }
 
-// Uniform residues. For each limb, a thread computes four residues, each from 16 bytes. WHOLE: whether the four lie in
-// one row, and are written together. gridDim.x: (blocks of the stream) / 256. gridDim.y: limbs, at most 65535; if there
-// are more limbs, a thread computes several. block: 256 threads.
+// Uniform residues. For each limb, a thread computes four residues, each from 16 bytes. WHOLE: whether the four
+// residues lie in one row, and are written together. gridDim.x: (blocks of the stream) / 256. gridDim.y: limbs, at most
+// 65535. If there are more limbs, a thread computes several limbs. block: 256 threads.
 template <class T> struct UniformParameters {
     T *y;
     const Modulus *moduli;
@@ -128,8 +128,8 @@ PG_DEVICE i64 small_integer(const unsigned char *x, const P &p, const u64 *thres
 }
 
 // Small integers, the same for all limbs. A block of threads first computes its part of the stream. Then thread t
-// computes coefficients t, t + 256, ... of this part, so that neighbouring threads write neighbouring coefficients.
-// grid: (blocks of the stream) / 256. block: 256 threads.
+// computes coefficients t, t + 256, ... of the part. So neighbouring threads write neighbouring coefficients. grid:
+// (blocks of the stream) / 256. block: 256 threads.
 template <class T> struct SmallParameters {
     T *y;
     const Modulus *moduli;
@@ -156,7 +156,7 @@ template <class T, int SHAPE, int BYTES> __global__ void __launch_bounds__(256, 
     __syncthreads();
     for (u32 i = threadIdx.x; i < 256 * PER_BLOCK; i += 256) {
         const u64 e = first * PER_BLOCK + i - p.skip;
-        if (e >= p.entries) continue;  // skipped coefficients too, because for these e wraps to a large number
+        if (e >= p.entries) continue;  // e wraps to a large number if the coefficient is skipped
         const i64 v = small_integer<SHAPE, BYTES>((const unsigned char *)memory + i * BYTES, p, thresholds);
         const u64 item = quotient(e, p.n);
         T *const y = p.y + item * p.limbs * p.n + (e - item * p.n);
@@ -179,10 +179,10 @@ __global__ void __launch_bounds__(256) keystream(const KeysParameters p) {
     for (int i = 0; i < 16; i += 4) write<DEFAULT>((Neighbours<u32, 4> *)((u32 *)p.y + 16 * block + i), pack<4>(x + i));
 }
 
-// Sparse ternary polynomials. Each coefficient has a word of the stream; its key is floor(word / 2). The `weight`
-// coefficients with the smallest (key, index) become 1 or -1, depending on the last bit of their words; all others
-// become 0. The greatest chosen key is found in digits of 8 bits, beginning with the highest. grid: polynomials. block:
-// 1024 threads.
+// Sparse ternary polynomials. Each coefficient has a word of the stream. The key of a coefficient is floor(word / 2).
+// The `weight` coefficients with the smallest (key, index) become 1 or -1, depending on the last bit of their words.
+// All others become 0. The kernel finds the greatest chosen key in digits of 8 bits, beginning with the highest digit.
+// grid: polynomials. block: 1024 threads.
 template <class T> struct SparseParameters {
     const u64 *x;  // words of the stream; the first `skip` of them precede the first polynomial
     T *y;
@@ -212,8 +212,8 @@ template <class T> __global__ void __launch_bounds__(1024, 1) sparse(const Spars
         }
         __syncthreads();
     }
-    // Whether all coefficients with the greatest chosen key are chosen. If not, only those with the lowest indices are
-    // chosen; the probability of this is at most n * 2^-63.
+    // all: whether all coefficients with the greatest chosen key are chosen. If `all` is false, only those with the
+    // lowest indices are chosen. `all` is false with a probability of at most n * 2^-63.
     const bool all = wanted == equal;
     for (u64 j = threadIdx.x; j < p.n; j += 1024) {
         const u64 w = x[j], key = w >> 1;

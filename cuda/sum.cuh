@@ -2,8 +2,9 @@
 // q. Factors are below that bound; they need not be residues modulo q.
 //
 //   Storage     type of the factors and of the value
-//   STEPS       number of products after which a sum must be settled, that is, reduced enough to leave room for more;
-//               it may be settled earlier. Products of matrices unroll their loops by this number
+//   STEPS       number of products that may be added between two calls of settle(). Products of matrices unroll their
+//               loops by STEPS
+//   settle      reduces the sum to leave room for more products
 //   pack        from a factor to the form that `add` takes
 //   STARTS      whether a sum starts from a word that depends on the table's factors (_backends/cuda/rns.py)
 //   add         adds one product
@@ -31,8 +32,8 @@ template <class T> struct SumOfIntegers {
     PG_DEVICE void start(u64) {}
 };
 
-// q < 2^31: a sum in 64 bits. Settling subtracts q from the high word if that is at least q. A settled sum is below
-// (2^32 - q) * 2^32, which leaves room for two products below q^2, since 2q < 2^32.
+// q < 2^31: a sum in 64 bits. settle() subtracts q from the high word if the high word is at least q. A settled sum is
+// below (2^32 - q) * 2^32. There is then room for two products below q^2, since 2q < 2^32.
 struct Sum31 : SumOfIntegers<u32> {
     static constexpr int STEPS = 2;
     u64 sum = 0;
@@ -42,8 +43,8 @@ struct Sum31 : SumOfIntegers<u32> {
         return reduce_once_by(r, m.minus_q32);
     }
     PG_DEVICE void add(u32 x, u32 y) { sum += (u64)x * y; }
-    // Subtracts q from the high word unless the high word is below q. If it is below q, the difference wraps to 2^32 -
-    // q or more, and the smaller of the two is the high word itself.
+    // Subtracts q from the high word h if h >= q. If h < q, h - q wraps to at least 2^32 - q, so the smaller of h and h
+    // - q is h.
     PG_DEVICE void settle(const Modulus &m) {
         const u32 high = (u32)(sum >> 32);
         sum = (u64)reduce_once_by(high, m.minus_q32) << 32 | (u32)sum;
@@ -62,7 +63,7 @@ struct Sum30 : Sum31 {
     PG_DEVICE void settle(const Modulus &m) { sum = value(m); }
 };
 
-// q <= 2^32: a sum in 96 bits, which have room for 2^32 products.
+// q <= 2^32: a sum in 96 bits, with room for 2^32 products.
 struct Sum32 : SumOfIntegers<u32> {
     static constexpr int STEPS = 2;
     u64 low = 0;
@@ -75,9 +76,9 @@ struct Sum32 : SumOfIntegers<u32> {
     }
 };
 
-// q <= 2^64: a sum in 160 bits, which have room for 2^31 products. Factors are split into halves. One sum adds up the
-// products of two low halves and those of two high halves. Another sum, of 96 bits and with the weight 2^32, adds up
-// the products of a low and a high half.
+// q <= 2^64: a sum in 160 bits, with room for 2^31 products. A factor x is split into halves, x = x0 + x1 * 2^32. The
+// number (high, middle, low) is the sum of all x0 * y0 + x1 * y1 * 2^64. The number (mixed_high, mixed), of 96 bits, is
+// the sum of all x0 * y1 + x1 * y0. It has the weight 2^32.
 struct Sum64 : SumOfIntegers<u64> {
     static constexpr int STEPS = 1;
     u64 low = 0, middle = 0, mixed = 0;
@@ -99,7 +100,7 @@ struct Sum64 : SumOfIntegers<u64> {
         u64 low, middle;
         u32 high;
     };
-    // Returns the whole sum: the two sums, each times its weight.
+    // Returns the whole sum, (high, middle, low) + (mixed_high, mixed) * 2^32.
     PG_DEVICE Words words() const {
         const u64 l = low + (mixed << 32), partial = middle + ((u64)mixed_high << 32 | mixed >> 32);
         const u64 w = partial + (l < low);
@@ -124,9 +125,9 @@ struct Sum62 : Sum64 {
     }
 };
 
-// Both factors are below 2^(2 * BITS) and split into halves of BITS bits; moduli are at most 2^(2 * BITS). Products of
-// halves are summed by weight, without carries: those of weight 2^(BITS * i) in parts[i]. With halves of 25 bits the
-// parts have room for 2^13 products; with halves of 30 bits, for 7 products between two calls of settle().
+// Factors are below 2^(2 * BITS), and moduli are at most 2^(2 * BITS). Each factor is split into halves of BITS bits.
+// parts[i] is the sum of all products of halves that have the weight 2^(BITS * i), without carries. If BITS is 25, the
+// parts have room for 2^13 products. If BITS is 30, they have room for 7 products between two calls of settle().
 template <int BITS> struct SumHalves : Sum62 {
     static_assert(BITS == 25 || BITS == 30);
     static constexpr int STEPS = BITS == 25 ? 1 << 13 : 7;
@@ -159,8 +160,8 @@ template <int BITS> struct SumHalves : Sum62 {
 };
 
 // Sums of products in doubles, for cards where doubles are fast: words below 2^50 times residues modulo q, 16 <= q <
-// 2^50. The residues come from a table and are centred. `pack` subtracts 2^49 from the words, so that products are at
-// most 2^98 in size. To make up for this, the sum starts from 2^49 times the sum of the residues, modulo q
+// 2^50. The residues come from a table and are centred. `pack` subtracts 2^49 from the words, so products are at most
+// 2^98 in size. To make up for the subtraction, the sum starts from 2^49 times the sum of the residues, modulo q
 // (docs/math.md, "Sums of products on the GPU").
 struct SumFloat64 {
     using Storage = u64;
@@ -199,8 +200,8 @@ struct SumFloat64 {
 };
 
 // The sum of products of forward values with residues, as an inverse value of the bound BOUND (forward and inverse
-// values: word.cuh). 32-bit words add up products that are not reduced (KeySum32). Other words reduce each product:
-// longer sums would take too many registers.
+// values: word.cuh). 32-bit words add up products that are not reduced (KeySum32). Other words reduce each product,
+// because unreduced sums would take too many registers.
 template <class W> struct KeySum {
     static constexpr int BOUND = W::Bounds::PRODUCT, STEPS = 1 << 30;
     typename W::Value sum = 0;
@@ -210,8 +211,8 @@ template <class W> struct KeySum {
     PG_DEVICE void settle(const W &, const Modulus &) {}
     PG_DEVICE typename W::Value value(const W &, const Modulus &) const { return sum; }
 };
-// A residue in [0, q) is not centred, so it may be twice as large as a twiddle. Its product with a relaxed value has
-// the same bound as the product of a twiddle and twice that value.
+// A residue in [0, q) is not centred, so it may be twice as large as a twiddle. So the product of a residue and a
+// relaxed value has the bound multiplied(2 * RELAXED).
 template <> struct KeySum<Float64> {
     using Bounds = Float64::Bounds;
     static constexpr int BOUND = Bounds::PRODUCT, STEPS = 5;

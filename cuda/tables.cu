@@ -7,10 +7,10 @@
 
 // A pass computes stages log_blocks ... log_blocks + log_length - 1 of the tree (tile.cuh). It starts at 2^log_blocks
 // nodes ("blocks"), and has 2^log_length twiddles below each. Its stages are grouped in rounds of log_values stages;
-// the first round may be shorter. A round starts at a stage that has 2^start nodes in each block, numbered b. Stage k
-// of the round has 2^k nodes i below each node b. Their twiddles are stored in units of 2^unit entries, where `unit` is
-// the smaller of k and log_unit: the twiddle of node i lies in unit i >> unit of node b. The 2^start units of the same
-// index, one for each b, lie side by side.
+// the first round may be shorter. A round starts at a stage that has 2^start nodes b in each block. Stage k of the
+// round has 2^k nodes i below each node b. A unit holds 2^unit twiddles, where `unit` is the smaller of k and log_unit.
+// The twiddle of node i lies in unit i >> unit of node b. Units with the same index lie side by side, in the order of
+// their nodes b.
 struct PassTable {
     u32 log_blocks, log_length, log_values, log_unit;  // log_unit: log2 of the entries of the largest units
 
@@ -22,7 +22,7 @@ struct PassTable {
     }
     PG_DEVICE u32 radix(u32 start) const { return start == 0 ? first_radix() : log_values; }
     // The node of an entry of the table: node i of stage first + k, counted below node b of stage `first`. A round
-    // starts at stage `first`. Entry 0 of a block belongs to no such node.
+    // starts at stage `first`. Entry 0 of a block has no node.
     struct Entry {
         u64 block, b, i;
         u32 first, k;
@@ -47,21 +47,21 @@ struct PassTable {
     }
 };
 template <class W> constexpr u32 LOG_UNIT = sizeof(typename W::Twiddle) == 8;
-// For words with POWERS, the tables have rho^E, 0 < E < 2^radix, instead of the twiddle with the number E (tile.cuh)
-// below a node at which a round starts (goldilocks.cuh). rho is the twiddle of the node's first descendant in the
-// round's last stage. In the pass that starts at node 1, entry 0 is entry 0 of first[prime], and the powers of the
-// second round contain entry 0 as a factor. Inverse rounds that start at a stage START > 0 have their powers in another
-// order: rho^j of node b is entry
+// POWERS: whether entry E below a node at which a round starts is rho^E, 0 < E < 2^radix (goldilocks.cuh), instead of
+// the twiddle with the number E (tile.cuh). rho is the twiddle of the node's first descendant in the round's last
+// stage. In the pass that starts at node 1, entry 0 is entry 0 of first[prime], and the powers of the second round
+// contain entry 0 as a factor. Inverse rounds that start at a stage START > 0 have their powers in another order: rho^j
+// of node b is entry
 //     2^START + 2 * ((b >> 1) * (2^radix - 1) + j - 1) + (b & 1).
-// A thread reads rho^j of the nodes b and b + 1, b even, at once; the next thread reads the same j or the next one.
+// A thread reads rho^j of the nodes b and b + 1, b even, at once. The next thread reads the same j or the next one.
 template <class W> constexpr bool POWERS = false;
 template <int K, Quotient QUOTIENT> constexpr bool POWERS<Goldilocks<K, QUOTIENT>> = true;
 
 // The twiddle of a node is the product of factors[prime][d] over the bits d that are set in the node's exponent
-// (exponent_of_node). Entries 0 and 1 are those of first[prime]. Both belong to node 1: the inverse transform
-// multiplies one half of the root's results by entry 0, the other half by entry 1 (inverse_root in word.cuh). Tables
-// may be those of a part of a larger tree, below its node `root`. Then nodes are numbered from 1 within the part, but
-// `bits` and `factors` are those of the larger tree, which has 2^bits leaves.
+// (exponent_of_node). Entries 0 and 1 of a table are those of first[prime]. Both belong to node 1: the inverse
+// transform multiplies one half of the root's results by entry 0, the other half by entry 1 (inverse_root in word.cuh).
+// The tables may be for the part of a larger tree below its node `root`. The nodes of the part are then numbered from
+// 1, but `bits` and `factors` are those of the larger tree, which has 2^bits leaves.
 struct FillParameters {
     char *const *tables;  // the table of each prime
     const Modulus *moduli;

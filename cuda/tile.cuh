@@ -31,12 +31,11 @@ template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int
     // The number of threads that share the values below one node at which a round starts. The indices of these threads
     // are consecutive.
     static constexpr __device__ int sharers(int round) { return (LENGTH >> start(round)) / VALUES * (COLUMNS / WIDTH); }
-    // log2 of the gap in the exchange before a round. In this round, a thread's values lie 2^run words apart, where run
-    // = log_stride + LOG_COLUMNS; in the round before, they lie 2^(run + LOG_VALUES) words apart. 2^run neighbouring
-    // threads access 2^run neighbouring words; the next 2^run threads access words of the next block of 2^(run +
-    // LOG_VALUES) words. A gap of 2^run words after every block keeps the threads of a warp in different banks, in both
-    // rounds. Round ROUNDS stands for the exchange of Chunks, which has another layout; its result is -1. No exchange
-    // precedes round 0; for it the result is that of round 1.
+    // log2 of the gap in the exchange before a round. Let run = log_stride + LOG_COLUMNS. In this round, a thread's
+    // values lie 2^run words apart; in the round before, 2^(run + LOG_VALUES) words. A gap of 2^run words after every
+    // 2^(run + LOG_VALUES) words keeps the threads of a warp in different banks, in both rounds. Round ROUNDS stands
+    // for the exchange of Chunks, and has the result -1. Round 0 has the result of round 1, since no exchange precedes
+    // round 0.
     static constexpr __device__ int log_gap(int round) {
         const int run = round == ROUNDS ? -1 : log_stride(round == 0 && ROUNDS > 1 ? 1 : round) + LOG_COLUMNS;
         return run < LOG_VALUES ? run : LOG_VALUES;
@@ -52,8 +51,8 @@ template <class S> struct Place {  // where the first of a thread's WIDTH transf
         lane = S::ROWS == 1 ? t / ACROSS : t / ACROSS % S::LANES;
         row = S::ROWS == 1 ? 0 : t / (ACROSS * S::LANES);
     }
-    // In a round, value k of a thread has the index group_index(k) + offset(k) in its transform. group_index(k) is the
-    // index of the first value of the group (the 2^RADIX values that are transformed together) of value k.
+    // In a round, value k of a thread has the index group_index(k) + offset(k) in its transform. A group is 2^RADIX
+    // values that are transformed together. group_index(k) is the index of the first value of the group of value k.
     template <int ROUND> PG_DEVICE u32 group_index(int k) const {
         constexpr int RADIX = S::radix(ROUND), LOG_H = S::log_stride(ROUND);
         const u32 group = lane + S::LANES * (k >> RADIX);
@@ -66,9 +65,9 @@ template <class S> struct Place {  // where the first of a thread's WIDTH transf
     template <int ROUND> PG_DEVICE u32 block(int k) const {
         return ROUND == 0 ? 0 : (lane + S::LANES * (k >> S::radix(ROUND))) >> S::log_stride(ROUND);
     }
-    // Place in shared memory of value k of a round, in an exchange with gaps of 2^LOG_GAP words. Index and offset have
-    // no bit in common, so the gaps before their sum are the sum of the gaps before each. This lets the compiler fold
-    // the offset into the address.
+    // Returns the place in shared memory of value k of a round, in an exchange with gaps of 2^LOG_GAP words.
+    // group_index and offset have no bit in common, so their gaps are computed apart. The compiler can then fold the
+    // offset into the address.
     template <int ROUND, int LOG_GAP> PG_DEVICE u32 shared(int k) const {
         const u32 at = (row * S::LENGTH + group_index<ROUND>(k)) * S::COLUMNS + column;
         const u32 more = offset<ROUND>(k) * S::COLUMNS;
@@ -79,9 +78,10 @@ template <class S> struct Place {  // where the first of a thread's WIDTH transf
 
 // The twiddles that a pass needs below one node of the tree: 2^LOG_LENGTH entries. Entry 1 belongs to the node itself.
 // A round starts at the 2^START nodes of stage START; b is the index of one of them. The round's twiddles below node b
-// have numbers E: node i of a stage has E = 2^stage + i, where stages are counted from the start of the round. E = 1 is
-// entry 2^START + b. For E >= 2, a unit of 16 bytes holds E and E + 1, or E alone if a twiddle has 16 bytes. The units
-// E of nodes b and b + 1 are neighbours, so that threads at neighbouring nodes read neighbours (tables.cu).
+// have numbers E: node i of a stage has E = 2^stage + i, where stages are counted from the start of the round. Twiddle
+// 1 is entry 2^START + b. For E >= 2, a unit of 16 bytes holds twiddles E and E + 1, or twiddle E alone if a twiddle
+// has 16 bytes. Unit E of node b + 1 follows unit E of node b, so threads at neighbouring nodes read neighbours
+// (tables.cu).
 template <class Twiddle, int START> struct Twiddles {
     static constexpr int SIZE = 16 / sizeof(Twiddle);
     using Unit = Neighbours<Twiddle, SIZE>;
@@ -94,7 +94,7 @@ template <class Twiddle, int START> struct Twiddles {
 };
 
 // relaxes: whether a forward stage must relax the values that it does not multiply by a twiddle. forward_bound: the
-// bound of values after `stages` stages. In both, `bound` is the bound of the values that enter.
+// bound of values after `stages` stages. bound: the bound of the values that enter.
 template <class Bounds> constexpr __device__ bool relaxes(int bound) {
     return bound + Bounds::multiplied(bound) > Bounds::LIMIT;
 }
@@ -102,8 +102,8 @@ template <class Bounds> constexpr __device__ int forward_bound(int bound, int st
     for (; stages > 0; --stages) bound = (relaxes<Bounds>(bound) ? Bounds::RELAXED : bound) + Bounds::multiplied(bound);
     return bound;
 }
-// The bound of one value after `stages` inverse stages of a round. It depends on the value's index in its group: if bit
-// i of the index is 1, stage i left a product there, else a sum, relaxed if it must be.
+// Returns the bound of one value after `stages` inverse stages of a round. value: index of the value in its group. If
+// bit i of the index is 1, stage i left a product; else a sum. A sum is relaxed if it could exceed LAZY_INVERSE.
 template <class Bounds> constexpr __device__ int inverse_bound(int bound, int stages, int value) {
     for (; stages > 0; --stages, value >>= 1) {
         const int sum = 2 * bound > Bounds::LAZY_INVERSE ? Bounds::RELAXED : 2 * bound;
@@ -111,7 +111,7 @@ template <class Bounds> constexpr __device__ int inverse_bound(int bound, int st
     }
     return bound;
 }
-// Returns which sums the next stage relaxes, as a mask: bit k stands for value k.
+// Returns which sums the inverse stage after `stages` stages relaxes. The result is a mask: bit k stands for value k.
 template <class Bounds> constexpr __device__ u32 relaxed_sums(int bound, int stages) {
     u32 mask = 0;
     for (int value = 0; value < 1 << stages; ++value)
@@ -130,8 +130,8 @@ template <class Bounds> constexpr __device__ int inverse_bound(int bound, int st
 
 // Computes stage STAGE of a round and the stages after it, on one group of 2^RADIX values in each of WIDTH neighbouring
 // transforms. The round has RADIX stages. The recursion is over compile-time stages, so that every value stays in a
-// register. BOUND, in the unit of W::Bounds: bound of the values that enter this stage or, in inverse_stages, the
-// round.
+// register. BOUND: the bound, in the unit of W::Bounds, of the values that enter this stage. In inverse_stages, BOUND
+// is the bound of the values that enter the round.
 template <class W, int RADIX, int WIDTH, int BOUND, int STAGE = 0, class Round>
 PG_DEVICE void forward_stages(const W &word, typename W::Value *values, const Round &twiddles) {
     static_assert(BOUND <= W::Bounds::LIMIT, "values have outgrown their word");
@@ -206,8 +206,7 @@ template <int THREADS> PG_DEVICE void synchronise() {
 
 // Moves values through shared memory, from their places in round FROM to those in round TO. If the gap is the same as
 // in the exchange before, a thread writes only to places that it has itself read. If the gap changes, it writes to
-// places that other threads have read, namely the threads with which it shared values in round FROM. So it waits for
-// these threads first.
+// places that its sharers in round FROM have read, so it waits for the sharers first.
 template <class S, int FROM, int TO, class V> PG_DEVICE void exchange(V *values, V *shared, const Place<S> &place) {
     constexpr int LATER = FROM < TO ? TO : FROM, LOG_GAP = S::log_gap(LATER);
     if constexpr (S::log_gap(FROM) != S::log_gap(FROM + 1)) synchronise<S::sharers(FROM)>();
@@ -244,11 +243,10 @@ PG_DEVICE void inverse_rounds(const W &word, typename W::Value *values, typename
     }
 }
 
-// Moves values between the layout of rounds and that of coalesced accesses. If a tile has no columns, the values of a
-// block of threads are neighbours in memory, and after the last round a thread holds neighbouring values. But for
-// coalesced accesses, neighbouring threads must hold neighbouring chunks of 16 bytes. Each warp exchanges chunks on its
-// own, in its part of shared memory. The lowest bits of a chunk's index are changed so that the 8 threads that are
-// served at once use different banks.
+// Moves values between the layout of rounds and that of coalesced accesses, for tiles without columns. After the last
+// round, a thread holds neighbouring values. For coalesced accesses, neighbouring threads must hold neighbouring chunks
+// of 16 bytes. Each warp exchanges chunks on its own, in its part of shared memory. The lowest bits of a chunk's index
+// are changed: the 8 threads that are served at once then use different banks.
 template <class S, class T> struct Chunks {
     static constexpr int BYTES = S::VALUES * sizeof(T) < 16 ? S::VALUES * sizeof(T) : 16;
     static constexpr int SIZE = BYTES / sizeof(T), COUNT = S::VALUES / SIZE;  // values of a chunk, chunks of a thread
@@ -262,8 +260,8 @@ template <class S, class T> struct Chunks {
 
     // The first value of this thread's first chunk, counted within the block of threads.
     PG_DEVICE u32 first() const { return (threadIdx.x / WARP * (WARP * COUNT) + thread) * SIZE; }
-    // Places in shared memory. own(k): of chunk k of the values with which this thread computes. moved(k): of chunk k
-    // of the values that this thread moves to or from global memory. 8 chunks cover all banks once.
+    // own(k): place in shared memory of chunk k in the layout of rounds. moved(k): place of chunk k in the layout of
+    // coalesced accesses. 8 chunks cover all banks once.
     static constexpr int ROW = COUNT > 8 ? COUNT : 8, MASK = (COUNT > 8 ? 8 : COUNT) - 1;
     PG_DEVICE u32 own(int k) const { return thread * COUNT + (k ^ (thread * COUNT / ROW & MASK)); }
     PG_DEVICE u32 moved(int k) const { return k * WARP + (thread ^ ((thread / ROW ^ k * (WARP / ROW)) & MASK)); }

@@ -2,10 +2,10 @@
 //
 // A ciphertext stays in shared memory as words of 32 bits, or in registers if each ciphertext has its own key. One
 // block of threads holds ITEMS ciphertexts of K components, with S::LANES threads for each component. A transform reads
-// the n coefficients of a row as n/2 complex numbers (fft_product.cu). The inverse transform runs the rounds backwards,
-// but multiplies before it adds (x + w * y and x - w * y), so that a butterfly has six FMAs in both directions. Inverse
-// butterflies of this form leave out one factor for each coefficient, the twist, by which the results are then
-// multiplied. cpu/fft_torus.hpp does the same operations in the same order.
+// the n coefficients of a row as n/2 complex numbers (fft_product.cu). The inverse transform runs the rounds backwards.
+// Its butterflies multiply before they add (x + w * y and x - w * y), so a butterfly has six FMAs in both directions.
+// Inverse butterflies of this form leave out one factor for each coefficient, the twist. Torus::add multiplies by the
+// twist. cpu/fft_torus.hpp does the same operations in the same order.
 #include "complex.cuh"
 #include "ptx.cuh"
 #include "tile.cuh"
@@ -13,8 +13,8 @@
 constexpr int KEY_ROWS = 8;   // rows of a spectrum of the key: leaf i (entry i of the spectrum) is in row i % KEY_ROWS
 constexpr int KEY_PARTS = 2;  // a step's matrix is fetched in this many parts, with KEY_ROWS / KEY_PARTS rows each
 
-// Where leaf KEY_ROWS * i + v lies in row v. Threads use different banks, whether each has 8, 16 or 32 neighbouring
-// leaves.
+// Returns the place of leaf KEY_ROWS * i + v in row v. Threads with 8, 16 or 32 neighbouring leaves each use different
+// banks.
 PG_DEVICE u32 key_place(u32 i) { return i ^ (i >> 3 & 3); }
 
 // The twiddles of a forward round. even(j) for j = 0, 1, 2, 3, ... are the twiddles of entries 1, 2, 4, 6, ...
@@ -40,9 +40,9 @@ PG_DEVICE void turned_butterfly(Complex<double> &x, Complex<double> &y, Complex<
 }
 
 // Computes the stages of an inverse round on 2^RADIX values, beginning with the stage that joins neighbours in
-// `values`. twiddle(0) is the twiddle of stage 0. A later stage has 2^STAGE twiddles: those of the first half are
-// twiddle(2^(STAGE - 1) + k), k = 0, 1, ...; those of the second half are -i times these. If LAST, this is the first
-// inverse round (it undoes the last forward round), and the first twiddle of every stage is 1.
+// `values`. Stage 0 has one twiddle, twiddle(0). Let h = 2^(STAGE - 1). A later stage has 2 * h twiddles: twiddle(h +
+// k) for k < h, then -i * twiddle(h + k) for k < h. LAST: whether this is the first inverse round, which undoes the
+// last forward round; the first twiddle of every stage is then 1.
 template <int RADIX, bool LAST, int STAGE = 0, class Twiddle>
 PG_DEVICE void inverse_torus_stages(Complex<double> *values, const Twiddle &twiddle) {
     constexpr int HALF = 1 << STAGE, COUNT = STAGE ? HALF / 2 : 1;
@@ -65,9 +65,8 @@ PG_DEVICE void inverse_torus_stages(Complex<double> *values, const Twiddle &twid
     if constexpr (STAGE + 1 < RADIX) inverse_torus_stages<RADIX, LAST, STAGE + 1>(values, twiddle);
 }
 
-// A block transforms ROWS rows, with S::LANES threads for each row. If INVERSE is true, there are tables for the
-// inverse, too. If PAIRED is true, a warp has half of the lanes of each of two rows, and a transform of two rounds
-// moves a quarter of its values at a time, in place.
+// A block transforms ROWS rows, with S::LANES threads for each row. INVERSE: whether there are tables for the inverse,
+// too. PAIRED: whether a warp has half of the lanes of each of two rows; `move` then calls `transpose`.
 template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
     using Value = Complex<double>;
     static constexpr int V = S::VALUES, LANES = S::LANES, M = S::LENGTH, LAST = S::ROUNDS - 1;
@@ -104,7 +103,7 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
         else if constexpr (LANES == 32) __syncwarp();
         else synchronise_named(1 + place.row, LANES);
     }
-    // A barrier for at least SHARERS threads of a row, which have consecutive indices.
+    // A barrier for at least SHARERS threads with consecutive indices, in one row.
     template <int SHARERS> PG_DEVICE void synchronise_some() const {
         if constexpr (SHARERS <= 32) __syncwarp();
         else synchronise_row();
@@ -113,11 +112,11 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
     static constexpr __device__ u32 distance(int k) {  // index(k) - place.lane
         return LANES * (k >> S::radix(0)) + Place<S>::template offset<0>(k);
     }
-    // The place from which the thread last read value v.
+    // Returns the place from which this thread reads value v before round LAST.
     PG_DEVICE u32 last_place(int v) const { return place.template shared<LAST, S::log_gap(LAST)>(v); }
 
-    // Transposes 32 x 32 numbers, of which each thread holds a row, in quarters of 16 x 16. Each half of the threads
-    // first transposes its quarter on the diagonal.
+    // Transposes 32 x 32 numbers in quarters of 16 x 16. Each thread holds a row of the 32 x 32 numbers. Each half of
+    // the threads (HALF: 0 or 1) first transposes its quarter on the diagonal.
     template <int HALF> PG_DEVICE void transpose(Value *values) const {
         constexpr int NEAR = 16 * HALF, FAR = 16 - NEAR;
         Value *const own = rooms + place.row * ROOM + HALF * 272, *const other = own + (1 - 2 * HALF) * 272;
@@ -152,13 +151,13 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
         }
     }
     // Returns twiddle i of the V / 2 twiddles that this thread needs in a round. `round` = 0 ... LAST - 1 stands for
-    // forward rounds 1 ... LAST; then come inverse rounds LAST - 1 ... 0.
+    // forward rounds 1 ... LAST; `round` = LAST ... 2 * LAST - 1 stands for inverse rounds LAST - 1 ... 0.
     PG_DEVICE Value twiddle(int round, int i) const {
         const int at = round * (V / 2) + i;
         return KEEPS ? kept[at] : tables[at * LANES + place.lane];
     }
-    // Entry j of the twist is exp(-i pi j / (2 * M)) times a scale. The table has only the first half: in the second
-    // half, entry j is entry M - j with its parts exchanged and negated.
+    // Entry j of the twist is exp(-i pi j / (2 * M)) times a scale. The table has only entries j <= M / 2. For j > M /
+    // 2, entry j is entry M - j with the real and the imaginary part exchanged and negated.
     PG_DEVICE Value twist_of(const Value *half, int k) const {
         const u32 j = index(k);
         if (!(k >> (S::radix(0) - 1) & 1)) return half[j];
@@ -198,8 +197,8 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
 };
 
 // Returns the place of one leaf in a matrix of shape (KEY_PARTS, columns, KEY_ROWS / KEY_PARTS, levels, k, n / 2 /
-// KEY_ROWS). The leaf is value v of a lane, in the polynomial that has the given column and the row (component `from`,
-// level).
+// KEY_ROWS). The leaf is value v of lane `lane`, in the polynomial of row (component `from`, level) and column
+// `column`.
 template <class S>
 PG_DEVICE u32 matrix_place(u32 lane, int v, u32 levels, u32 k, u32 columns, u32 level, u32 from, u32 column) {
     constexpr u32 OF_PART = KEY_ROWS / KEY_PARTS;
@@ -208,8 +207,8 @@ PG_DEVICE u32 matrix_place(u32 lane, int v, u32 levels, u32 k, u32 columns, u32 
     return at * (S::LENGTH / KEY_ROWS) + key_place(lane * (S::VALUES / KEY_ROWS) + v / KEY_ROWS);
 }
 
-// X^e times a polynomial of N words. Argument j stands for coefficient lane + j, which is read at from + j. For j >=
-// wrap the index has wrapped round: N is subtracted from it, and the sign is reversed.
+// X^e times a polynomial of N words. Argument j stands for coefficient lane + j of the product. If j < wrap, it is sign
+// * from[j]; else it is -sign * from[j - N].
 template <class T, u32 N> struct Turned {
     const T *from;
     u32 wrap, sign;  // sign: 1 or -1, the sign for j < wrap
@@ -226,21 +225,22 @@ template <class T> struct TorusParameters {
     const T *x;                  // (items, K, n)
     const Complex<double> *key;  // (count, ...), or if OWN (items, count, ...); the other axes: see matrix_place
     T *y;
-    const i64 *exponents;           // (items, width): e_0; then, unless OWN, one for each step
+    const i64 *exponents;           // (items, width): e_0; then one for each step if OWN is false
     const Complex<double> *tables;  // see TorusTransform
     double first[32], last[32];     // constant twiddles: see TorusTransform
     u32 items, count, width, bits, offset;
     u32 begins;  // whether the kernel multiplies by X^e_0; if not, e_0 counts as 0
 };
-// If OWN is true, each ciphertext has its own matrices, and a step multiplies the ciphertext by one of them. Else, a
-// step multiplies the ciphertext by X^e - 1 and by a matrix that all ciphertexts share, and adds the product to the
-// ciphertext. If SPLIT is true, the components of a ciphertext are in the K blocks of a cluster.
+// If OWN is true, each ciphertext c has its own matrices, and a step computes c = matrix * c. If OWN is false, all
+// ciphertexts share the matrices, and a step computes c = c + matrix * (X^e - 1) * c. If SPLIT is true, the K blocks of
+// a cluster have one component of a ciphertext each.
 template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN, bool SPLIT> struct Torus {
     using Value = Complex<double>;
     static constexpr int V = S::VALUES, LANES = S::LANES, M = S::LENGTH, N = 2 * M;
     static constexpr int HERE = SPLIT ? 1 : K;  // components of a ciphertext in a block
     static constexpr int OF_ITEM = LANES * HERE, THREADS = OF_ITEM * ITEMS;
-    // PAIRED: whether a warp has half of the lanes of each of two components, which exchange digits by shuffles.
+    // PAIRED: whether a warp has half of the lanes of each of two components. The components then exchange digits by
+    // shuffles.
     static constexpr bool PAIRED = K == 2 && LANES == 32 && V == 32 && LEVELS == 1 && !SPLIT;
     using Transform = TorusTransform<S, HERE * ITEMS, true, PAIRED>;
     // Words in shared memory for a component. If PAIRED, the two components of a warp begin in different banks.
@@ -249,8 +249,8 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
     static constexpr int PART = LEVELS * K * HERE * M / KEY_PARTS;
     static constexpr int INBOX = SPLIT ? (K - 1) * M : 0;  // complex numbers that arrive from the other components
     static_assert(V >= KEY_ROWS && OF_ITEM % 32 == 0, "whole rows of a key, and whole warps");
-    // Named barriers: those of components come first, then those of ciphertexts. A component that has one warp needs no
-    // named barrier.
+    // Numbers of named barriers: components come first, then ciphertexts. A component of one warp needs no named
+    // barrier.
     static constexpr int FIRST_OF_ITEMS = LANES == 32 ? 1 : 1 + HERE * ITEMS;
     static_assert(FIRST_OF_ITEMS + ITEMS <= 16, "barriers have numbers from 1 to 15");
     static_assert(!(OWN && STAGED) || ITEMS == 1, "a block stages one matrix");
@@ -307,8 +307,8 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
         copy_bulk(staged() + part * PART, matrix(step) + (SPLIT ? part * K + component : part) * PART,
                   PART * sizeof(Value), barriers() + part);
     }
-    // The warp that is the last to read a part fetches the same part of the next step, so that the ciphertexts of a
-    // block need not wait for each other.
+    // Counts the warps that have read a part. The last warp fetches the same part of the next step. So the ciphertexts
+    // of a block need not wait for each other.
     PG_DEVICE void release(u32 step, int part) const {
         finish_before_copies();
         __syncwarp();
@@ -323,9 +323,9 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
 #pragma unroll
             for (int part = 0; part < KEY_PARTS; ++part) fetch(step + 1, part);
     }
-    // Adds to `sums` the products of all components' digits of a level with the key's entries for this component. The
-    // product of this component's own digits comes first in each sum. If there is only one level, `sums` and `digits`
-    // are the same array.
+    // Adds to `sums` the products of all components' digits of a level with the key's entries for this component. Level
+    // 0 starts from 0. The product of this component's own digits comes first in each sum. If LEVELS is 1, `sums` and
+    // `digits` are the same array.
     PG_DEVICE void multiply(const Value *key, Value *digits, Value *sums, int level, u32 step) const {
         const u32 lane = transform.place.lane, exchange = step * LEVELS + level;
         const auto factor = [&](u32 from, int v) {
@@ -376,8 +376,8 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
 
     // ---- rotation ----
 
-    // Multiplies values by the twist and rounds the products to integers. If OWN, `current` becomes these integers;
-    // else they are added to `own`, and `current` becomes the sum.
+    // Multiplies values by the twist and rounds the products to integers. If OWN is true, `current` becomes these
+    // integers. If OWN is false, the integers are added to `own`, and `current` becomes the sums.
     PG_DEVICE void add(Value *values, u32 *own, u32 *current) const {
         u32 largest = 0;
 #pragma unroll
@@ -405,7 +405,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
                 own[transform.index(k)] = current[k], own[transform.index(k) + M] = current[k + V];
     }
     static PG_DEVICE u32 size_of(double x) { return (u32)__double2hiint(x) & 0x7fffffff; }  // grows with |x|
-    // Digit `level` of a number to which p.offset has been added.
+    // Returns digit `level` of x, a number that includes p.offset.
     PG_DEVICE double digit(u32 x, int level) const {
         const u32 shift = 32 - p.bits * (level + 1);
         if (LEVELS == 1) return (double)((i32)x >> shift);
@@ -461,7 +461,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
                     digits[k] = {digit(turned.plus(d, p.offset - low), level),
                                  digit(turned.plus(d + M, p.offset - high), level)};
                 }
-                // Waits here for the first part of the key, so that the part has arrived when the products begin.
+                // Waits for the first part of the key just before the last round: the products need it.
                 transform.forward(digits, [&] {
                     if (STAGED) await_bulk(barriers(), step & 1);
                 });
@@ -508,9 +508,10 @@ template <class T> struct CombineParameters {
     u32 items, count, width, k, levels, group;
     u32 bits;  // bits of all steps together; the last group may be shorter
 };
-// Each step has a group of bits, and a matrix for each subset A of the group. Computes, for each step, the sum over all
-// A of X^(sum of e_i for i in A) times the matrix of A. The sum is exact modulo 2^w (w: bits of T), and is then
-// transformed. A block computes one polynomial of a step for ITEMS ciphertexts, which share what it reads of the key.
+// Each step has a group of bits, and a matrix for each subset A of the group. For each step, the kernel computes the
+// sum over all A of X^(sum of e_i for i in A) times the matrix of A. The sum is exact modulo 2^w (w: bits of T). Then
+// it is transformed. A block computes one polynomial of a step for ITEMS ciphertexts, and reads the key once for all of
+// them.
 template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
     using Value = Complex<double>;
     using Transform = TorusTransform<S, ITEMS, false, false>;
@@ -519,7 +520,7 @@ template <class T, class S, int ITEMS, bool STAGED> struct TorusCombination {
                          STAGES = STAGED ? COMBINED_STAGES * N * (int)sizeof(T) : 0;
 
     // Dynamic shared memory, in this order: polynomials of the key, or later the values that a transform exchanges;
-    // tables; an mbarrier for each of these polynomials.
+    // tables; an mbarrier for each polynomial in shared memory.
     unsigned char *const memory;
     const CombineParameters<T> &p;
     Transform transform;

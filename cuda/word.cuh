@@ -165,9 +165,8 @@ struct Lazy64 {
     PG_DEVICE Value add_products(Value x, Value y) const { return reduce_once(x + y, q); }  // x and y are canonical
 };
 
-// 2^40 <= q < 2^60. Values below 16q fit 64 bits, so that reductions are deferred over several stages. Products are in
-// [0, 3q): the quotient is the high half of x * shoup, computed without the carry from the product of the low words, so
-// that it may be 1 too small. The unit of the bounds is q.
+// 2^40 <= q < 2^60. Values below 16q fit 64 bits, so reductions are deferred over several stages. Products are in [0,
+// 3q), because high_product_or_less may make the quotient 1 too small. The unit of the bounds is q.
 struct Lazy60 : Lazy64 {
     struct Bounds {
         static constexpr int CANONICAL = 1, PRODUCT = 1, RELAXED = 2, LIMIT = 15, LAZY_INVERSE = 6;
@@ -181,9 +180,9 @@ struct Lazy60 : Lazy64 {
     PG_DEVICE Value mul(Value x, Twiddle t) const {
         return sum_of_products(x, t.w, high_product_or_less(x, t.shoup), minus_q);
     }
-    // Reduces x < 15q to a value below 2q. The quotient is estimated from the high half of x. The estimate falls below
-    // x / q by less than 15/16 because 2^64 / q is rounded, plus 2^32 / q because the low half of x is left out, plus 1
-    // because the estimate itself is rounded: less than 2 in all.
+    // Reduces x < 15q to a value below 2q. The quotient is estimated from the high half of x. Three errors make the
+    // estimate less than x / q. 2^64 / q is rounded: an error below 15/16. The low half of x is left out: an error
+    // below 2^32 / q. The estimate is rounded: an error below 1. Together the errors are below 2.
     PG_DEVICE Value relax(Value x) const { return x + __umulhi((u32)(x >> 32), quotient) * minus_q; }
     PG_DEVICE void forward(Value &x, Value &y, Twiddle t, bool reduce) const {
         u64 u = reduce ? relax(x) : x, p = mul(y, t);
@@ -191,7 +190,7 @@ struct Lazy60 : Lazy64 {
     }
     PG_DEVICE Storage canonical(Value x) const { return reduce_once(relax(x), q); }
     PG_DEVICE void inverse(Value &x, Value &y, Twiddle t, bool reduce) const {
-        u64 s = x + y, d = x - y + q6;  // y < 6q, so that d is not negative
+        u64 s = x + y, d = x - y + q6;  // y < 6q, so d is not negative
         x = reduce ? relax(s) : s, y = mul(d, t);
     }
     PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
@@ -203,8 +202,8 @@ struct Lazy60 : Lazy64 {
 
 // q < 2^50: centred integers in doubles, for cards whose FP64 runs at half the rate of FP32. An FMA splits a product x
 // * w exactly into a sum h + l of two doubles. `mul` returns h + l - b * q for an integer b near h / q. The unit of the
-// bounds is 2^44; RELAXED values are at most 2^49 in size. A product needs |x| <= 2^52 and |w| < q/2, so that |x * w /
-// q| < 2^51 - 1 and adding ROUND leaves an integer.
+// bounds is 2^44. RELAXED values are at most 2^49 in size. A product needs |x| <= 2^52 and |w| < q/2. Then |x * w / q|
+// < 2^51 - 1, and adding ROUND leaves an integer.
 struct Float64 {
     using Storage = u64;
     using Value = double;
@@ -212,8 +211,8 @@ struct Float64 {
     static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct Bounds {
         static constexpr int CANONICAL = 64, PRODUCT = 36, RELAXED = 32, LIMIT = 256, LAZY_INVERSE = 128;
-        // The size of the result is at most the sum of three numbers: q/2, which is 32 units; `part`, because 1 / q is
-        // rounded; and |l|, which is at most `part` and at most 2^47, that is, 8 units.
+        // The size of a product is at most q/2 + part + |l|. q/2 is 32 units. `part` is there because 1 / q is rounded.
+        // |l| is at most `part` and at most 2^47, that is, 8 units.
         static constexpr __device__ int multiplied(int bound) {
             const int part = (bound + 15) / 16;  // a bound of |x * w| / 2^53
             return 32 + part + (part < 8 ? part : 8);
@@ -267,7 +266,7 @@ PG_DEVICE u64 high_product(u64 x, u64 y) { return __umul64hi(x, y); }
 
 // Any q below B, where B is 2^32 or 2^64. Values are canonical after every operation. A twiddle w is held as v = w * B
 // mod q, together with the `quotient` for which v = quotient * q mod B. So x * v and (x * quotient mod B) * q have the
-// same low half, and the difference of their high halves is x * w mod q, or that minus q. Source: Montgomery 1985.
+// same low half. The difference of their high halves is x * w mod q, or x * w mod q minus q. Source: Montgomery 1985.
 template <class T> struct Strict {
     using Storage = T;
     using Value = T;
@@ -313,7 +312,7 @@ using Strict32 = Strict<u32>;
 using Strict64 = Strict<u64>;
 
 // The word W for a ring in which only some of the limbs use W: rows of other limbs lie between the rows of these limbs.
-// T is the type in which the ring stores residues, which may be wider than that of W.
+// T: the type in which the ring stores residues. T may be wider than the storage of W.
 template <class W, class T> struct Grouped : W {
     static constexpr bool GROUPED = true;
     using Storage = T;
@@ -325,9 +324,9 @@ template <class W, class T> struct Grouped : W {
     PG_DEVICE T finish(Value x) const { return W::finish(x); }
 };
 
-// The word W for the tree of X^n - X^(n/2) + 1. At the root the forward butterfly turns (x, y) into (x + w * y, x + (1
-// - w) * y). The inverse butterfly turns the results s and t of inverse_root of W into s - t and 2t (docs/math.md, "The
-// tree of factors").
+// The word W for the tree of X^n - X^(n/2) + 1. At the root, the forward butterfly turns (x, y) into (x + w * y, x + (1
+// - w) * y). The last inverse butterfly first computes (s, t) by inverse_root of W, then returns (s - t, 2t)
+// (docs/math.md, "The tree of factors").
 template <class W> struct Trinomial : W {
     using typename W::Twiddle;
     using typename W::Value;
@@ -337,7 +336,8 @@ template <class W> struct Trinomial : W {
     static constexpr bool STRICT = Base::LIMIT == Base::CANONICAL;  // whether values are always canonical
     static constexpr bool FITS = 2 * Base::CANONICAL + Base::multiplied(Base::CANONICAL) <= Base::LIMIT;
     // Only a forward round at the root starts with the bound CANONICAL, so the bound tells a round that it is at the
-    // root. In Float64 some sums of the inverse have this bound too; they are relaxed a stage earlier than needed.
+    // root. In Float64, some inverse sums have the bound CANONICAL too. Inverse stages relax these sums one stage
+    // earlier than needed.
     struct Bounds : Base {
         static constexpr int LIMIT = Base::LIMIT + STRICT, LAZY_INVERSE = Base::LAZY_INVERSE + STRICT;
         static constexpr __device__ int multiplied(int bound) {

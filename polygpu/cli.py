@@ -66,7 +66,7 @@ def _main(arguments: list[str] | None) -> int:
 
 @contextmanager
 def _escaping() -> Iterator[None]:
-    """Let stdout and stderr write escapes for characters that their encoding does not have."""
+    """Make stdout and stderr write escapes instead of characters that they cannot encode."""
     changed = []
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
@@ -82,7 +82,7 @@ def _escaping() -> Iterator[None]:
 
 
 def _flush(stream: TextIO | None) -> None:
-    """Flush the stream. If that fails, drop what is buffered, since Python flushes again when it exits."""
+    """Flush the stream. If this fails, drop the buffered text: Python would flush it again at exit."""
     if stream is None:  # the stream was closed when Python started
         return
     try:
@@ -322,9 +322,9 @@ def _selftest(options: argparse.Namespace) -> int:
 
 
 def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield (name, check) for every word size, code path and kind.
+    """Yield (name, check) for every word size, code path and kind of ring.
 
-    small: True on the device "reference", which is slow.
+    small: use small degrees, for the slow device "reference".
     """
     degrees = (1, 8, 64) if small else (1, 8, 64, 512, 1 << 14)
     for bits in (29, 30, 31, 32, 46, 50, 51, 60, 62, 63, 64):
@@ -362,7 +362,7 @@ def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
 def _check_rings(rings: list[Ring]) -> None:
     """Check products and transforms in rings, with random operands and with the largest operands.
 
-    Products are compared with Python ints up to degree 4096, and complete transforms at one point.
+    Compare products of degree up to 4096 with Python ints. Compare complete transforms at one point.
     """
     for ring in rings:
         n, modulus = ring.n, ring.modulus

@@ -95,7 +95,7 @@ __all__ = ["BlockedPoly", "einsum", "equal", "from_array", "from_poly", "load", 
 _FORMAT = 1  # version of a .zarr's attributes: the entries for a ring (files.py), "domain" and "format"
 _WINDOW = 1 << 25  # bytes of a file that a worker maps into memory at a time
 _LOOK = 5.0  # seconds between two checks of the workers' state
-_PATIENCE = 30.0  # seconds after which an error is raised if all workers have stopped
+_PATIENCE = 30.0  # seconds after which an error is raised if all workers stay paused
 
 Chunks = Any  # what Dask accepts: "auto", "64MiB", or for each axis a size or a tuple of sizes
 
@@ -118,10 +118,10 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     ring: Ring
     domain: Domain
 
-    # If each block holds whole polynomials, the shape of _array is (*batch, ring.rows, n). If polynomials are
-    # divided, it is (*batch, ring.rows, height, width): the n entries of each limb are a matrix of height x
-    # width, whose entry (c, j) is entry c * width + j of the limb. A block of evaluated values then holds
-    # some rows of this matrix. A block of coefficients holds some of its columns or some of its rows.
+    # If _divided is False, each block holds whole polynomials, and _array has the shape (*batch, ring.rows,
+    # n). If _divided is True, _array has the shape (*batch, ring.rows, height, width). Entry (c, j) of a
+    # limb's matrix (height, width) is entry c * width + j of the limb. A block of evaluated values holds rows
+    # of the matrix. A block of coefficients holds columns or rows.
     _array: Any
     _divided: bool
 
@@ -170,9 +170,9 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     def data(self) -> Any:
         """The residues as a dask.array of shape (*batch, rows, n).
 
-        If polynomials are divided, each block of the array holds neighbouring entries of a polynomial. If the
-        blocks of this value hold columns of the matrix of coefficients instead (see ntt), every block sends a
-        piece to every other block when the array is computed.
+        If polynomials are divided, each block of `data` holds neighbouring entries of a polynomial. If the
+        blocks of this value hold columns of the matrix of coefficients (see ntt), computing `data` needs an
+        exchange: every block sends a piece to every other block.
 
         >>> from polygpu import Ring
         >>> from_poly(Ring(4, 17)([1, -1])).data.compute().tolist()
@@ -261,9 +261,9 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return self._with(self._array[(*keys, *(slice(None),) * self._tail)])
 
     def _gathered(self, keys: tuple[Any, ...], shape: tuple[int, ...]) -> BlockedPoly:
-        """Index the batch axes by `keys`, which Dask rejects or reads differently from NumPy.
+        """Index the batch axes by NumPy's rules. Use this if _is_plain(keys) is False.
 
-        `shape` is the batch shape of the result.
+        shape: batch shape of the result.
         """
         x, tail = self._array, self._array.shape[self.ndim :]
         if not math.prod(shape):
@@ -419,12 +419,12 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return self._second_half(_of_blocks(partial(_inverse_rows, _with_roots(self.ring)), self._array))
 
     def _first_half(self) -> Any:
-        """Transform the columns of the matrix of coefficients, which is the first half of ntt()."""
+        """Transform the columns of the matrix of coefficients. This is the first half of ntt()."""
         x, call = _in_columns(self._array), partial(_forward_columns, _with_roots(self.ring))
         return da.map_blocks(call, x, dtype=x.dtype, meta=x._meta)
 
     def _second_half(self, rows: Any) -> BlockedPoly:
-        """Finish intt() after the rows are transformed: make blocks of columns, and transform the columns."""
+        """Finish intt(): cut `rows` into blocks of columns, and transform the columns."""
         return self._with(_exchange(partial(_inverse_columns, _with_roots(self.ring)), -1, rows), "coef")
 
     # ---- arithmetic ----
@@ -569,9 +569,9 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
                 in .zarr, and the ring has more moduli, or longer ones, than load() accepts from a file.
             OutOfHostMemory: see compute.
 
-        Cost: the work of all tasks, and each block is written once. If polynomials are divided,
-        and the blocks hold columns of the matrix of coefficients (see ntt), every block first sends a piece
-        to every other block for a .zarr, but not for a .npy file.
+        Cost: the work of all tasks, and each block is written once. A .zarr also needs an exchange (every
+        block sends a piece to every other block) if polynomials are divided and the blocks hold columns of
+        the matrix of coefficients (see ntt).
 
         >>> import tempfile
         >>> from polygpu import Ring
@@ -616,7 +616,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         return other
 
     def _aligned(self, other: BlockedPoly) -> tuple[BlockedPoly, BlockedPoly]:
-        """Return both values in one domain, with their polynomials divided into the same number of parts."""
+        """Return `self` and `other` in one domain and divided into the same number of parts."""
         a, b = self, other
         parts = max(a._parts, b._parts)
         a, b = a._in_parts(parts), b._in_parts(parts)
@@ -639,7 +639,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
     ) -> BlockedPoly:
         """Apply f block by block to this value and `others`.
 
-        The polynomials of all these values are divided into the same number of parts.
+        All values must have the same `_parts`.
         """
         values = [self, *others]
         if self._divided and len({_divided_axis(x._array) for x in values}) > 1:
@@ -667,8 +667,8 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
             return a._mapped(operator.mul, b)
         if a.domain == "eval":
             return a._mapped(_multiply_points, b)
-        # The blocks of columns are cut into blocks of rows, and these into columns again. One task,
-        # _product_rows, does all steps in between and holds two blocks. Separate tasks would hold four.
+        # The task _product_rows holds two blocks: it does all steps on rows. Separate tasks would hold four
+        # blocks.
         rows = partial(_product_rows, _with_roots(self.ring), _axes_alike([a, b]))
         return a._second_half(_exchange(rows, -2, a._first_half(), b._first_half()))
 
@@ -691,8 +691,7 @@ def _operator(method: Callable[[Any], BlockedPoly], other: object) -> BlockedPol
 def _standing_for(key: Any) -> Any:
     """Return the key, or zeros of the same shape and dtype if the key is a dask.array.
 
-    The entries of a dask.array are not known yet. With the zeros in its place, NumPy can check the index and
-    compute the shape of the result.
+    NumPy needs only the zeros to check the index and to compute the shape of the result.
     """
     if not isinstance(key, da.Array):
         return key
@@ -714,11 +713,11 @@ def _check_lazy(keys: tuple[Any, ...]) -> None:
 
 
 def _is_plain(keys: tuple[Any, ...]) -> bool:
-    """Return whether the keys are of kinds that Dask reads as NumPy does.
+    """Return True only if Dask reads the keys as NumPy does.
 
-    Besides slices, None and Ellipsis, these are any number of ints, or one array or list with one axis. An
-    example of a difference: the axes of x[0, :, [1, 2]] have another order in Dask than in NumPy. Dask also
-    reads True and 1.5 as 1.
+    Slices, None and Ellipsis are allowed. Other keys must all be ints, or be a single array or list with one
+    axis. Examples of differences: Dask orders the axes of x[0, :, [1, 2]] in another way. Dask reads True and
+    1.5 as 1.
     """
     others = [k for k in keys if not (k is None or k is Ellipsis or isinstance(k, slice))]
     if all(isinstance(k, (int, np.integer)) and not isinstance(k, bool) for k in others):
@@ -730,7 +729,7 @@ def _is_plain(keys: tuple[Any, ...]) -> bool:
 
 
 def from_array(x: Any, ring: Ring, *, domain: Domain = "coef", chunks: Chunks = "auto") -> BlockedPoly:
-    """Return the ring elements whose residues are x, in blocks that are cut from x when they are computed.
+    """Return the ring elements whose residues are x. Blocks are cut from x when they are computed.
 
     Args:
         x: canonical residues (*batch, rows, n): a dask.array, nested lists, or anything that da.from_array
@@ -796,10 +795,10 @@ def _checked_ring(ring: object) -> Ring:
 
 
 def _in_blocks(x: Any, ring: Ring, domain: Domain, sizes: tuple[tuple[int, ...], ...]) -> BlockedPoly:
-    """Return the ring elements whose residues are x, cut into blocks of these sizes."""
+    """Return a BlockedPoly with the residues x. sizes: the chunks of an array (*batch, rows, n)."""
     parts = len(sizes[-1])
     height, width = _sides(ring.n)
-    # Without name=False, Dask would hash the contents to make a name, which takes as long as a transform.
+    # name=False: otherwise Dask hashes the contents. The hash takes as long as a transform.
     if parts == 1:
         array = x.rechunk(sizes) if isinstance(x, da.Array) else da.from_array(x, sizes, name=False)
     elif domain == "coef" and isinstance(x, (np.ndarray, _NpyFile)):  # columns are cut out directly
@@ -901,10 +900,10 @@ def einsum(subscripts: str, *operands: BlockedPoly | Poly) -> BlockedPoly:
         ParameterError: an argument breaks a rule of polygpu.einsum, or a batch axis has an unknown length.
         RingMismatch: the operands belong to different rings.
 
-    Cost: the axis of a label is cut into ranges by the blocks. For each choice of one range for every label,
-    polygpu.einsum is called once, on one block of each operand. Then the results are added in a tree. If the
-    products use the ring's transform and all operands are coefficients, each operand is transformed once, and
-    the result is transformed back once.
+    Cost: the blocks cut the axis of each label into ranges. For each combination of ranges, one for each
+    label, polygpu.einsum is called once, on one block of each operand. Then the results are added in a tree.
+    If the products use the ring's transform and all operands are coefficients, each operand is transformed
+    once, and the result is transformed back once.
 
     >>> from polygpu import Ring
     >>> R = Ring(4, 17)
@@ -928,8 +927,8 @@ def _sum_of_products(
 ) -> BlockedPoly:
     """Sum the products over all labels that do not occur in `output`."""
     label_sizes([x._lengths("a sum of products") for x in values], labels)  # raises polygpu.einsum's errors
-    # If an operand has a repeated label, as in "ii", its diagonal is meant. da.blockwise needs distinct
-    # labels. So take the diagonals first, and remove the repetitions from the subscripts.
+    # A repeated label, as in "ii", means the diagonal. da.blockwise needs distinct labels. So take diagonals
+    # first, and remove repeated labels from the subscripts.
     if any(len(set(of)) < len(of) for of in labels):
         values = [_diagonal(x, of) for x, of in zip(values, labels, strict=True)]
         labels = [list(dict.fromkeys(of)) for of in labels]
@@ -942,9 +941,9 @@ def _sum_of_products(
     ring = values[0].ring
     parts = max(x._parts for x in values)
     values = [x._in_parts(parts) for x in values]
-    # There are two cases in which operands that are all in coefficients are transformed now, and the sum is
-    # transformed back at the end: polynomials are divided, or sums of products are fastest by the ring's own
-    # complete transform.
+    # Divided polynomials must be transformed before they are multiplied. If sums of products use the ring's
+    # complete transform, transform each operand only once, before the products. `back`: transform the sum
+    # back at the end.
     back = all(x.domain == "coef" for x in values) and (
         parts > 1 or (way_of_sums(ring._plan) == "transform" and ring.leaf_size == 1)
     )
@@ -962,8 +961,8 @@ def _sum_of_products(
         len(output),
         len(summed),
     )
-    # In the result of da.blockwise each summed label still has an axis, with one entry for each block: the
-    # sum over this block. products.sum below adds these partial sums.
+    # The result of da.blockwise has an axis for each summed label. Each entry on this axis is the sum over
+    # one block. products.sum below adds the entries.
     pairs = [y for x, of in zip(values, labels, strict=True) for y in (x._array, [*map(str, of), *tail])]
     names = [*map(str, output), *map(str, summed), *tail]
     array = da.blockwise(
@@ -1115,7 +1114,7 @@ def load(
     domain: Domain | None = None,
     chunks: Chunks = None,
 ) -> BlockedPoly:
-    """Return the ring elements whose residues are in a file, in blocks that the workers read when needed.
+    """Return the ring elements whose residues are in a file. Workers read each block when it is needed.
 
     Args:
         path: a file that save() wrote, or another .npy or .zarr array of residues (*batch, rows, n). Every
@@ -1205,9 +1204,10 @@ def _damaged(path: Path, reason: str, way: str = DAMAGED) -> FileError:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn errors that a damaged or incomplete file causes in NumPy, zarr and json into FileError.
+    """Raise FileError instead of the errors of NumPy, zarr and json for a damaged file.
 
-    Errors of the operating system with another cause, such as a missing permission, pass unchanged.
+    PolyGPUError and MemoryError are not replaced. Of OSError, only FileNotFoundError, NotADirectoryError and
+    IsADirectoryError are replaced.
     """
     try:
         yield
@@ -1256,7 +1256,7 @@ class _ZarrFile:
 class _NpyFile:
     """The array in a .npy file, optionally reshaped.
 
-    The file is opened again for each block, so that only the file's name is sent to the workers.
+    Each access opens the file. Only the file's name is sent to the workers.
     """
 
     def __init__(self, path: Path, shape: tuple[int, ...] | None = None) -> None:
@@ -1294,10 +1294,10 @@ class _NpyFile:
 
 
 def _windows(x: Array) -> Iterator[tuple[int | slice, ...]]:
-    """Yield indices that cut x, an array mapped from a file, into parts of at most _WINDOW bytes of the file.
+    """Yield indices that cut x into parts of at most _WINDOW bytes of the file from which x is mapped.
 
-    Callers map one part at a time, because Dask counts all mapped pages that a process has touched as its
-    memory, and a block of columns touches pages of the whole file.
+    Map one part at a time. Dask counts every mapped page that a process touched as memory of the process. A
+    block of columns touches pages of the whole file.
     """
     if not x.ndim:
         yield ()
@@ -1340,7 +1340,7 @@ _WRITERS = {".npy": _write_npy, ".zarr": _write_zarr}
 
 
 def _told(x: Any, path: Path) -> tuple[Ring, Domain]:
-    """Return the ring and the domain that `x`, the attribute "polygpu" of a .zarr, describes."""
+    """Return the ring and the domain in `x`, the attribute "polygpu" of the .zarr at `path`."""
     try:
         if type(x) is not dict:
             raise Flaw("its attribute polygpu must be a JSON object.")
@@ -1368,8 +1368,7 @@ def _told(x: Any, path: Path) -> tuple[Ring, Domain]:
 def _in_hexadecimal(number: Any) -> Any:
     """Return a modulus or root in the form of the current file format.
 
-    Older files, which do not have the attribute "format", hold numbers above 2^64 as decimal strings. This
-    function converts such a string.
+    Files without the attribute "format" hold numbers above 2^64 as decimal strings.
     """
     is_long = type(number) is str and re.fullmatch("[1-9][0-9]{19,4299}", number)
     return int_text(int(number)) if is_long else number
@@ -1379,9 +1378,9 @@ def _in_hexadecimal(number: Any) -> Any:
 
 
 def _checked(graph: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments for Dask with which OutOfHostMemory is raised if workers lack memory.
+    """Return `kwargs` with a scheduler that raises OutOfHostMemory if workers lack memory.
 
-    This needs Dask's distributed scheduler. For every other scheduler the result is `kwargs` itself.
+    Returns `kwargs` itself inside a task, and for schedulers other than Dask's distributed one.
     """
     scheduler = get_scheduler(scheduler=kwargs.get("scheduler"), cls=da.Array)
     client: Any = getattr(scheduler, "__self__", None)
@@ -1408,7 +1407,7 @@ def _checked(graph: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 def _largest_block(graph: Any) -> int:
     """Return the size in bytes of the largest block in a graph.
 
-    A block does not count if tasks read only slices of it.
+    A block does not count if tasks read only slices of the block.
     """
     largest, dependents = 0, graph.dependents
     for name, layer in graph.layers.items():
@@ -1419,10 +1418,10 @@ def _largest_block(graph: Any) -> int:
 
 
 def _way_out(most: int, limit: int) -> str:
-    """Return the advice for an error message: make chunks so small that a worker has room for ten blocks.
+    """Return advice for an error message: make blocks so small that a worker has room for ten.
 
-    A worker holds several blocks at a time, because it needs operands, results and tables. `most` is the size
-    of the largest block, and `limit` the memory of a worker, both in bytes.
+    A worker holds operands, results and tables at a time. most: bytes of the largest block. limit: bytes of
+    memory of a worker.
     """
     size = min(limit // 10, most // 2)
     chunks = f"{size >> 20}MiB" if size >> 20 else f"{size}B"
@@ -1437,7 +1436,7 @@ async def _workers(client: Any) -> list[dict[str, Any]]:
 def _get(client: Any, most: int, graph: Any, keys: Any, **kwargs: Any) -> Any:
     """Compute a graph by Dask's distributed scheduler.
 
-    Error messages contain `most`, the size in bytes of the largest block.
+    most: bytes of the largest block, for error messages.
     """
     from distributed import KilledWorker
 
@@ -1465,7 +1464,7 @@ def _release(futures: Any) -> None:
 def _took_too_much(client: Any, worker: Any) -> bool:
     """Return whether Dask's nanny ended a worker because it used too much memory.
 
-    The nanny's report may come after the worker has ended, so this function waits up to a second for it.
+    Wait up to a second: the nanny may report after the worker has ended.
     """
     for _ in range(10):
         if any(event["worker"] == worker.address for _, event in client.get_events("worker-restart-memory")):
@@ -1475,11 +1474,11 @@ def _took_too_much(client: Any, worker: Any) -> bool:
 
 
 async def _gathered(client: Any, most: int, futures: Any, direct: bool | None) -> Any:
-    """Return the results of the futures; raise OutOfHostMemory if all workers would wait forever.
+    """Return the results of the futures. Raise OutOfHostMemory if all workers stay paused.
 
-    A worker pauses, which means that it starts no task, while its process holds more than a certain share of
-    the memory limit (80 % by default). Dask frees memory by spilling blocks to disk. But it cannot spill
-    tables, nor memory that was freed and not returned to the system, so a paused worker may stay paused.
+    A paused worker starts no task. Dask pauses a worker while its process holds more than 80 % (by default)
+    of the memory limit, and spills blocks to disk. Dask cannot spill tables, or memory that was freed and not
+    returned to the system. So a worker may stay paused.
     """
     gathering = asyncio.ensure_future(client.gather(futures, direct=direct, asynchronous=True))
     before, since = None, 0.0
@@ -1507,7 +1506,7 @@ async def _gathered(client: Any, most: int, futures: Any, direct: bool | None) -
 
 
 def _waiting(worker: dict[str, Any]) -> Any:
-    """Return (managed bytes, spilled bytes) of a worker that is paused and idle; else return None."""
+    """Return (managed bytes, spilled bytes) of a paused and idle worker. Return None for others."""
     metrics = worker["metrics"]
     at_work = ("executing", "long-running", "flight", "cancelled", "resumed")
     if worker["status"] != "paused" or any(metrics["task_counts"].get(state) for state in at_work):
@@ -1519,10 +1518,7 @@ def _waiting(worker: dict[str, Any]) -> Any:
 
 
 def _sides(n: int) -> tuple[int, int]:
-    """Return height and width of the matrix that n coefficients form.
-
-    This is (1, n) if n is not a power of two.
-    """
+    """Return height and width of the matrix of n coefficients: (1, n) if n is not a power of two."""
     height = 1 << (n.bit_length() - 1) // 2 if n & (n - 1) == 0 else 1
     return height, n // height
 
@@ -1584,15 +1580,15 @@ def _divided_poly(a: Poly, parts: int) -> BlockedPoly:
 
 
 def _meta(x: Any, more: int = 0, dtype: Any = None) -> Array:
-    """Return an empty array that tells Dask the dtype of blocks and their number of axes, x.ndim + more."""
+    """Return an empty array of x.ndim + more axes. It tells Dask the dtype and the axes of blocks."""
     return np.empty((0,) * (x.ndim + more), dtype or x.dtype)
 
 
 def _axes_alike(values: Sequence[BlockedPoly]) -> tuple[int, ...]:
     """Return the batch axes along which blocks must have equal lengths, as negative indices.
 
-    These are the axes that several values have and whose lengths are unknown until the blocks are computed.
-    So the condition can be checked only then.
+    The lengths along these axes are unknown until the blocks are computed. _check_alike then compares the
+    lengths.
 
     Raises:
         ParameterError: the batch shapes do not broadcast, or unknown lengths decide whether they do.
@@ -1620,7 +1616,7 @@ def _axes_alike(values: Sequence[BlockedPoly]) -> tuple[int, ...]:
 def _check_alike(axes: tuple[int, ...], tail: int, blocks: Sequence[Array]) -> None:
     """Raise ParameterError if the blocks of a task have different lengths along one of the axes.
 
-    This must be checked, because NumPy would broadcast a block of length 1 without an error.
+    NumPy would broadcast a block of length 1 without an error.
     """
     for axis in axes:
         if len({x.shape[axis - tail] for x in blocks}) > 1:
@@ -1631,9 +1627,9 @@ def _check_alike(axes: tuple[int, ...], tail: int, blocks: Sequence[Array]) -> N
 
 
 def _of_blocks(f: Callable[..., Array], *arrays: Any) -> Any:
-    """Apply f to the blocks of arrays that broadcast and are cut at the same places.
+    """Apply f to the blocks of `arrays`. The arrays must broadcast and be cut at the same places.
 
-    The blocks of the result must have the dtype of the first array.
+    f must return the dtype of arrays[0].
     """
     axes = max(x.ndim for x in arrays)
     pairs = [y for x in arrays for y in (x, range(axes - x.ndim, axes))]
@@ -1659,17 +1655,17 @@ def _in_rows(x: Any) -> Any:
 
 
 def _exchange(step: Callable[..., Array], axis: int, *matrices: Any) -> Any:
-    """Divide matrices along `axis` instead of along the other axis, and apply `step` to each new block.
+    """Divide matrices along `axis` instead of along the other axis. Apply `step` to each new block.
 
-    `axis` is -2 to make blocks of rows from blocks of columns, and -1 for the opposite. Each old block is cut
-    into pieces. `step` is called with the pieces of a new block, as one list for each matrix, and with the
-    indices of the rows or columns that the new block holds.
+    axis: -2 makes blocks of rows from blocks of columns; -1 makes blocks of columns from blocks of rows.
+    Arguments of `step`: one list of pieces for each matrix, then the indices of the rows or columns of the
+    new block.
 
-    Dask's own rechunk is worse. Its method "p2p" is slower: on 2 processes of one host, a product of 2^26
-    coefficients of 60 bits in 8 parts took 6.5 s with "p2p" on disk, 4.0 s with "p2p" in memory, and 2.2 to
-    3.0 s with this function. In all three cases each process held 0.8 to 1.1 GiB in addition to the operands.
-    "p2p" also needs Dask's distributed scheduler. With its method "tasks" the pieces are views, which keep
-    the whole old blocks in memory.
+    Dask's own rechunk is worse. Its method "p2p" needs Dask's distributed scheduler and is slower: on 2
+    processes of one host, a product of 2^26 coefficients of 60 bits in 8 parts took 6.5 s with "p2p" on disk,
+    4.0 s with "p2p" in memory, and 2.2 to 3.0 s with this function. In all three cases each process held 0.8
+    to 1.1 GiB in addition to the operands. The method "tasks" makes views as pieces. A view keeps the whole
+    old block in memory.
     """
     pieces = [_cut(x, axis) for x in matrices]
     first = max(pieces, key=lambda x: x.ndim)
@@ -1693,7 +1689,7 @@ def _exchange(step: Callable[..., Array], axis: int, *matrices: Any) -> Any:
 
 
 def _cut(x: Any, axis: int) -> Any:
-    """Divide the matrix x along `axis`. It is already divided along its other axis, and stays so."""
+    """Divide the matrix x along `axis`. The result is also divided along the other axis, as x is."""
     parts = x.numblocks[-3 - axis]
     size = x.shape[axis] // parts
     name = f"piece-{tokenize(x.name, axis)}"
@@ -1751,7 +1747,7 @@ def _kept(ring: Ring) -> Ring:
 def _with_roots(ring: Ring) -> Ring:
     """Return the same ring with its roots given explicitly.
 
-    Otherwise each worker would search for the roots again, which takes as long as a transform.
+    Without given roots, each worker would search for roots. A search takes as long as a transform.
     """
     if ring.roots is None:
         return ring
@@ -1778,9 +1774,9 @@ class _Number:
 
 
 def _value(ring: Ring, x: Array, domain: Domain, tail: int) -> Poly:
-    """Return x, a block, as a Poly on the current device.
+    """Return the block x as a Poly on the current device.
 
-    The last `tail` axes of the block hold the residues of one polynomial.
+    tail: number of axes of x after its batch axes.
     """
     return (
         _kept(ring).from_residues(x.reshape(*x.shape[: x.ndim - tail], ring.rows, ring.n), domain=domain).to()
@@ -1788,7 +1784,7 @@ def _value(ring: Ring, x: Array, domain: Domain, tail: int) -> Poly:
 
 
 def _block(a: Poly, like: Array, tail: int) -> Array:
-    """Return a Poly as a block, a NumPy array whose last `tail` axes are as long as those of `like`."""
+    """Return `a` as a NumPy array. Its last `tail` axes have the lengths of those of `like`."""
     data = a.cpu().data
     return data.reshape(*data.shape[:-2], *like.shape[like.ndim - tail :])
 
@@ -1799,7 +1795,7 @@ def _unmasked(x: Any) -> Any:
 
 
 def _residues_of(path: Path, ring: Ring, x: Array) -> Array:
-    """Return a block of a file; raise FileError if a residue is outside [0, q)."""
+    """Return x, a block of the file at `path`. Raise FileError if a residue is outside [0, q)."""
     if at := first_wrong(ring._plan.basis, x):
         raise _damaged(path, f"in a block, {wrong_residue(ring._plan.basis, x, at)}.")
     return x
@@ -1860,7 +1856,7 @@ def _added(ring: Ring, tail: int, x: Array, axis: tuple[int, ...], keepdims: boo
 
 
 def _part_of(ring: Ring, x: Array, tail: int) -> Ring:
-    """Return the ring whose degree is the number of coefficients of one polynomial that the block x holds."""
+    """Return a ring for the block x. Its degree is the number of coefficients that x has of a polynomial."""
     return _ring_of_parts(ring, ring.n // math.prod(x.shape[x.ndim - tail + 1 :]))
 
 
@@ -1875,8 +1871,7 @@ def _einsum_of_blocks(
 ) -> Array:
     """Call einsum on one block of each operand.
 
-    The summed axes stay in the result, with length 1. Along these axes the results for other blocks are added
-    later.
+    The summed axes stay in the result, with length 1. _sum_of_products adds the results of several blocks.
     """
     values = [_value(ring, x, domain, tail) for x, domain in zip(blocks, domains, strict=True)]
     found = _block(functions.einsum(subscripts, *values), blocks[0], tail)
@@ -1886,8 +1881,7 @@ def _einsum_of_blocks(
 def _product_of_blocks(q: int, a: Array, b: Array) -> Array:
     """Multiply `a`, a block of the matrix A, by `b`, the rows of B that belong to the columns of `a`.
 
-    The result has the shape (rows of a, 1, columns of b). The results for several blocks are later joined
-    along the axis of length 1, and then summed along this axis.
+    Returns shape (rows of a, 1, columns of b). `matmul` joins and sums the results along the middle axis.
     """
     compute = backend()
     found = linalg.matmul(compute.from_host(np.asarray(a)), compute.from_host(np.ascontiguousarray(b)), q=q)
@@ -1932,17 +1926,17 @@ def _drawn(
         for row in range(height):
             place = number * steps + row * stride + first
             entry = (*at, slice(None), row) if divided else at
-            # part.random is not used, because it limits the index of a polynomial in the stream. The index of
-            # a part, `place`, reaches this limit earlier than the index of the whole polynomial does.
+            # part.random would refuse a large `place`: its limit is for indices of polynomials, and `place`
+            # counts parts.
             backend_for(part._plan.basis, drawn).uniform(part._plan.basis, key, place, drawn)
             out[entry] = compute.to_host(drawn)
     return out
 
 
 def _number(batch: tuple[int, ...], at: tuple[int, ...], where: Any) -> int:
-    """Return the flat batch index of the polynomial that has the batch index `at` within its block.
+    """Return the flat index of a polynomial in the whole batch. at: its index within its block.
 
-    `where` has a pair for each axis: where the block begins in the batch, and where it ends.
+    where: (begin, end) of the block in the whole batch, for each axis.
     """
     number = 0
     for size, i, (first, _) in zip(batch, at, where, strict=False):
@@ -1969,10 +1963,9 @@ def _inverse_columns(ring: Ring, pieces: list[Array], numbers: Array) -> Array:
 def _product_rows(
     ring: Ring, alike: tuple[int, ...], a: list[Array], b: list[Array], numbers: Array
 ) -> Array:
-    """Transform the rows of two operands, multiply the operands, and transform the product's rows back.
+    """Transform the rows of two operands, multiply pointwise, and transform the product's rows back.
 
-    The list `a` holds the pieces of a block of rows of the first operand, and `b` those of the second. If an
-    operand has the shape of the product, the product is written over it.
+    a: pieces of a block of rows of the first operand. b: pieces for the second operand.
     """
     _check_alike(alike, 3, (a[0], b[0]))
     ring, compute = _kept(ring), backend()
@@ -1991,10 +1984,10 @@ def _product_rows(
 
 
 def _step(step: Callable[..., None], ring: Ring, x: Array, *first: int) -> Array:
-    """Apply one of the steps of the four-step algorithm to the block x, and return the result.
+    """Return the result of `step`, a step of the four-step algorithm, for the block x.
 
-    The block holds rows of the matrix, or columns if `first`, the index of the first column, is given. On the
-    host the result overwrites x.
+    x: rows of the matrix, or columns if `first` is given. first: index of the first column of x. On the host
+    the result overwrites x.
     """
     ring, compute = _kept(ring), backend()
     plan = _plan(ring, x.shape[-2] if first else ring.n // x.shape[-1])

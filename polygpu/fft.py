@@ -262,12 +262,11 @@ def from_slots(z: Any) -> Any:
 def _slot_tables(n: int, inverse: bool) -> tuple[Array, Array]:
     """Return two tables with which a Fourier transform of n/2 points computes the slots.
 
-    The first table holds the factors exp(i * pi * k / n) for k < n/2. If coefficient k is multiplied by
-    factor k before the transform, then output t is the value at the root exp(i * pi * (4 * t + 1) / n). The
-    second table holds for each slot j the index t with 5^j = 4 * t + 1 modulo 2 * n.
+    The first table holds exp(i * pi * k / n) for k < n/2. Multiply coefficient k by entry k before the
+    transform. Output t is then the value at the root exp(i * pi * (4 * t + 1) / n). Entry j of the second
+    table is the t of slot j: 5^j = 4 * t + 1 modulo 2 * n.
 
-    inverse: if True, the first table holds the inverses of the factors, and the second table holds for each t
-        the slot j.
+    inverse: True inverts the numbers in the first table, and the permutation in the second (from t to j).
     """
     half, power = n // 2, 1
     order = np.empty(half, np.int64)
@@ -283,9 +282,8 @@ def _slot_tables(n: int, inverse: bool) -> tuple[Array, Array]:
 def _transform(x: Array, inverse: bool) -> Array:
     """Compute Fourier transforms of rows of 2^k points, for k up to 16.
 
-    A row of more than MAX_LENGTH points is taken as a matrix: its columns are transformed and multiplied by
-    twiddles, and then its rows are transformed. Source: Bailey 1990, "FFTs in external or hierarchical
-    memory".
+    A row of more than MAX_LENGTH points is a matrix. Transform its columns, multiply by twiddles, and
+    transform its rows. Source: Bailey 1990, "FFTs in external or hierarchical memory".
     """
     rows, n = x.shape
     if n <= MAX_LENGTH:
@@ -303,7 +301,7 @@ def _transform(x: Array, inverse: bool) -> Array:
 def _step_twiddles(first: int, second: int, inverse: bool) -> Array:
     """Return the table of w^(j * k) for j < second and k < first.
 
-    w is exp(-2 * pi * i / (first * second)), or its inverse if `inverse` is True.
+    w is exp(-2 * pi * i / (first * second)). If `inverse` is True, w is the inverse of this number.
     """
     products = np.outer(np.arange(second), np.arange(first)) / (first * second)
     table: Array = np.exp((2j if inverse else -2j) * np.pi * products)

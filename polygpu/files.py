@@ -60,7 +60,7 @@ from .poly import Poly
 from .ring import Ring
 
 _FORMAT = 1
-_LONGEST_HEADER = 1 << 22  # bytes, enough for about 10000 values; parsed, it takes up to 25 times as many
+_LONGEST_HEADER = 1 << 22  # bytes, for about 10000 values; parsed, a header takes up to 25 times its bytes
 _MOST_LIMBS = 1 << 12  # the check that moduli are coprime takes time quadratic in their number
 _LONGEST_PRIME = 1 << 12  # bits; a primality test of such a number takes 2 s
 _MOST_AXES = 64  # NumPy allows at most 64 axes
@@ -273,8 +273,7 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded | Swit
 def _header_of(tensors: dict[str, Any], told: dict[str, Any]) -> bytes:
     """Return the bytes of the header, padded with spaces so that residues begin at a multiple of 64 bytes.
 
-    tensors: the entries of the values that have residues. told: the object that is stored as JSON in the
-    entry "__metadata__".
+    tensors: the entries of values with residues. told: the object for the entry "__metadata__".
     """
     text = _compact({"__metadata__": {"polygpu": _compact(told)}, **tensors})
     return text.encode() + b" " * (-(8 + len(text)) % _ALIGNMENT)
@@ -338,7 +337,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _named(name: object) -> str:
-    """Return a name as an error message shows it: cut if it is long, or its type if it is not a str."""
+    """Return `name` for an error message: cut if it is long, or its type if it is not a str."""
     text = ascii(name) if isinstance(name, str) else type(name).__name__
     return text if len(text) <= 60 else f"{text[:56]}...'"
 
@@ -355,8 +354,8 @@ def _pieces(data: Array) -> Iterator[memoryview]:
 def first_wrong(basis: Basis, data: Array) -> tuple[int, ...] | None:
     """Return the index (*batch, row, coefficient) of the first residue outside [0, q), or None.
 
-    The result is None if all residues are in [0, q). Unlike the check inside `with polygpu.debug()`, this
-    function allocates no array of the size of `data`, and no Python ints for moduli above 2^64.
+    Unlike the check inside `with polygpu.debug()`, this function allocates no array of the size of `data`,
+    and no Python ints for moduli above 2^64.
     """
     if not data.size:
         return None
@@ -598,8 +597,8 @@ class File:
     ) -> Array:
         """Read the residues of one value.
 
-        ring: the ring of the value. tensor: its entry in the header. mmap: see polygpu.load. seen: a function
-        that is called with the bytes of the residues, one piece after the other.
+        ring: the ring of the value. tensor: its entry in the header. mmap: see polygpu.load. seen: function
+        that gets the bytes of each piece of the residues, in order.
         """
         shape, dtype, (begin, end) = tuple(tensor["shape"]), _DTYPES[tensor["dtype"]], tensor["data_offsets"]
         if dtype != ring.dtype or shape[-2:] != (ring.rows, ring.n):
@@ -641,12 +640,11 @@ class File:
 
 
 def _mapping(handle: int, size: int) -> memoryview:
-    """Map the first `size` bytes of a file into memory, read-only, and return a view of them.
+    """Map the first `size` bytes of a file into memory, read-only. Return a view of the memory.
 
-    handle: the file descriptor. It may be closed afterwards. The mapping ends when the view and all arrays
-    that use it are gone. The C function mmap is called because Python's mmap.mmap keeps a file descriptor
-    open for each mapping. Programs that load many files would then run out of descriptors. (Python 3.13 has
-    an argument trackfd=False that avoids this.)
+    handle: the file descriptor. The caller may close it. The mapping ends when the view and all arrays in the
+    memory are gone. Python's mmap.mmap would keep a file descriptor open for each mapping. (Python 3.13 has
+    an argument trackfd=False against this.)
     """
     import ctypes  # here, so that importing polygpu stays fast
     import mmap
@@ -667,7 +665,7 @@ def _mapping(handle: int, size: int) -> memoryview:
 
 
 class _Contents:
-    """The checked header of a file: entries by name, and the rings. ring() makes each ring only once."""
+    """The checked header of a file. `entries` maps names to entries; ring(index) makes each ring once."""
 
     def __init__(self, header: bytes, size: int) -> None:
         if len(header) > _LONGEST_HEADER:

@@ -370,7 +370,7 @@ def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
 
 
 def _in_one_domain(polys: Sequence[Poly], ring: Ring | None = None) -> Sequence[Poly]:
-    """Return polys, in "eval" if their domains differ. If `ring` is given, drop the limbs not in `ring`."""
+    """Return `polys`, all in "eval" if their domains differ. If `ring` is given, keep only its limbs."""
     if not isinstance(polys, Iterable):
         raise ParameterError(f"polys must be a list or tuple of Poly, not {type(polys).__name__}.")
     values = list(polys)

@@ -80,13 +80,13 @@ Bytes = bytes | bytearray | memoryview
 
 
 def _residues(ring: Ring, words: Any, domain: Domain) -> Poly:
-    """Return a copy of another library's words as a value. Raise NotCanonical unless all are residues."""
+    """Return a Poly with a copy of `words`. Raise NotCanonical if a word is not a residue."""
     with debug():
         return ring.from_residues(words, domain=domain, copy=True)
 
 
 def _complete(ring: Ring, library: str) -> Ring:
-    """Return the ring; raise NotNTTFriendly unless its transform is complete and its moduli fit words."""
+    """Return `ring`. Raise NotNTTFriendly unless it has a complete transform and moduli of one word."""
     if ring.leaf_size != 1 or ring._plan.basis.wide:
         raise NotNTTFriendly(
             f"{ring!r} does not fit {library}, whose moduli are primes below 2**64 that are 1 modulo 2n, "
@@ -96,7 +96,7 @@ def _complete(ring: Ring, library: str) -> Ring:
 
 
 def _in_ring(poly: Poly, ring: Ring, name: str) -> Poly:
-    """Return the value in `ring`, which may have other roots; raise RingMismatch if the moduli differ.
+    """Return `poly` in `ring`. Raise RingMismatch if degree, kind or moduli differ; roots may differ.
 
     If the roots differ, an evaluated value is transformed to coefficients and back.
     """
@@ -247,7 +247,7 @@ class SealParameters:
 
     @cached_property
     def _ids(self) -> dict[bytes, int]:
-        """Return a dict from SEAL's hash of a value's parameters (parms_id) to the number of limbs."""
+        """Return a dict from parms_id (SEAL's hash of a level's parameters) to the number of limbs."""
         return {self._id(k): k for k in range(1, len(self.moduli) + 1)}
 
     def _id(self, limbs: int) -> bytes:
@@ -484,8 +484,8 @@ def _check_parameters(parameters: object) -> None:
 
 def _read_value(stream: _Stream, parameters: SealParameters) -> SealValue:
     """Read a Plaintext or a Ciphertext, whichever comes next."""
-    # In both, an array of words follows the fields, and the array begins with a header. If a header begins
-    # right after the fields of a Plaintext, the object is a Plaintext.
+    # Both kinds have fields, then a header, then an array of words. If a header begins right after the fields
+    # of a Plaintext, the object is a Plaintext.
     start = stream.take(_PLAINTEXT.size + 3)
     if start[-3:] == _HEADER.pack(_MAGIC, _HEADER_SIZE, 0, 0, 0, 0, 0)[:3]:
         identity, count, scale = _PLAINTEXT.unpack(start[:-3])
@@ -604,13 +604,13 @@ class _Stream:
         return b"".join(parts)
 
     def unpack(self, layout: Struct) -> tuple[Any, ...]:
-        """Return the next fields, which are packed in this layout."""
+        """Return the next fields, unpacked by `layout`."""
         return layout.unpack(self.take(layout.size))
 
     def words(self, count: int, seeded: int = -1) -> Array:
-        """Read a length, which must be `count`, and return the array of `count` words after it.
+        """Read a length and the array of words after it. Raise FileError if the length is not `count`.
 
-        seeded: the length that means that SEAL saved a seed in place of a polynomial.
+        seeded: SEAL writes this length if it saved a seed instead of a polynomial.
         """
         found = self.unpack(_COUNT)[0]
         if found == seeded != count:
@@ -623,7 +623,7 @@ class _Stream:
         return np.frombuffer(self.take(8 * count), "<u8")
 
     def inner(self, read: Callable[[], _T], begun: int = 0) -> _T:
-        """Return what `read` reads from an inner object. begun: bytes already read of the object's header."""
+        """Read an inner object's header, and return read(). begun: number of header bytes already read."""
         first = self._at - begun
         magic = _HEADER.pack(_MAGIC, _HEADER_SIZE, 0, 0, 0, 0, 0)[:begun]
         compression, size = self._header(magic)
@@ -651,7 +651,7 @@ class _Stream:
             )
 
     def _header(self, begun: bytes) -> tuple[int, int]:
-        """Read a header and return its compression and size. begun: its first bytes, if already read."""
+        """Read a header. Return its compression and size. begun: the first bytes, if already read."""
         fields = _HEADER.unpack(begun + self.take(_HEADER_SIZE - len(begun)))
         magic, length, major, self.minor, compression, _, size = fields
         if (magic, length) != (_MAGIC, _HEADER_SIZE):
@@ -670,8 +670,8 @@ class _Stream:
 class _Expanded:
     """Compressed data, decompressed in order, in pieces of 64 KiB.
 
-    SEAL writes many short fields. If each field were decompressed separately, zlib would copy the rest of its
-    input each time. So the input is passed on, and the output kept, in pieces.
+    SEAL writes many short fields. If read() decompressed a field alone, zlib would copy the whole rest of its
+    input.
     """
 
     def __init__(self, compression: int, data: memoryview) -> None:
@@ -832,9 +832,10 @@ def from_openfhe_keys(text: str | bytes, *, special: int) -> dict[int, SwitchKey
 
 
 def _galois_elements(tag: Any, count: int) -> list[tuple[int | None, int]]:
-    """Return a pair for each key: its Galois element (None in an EvalMultKey), and its index in the dict.
+    """Return (Galois element, index) for each key. The element is None for keys of an EvalMultKey.
 
-    tag: the JSON of all keys with one key tag. count: the number of these keys.
+    index: the key's place in the dict of from_openfhe_keys. tag: the JSON of all keys with one key tag.
+    count: the number of keys.
     """
     keys = tag.get("value") if isinstance(tag, dict) else None
     if isinstance(keys, list):
@@ -934,7 +935,10 @@ class _Serialised:
         return found
 
     def _collect(self, node: Any, name: str) -> tuple[int, ...] | None:
-        """Collect polynomials and shared objects below a node; return the polynomials' shape, or None."""
+        """Collect polynomials and shared objects below `node`. Return the shape of the nested lists.
+
+        If polynomials are missing, return None.
+        """
         children = node
         if isinstance(node, dict):
             limbs = node["v"] if _is_element(node) else None
@@ -969,7 +973,7 @@ def _is_element(node: Any) -> bool:
 
 
 def _row(values: list[Any], name: str) -> Array:
-    """Return a list of JSON as an array of words."""
+    """Return `values`, a list from JSON, as an array of words."""
     if set(map(type, values)) != {int}:
         raise FileError(f"{name} has residues that are not ints. {_DAMAGED_JSON}")
     try:
@@ -982,7 +986,7 @@ def _row(values: list[Any], name: str) -> Array:
 
 
 def _openfhe_ring(source: _Serialised, name: str) -> tuple[Ring, Domain, list[Any]]:
-    """Return the ring and domain that all polynomials share, and an array of residues for each limb."""
+    """Return ring and domain of all polynomials of `source`, and an array of residues for each limb."""
     found, rows = set(), []
     try:
         for tower in source.towers:
@@ -1155,7 +1159,7 @@ def to_jax(poly: Poly, *, copy: bool | None = None) -> Any:
     return jax.numpy.from_dlpack(data)
 
 
-# ---- python-flint and SymPy: polynomials with Python ints between them and values ----
+# ---- python-flint and SymPy: conversions through Python ints ----
 
 Polynomials = Any  # one polynomial of another library, or a nested list of such polynomials
 
@@ -1320,7 +1324,7 @@ def _check_multiple(modulus: int, ring: Ring) -> None:
 
 
 def _from_polynomials(x: Polynomials, ring: Ring, coefficients: Callable[[Any], list[int]]) -> Poly:
-    """Return the value of polynomials. coefficients(f) returns those of a polynomial f, X^0 first."""
+    """Return the value of polynomials. coefficients(f): the coefficients of f, constant term first."""
     plan_of(ring, "ring")
     flat: list[list[int]] = []
 
@@ -1346,7 +1350,7 @@ def _from_polynomials(x: Polynomials, ring: Ring, coefficients: Callable[[Any], 
 
 
 def _to_polynomials(poly: Poly, centered: bool, make: Callable[[list[int]], Any]) -> Polynomials:
-    """Return a nested list of the batch shape: make(ints) for the coefficients of each polynomial."""
+    """Return make(coefficients) for each polynomial, in a nested list of the batch shape."""
 
     def nested(rows: Any, depth: int) -> Any:
         return make(rows) if depth == 0 else [nested(row, depth - 1) for row in rows]

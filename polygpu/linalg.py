@@ -33,8 +33,8 @@ from .errors import CoefficientError, DeviceError, ParameterError
 
 MAX_MODULUS = 1 << 64
 
-# Matrices of 1- or 2-byte integers with fewer entries are copied to words, which is as fast as reading them
-# in place.
+# Copy matrices of 1- or 2-byte integers with fewer than _SMALL entries to words. Reading in place is not
+# faster.
 _SMALL = 1 << 12
 _LONG = 1 << 29  # a host call with at least this many products of words (13 to 56 ms) reports progress
 
@@ -158,7 +158,7 @@ def _are_bytes(A: Any) -> bool:
 
 
 def _bytes(A: Array) -> Array:
-    """Return A if the entries of its rows or of its columns are adjacent in memory, else a copy."""
+    """Return A if its rows or its columns are contiguous in memory, else a copy."""
     if is_device_array(A):
         return A if A.itemsize in A.strides else copied(A)
     x = np.asarray(A)
@@ -169,7 +169,7 @@ def _bytes(A: Array) -> Array:
 def _words(x: Any, name: str, basis: Basis) -> Array:
     """Return the integers x as an array of the basis' dtype.
 
-    Arrays of unsigned integers that fit this dtype are not reduced. Other integers are reduced to [0, q).
+    Unsigned integers of at most the size of this dtype are not reduced. Other integers are reduced to [0, q).
     """
     if holds_poly(x):
         raise CoefficientError(

@@ -2,10 +2,10 @@
 
 The memory of a result that is no longer used is kept for later results of the same size. Otherwise the system
 would have to map new pages in each call, which takes longer than most of the arithmetic. polygpu keeps at
-most a quarter of the memory that is free or kept (or 64 MiB, if that is more), and never more bytes than the
-environment variable `POLYGPU_POOL_BYTES` says. Kept memory that was not used for ten seconds is given back to
-the system in the next call of polygpu. If polygpu has several threads, an idle thread may give it back
-earlier. If the system refuses memory, all kept memory is given back before an error is raised.
+most a quarter of the sum of free and kept memory, or 64 MiB if that is more. It never keeps more bytes than
+the environment variable `POLYGPU_POOL_BYTES` says. Kept memory that was not used for ten seconds is given
+back to the system in the next call of polygpu. If polygpu has several threads, an idle thread may give it
+back earlier. If the system refuses memory, all kept memory is given back before an error is raised.
 """
 
 from __future__ import annotations

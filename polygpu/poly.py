@@ -591,7 +591,7 @@ class Poly(Value, NotAnArray):
         return made if out is None else out._holding(made._data, made._domain)
 
     def _mul_limbs(self, other: Poly | int, product: Product, ring: Ring, out: Poly | None) -> Poly:
-        """Return the product in `ring`. A Poly operand must have all moduli of `ring`, and may have more."""
+        """Return the product in `ring`. Each Poly must have all moduli of `ring`, and may have more."""
         a, b = limbs_in_one_domain(ring, self, other)
         memory = memory_of(a._plan, out)
         if isinstance(b, Poly):
@@ -671,10 +671,7 @@ class Poly(Value, NotAnArray):
         return self._with(integers.constant(plan.basis, plan.n, number, step, home))
 
     def _factor(self, other: object) -> Poly | Array:
-        """Return `other` after checking its ring and device. For an int, return its residues.
-
-        The residues are an array of shape (rows, 1).
-        """
+        """Return `other` after checking its ring and device. For an int, return its residues (rows, 1)."""
         if isinstance(other, Poly):
             return self._operand(other)
         return integers.residues_on(backend_of(self._data), self._plan.basis, integer(other, "operand"))
@@ -1410,7 +1407,7 @@ def without_last(ring: Ring, k: object, name: str, least: int) -> Ring:
 
 
 def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> Poly:
-    """Rebuild a pickled Poly on `device`. If there is no such device, warn and return it in host memory."""
+    """Rebuild a pickled Poly on `device`. If `device` does not exist, warn and use host memory."""
     value = ring.from_residues(data, domain=domain, check=True)  # a pickle is not trusted
     if device is None:
         return value
@@ -1424,8 +1421,8 @@ def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> P
 def _operator(method: Callable[[Any], Poly], other: object) -> Poly:
     """Return method(other) if other is a Poly or int. Otherwise raise an error, or return NotImplemented.
 
-    Arrays, lists, tuples, bools, strings and other numbers raise an error. For anything else, NotImplemented
-    makes Python try the operator of the other type.
+    Arrays, lists, tuples, bools, strings and other numbers raise an error. For any other type, return
+    NotImplemented. Python then tries the operator of that type.
     """
     if isinstance(other, Poly) or (isinstance(other, (int, np.integer)) and not isinstance(other, bool)):
         return method(other)
@@ -1442,7 +1439,7 @@ def _negated_plus(a: Poly, x: int) -> Poly:
 
 
 def _way_between(first: RingPlan, second: RingPlan) -> str:
-    """Return advice for an error message: how to bring a (in `first`) and b (in `second`) into one ring."""
+    """Return advice for an error message: how to bring a (of `first`) and b (of `second`) into one ring."""
     p, q = set(first.moduli), set(second.moduli)
     if first.quotient != second.quotient:
         return "Use ring(poly.to_bigints(centered=True)) to bring one operand into the ring of the other."

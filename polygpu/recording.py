@@ -55,8 +55,7 @@ class Recording:
         before.clear()
         self._result = found.pop()
         own = set(map(id, self._polys))
-        # Each replay writes the Polys of the result that are not arguments. These Polys are kept here with
-        # the domains that they have after a replay.
+        # Keep each Poly of the result that is not an argument, with its domain after a replay.
         self._written = [
             (x, x.domain) for x in _leaves(self._result) if isinstance(x, Poly) and id(x) not in own
         ]
@@ -88,7 +87,7 @@ class Recording:
         return self._result
 
     def _write(self, values: Sequence[Poly]) -> None:
-        """Write values into the arguments. A value that shares memory with an argument is copied first."""
+        """Copy `values` into the arguments. Before that, copy each value that overlaps an argument."""
         compute = backend_of(self._polys[0].data)
 
         def read(x: Poly) -> Array:
@@ -104,7 +103,7 @@ class Recording:
             own._domain = domain
 
     def _check(self, values: tuple[Any, ...]) -> None:
-        """Raise an error if these values cannot take the place of the recorded arguments."""
+        """Raise an error if `values` cannot replace the recorded arguments."""
         if len(values) != len(self._args):
             raise ParameterError(
                 f"The call was recorded with {len(self._args)} arguments, but {len(values)} were given. "
@@ -153,7 +152,7 @@ class Recording:
     def _shared_pairs(self) -> Iterator[tuple[int, int, bool]]:
         """Yield (m, n, begin_together) for all m < n for which _polys[m] and _polys[n] share memory.
 
-        begin_together: whether both begin at the same address.
+        begin_together: whether the arrays of both begin at the same address.
         """
         compute = backend_of(self._polys[0].data)
         for (m, x), (n, y) in combinations(enumerate(p.data for p in self._polys), 2):
@@ -181,9 +180,9 @@ class Recording:
 
 
 def _check_kept(places: Sequence[int], polys: Sequence[Poly], domains: Sequence[Domain]) -> None:
-    """Raise DomainError if an argument `polys[i]` does not have `domains[i]`, its domain before f ran.
+    """Raise DomainError if f changed the domain of an argument. domains[i]: domain of polys[i] before f.
 
-    places[i]: the position of this argument in the call of f, for the error text.
+    places[i]: position of polys[i] among the arguments of f.
     """
     for i, x, domain in zip(places, polys, domains, strict=True):
         if x.domain != domain:
@@ -195,7 +194,7 @@ def _check_kept(places: Sequence[int], polys: Sequence[Poly], domains: Sequence[
 
 
 def _as_recorded(new: Any, own: Any) -> bool:
-    """Return whether `new` (not a Poly) is the recorded argument `own`, or equals it and has its type."""
+    """Return whether `new` is `own`, or has the type of `own` and is equal to it. `own` is not a Poly."""
     if new is own:
         return True
     if type(new) is not type(own):

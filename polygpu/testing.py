@@ -187,7 +187,7 @@ def friendly_moduli(n: int, kind: Kind, max_limbs: int = 5) -> st.SearchStrategy
 def _friendly_moduli(draw: st.DrawFn, n: int, kind: Kind, max_limbs: int, max_bits: int) -> list[int]:
     """Draw primes as friendly_moduli does, but only primes of at most max_bits bits.
 
-    max_bits must exceed the bit length of n by at least 7 (_SPARE), so that there are such primes.
+    Call this only if max_bits exceeds the bit length of n by at least _SPARE.
     """
     least = Quotient(kind, n).order.bit_length() + 4
     bits = draw(st.sampled_from([b for b in WORD_LIMITS if least <= b <= max_bits] or [max_bits]))
@@ -195,16 +195,15 @@ def _friendly_moduli(draw: st.DrawFn, n: int, kind: Kind, max_limbs: int, max_bi
     return draw(st.permutations(primes)) if len(primes) > 1 else primes
 
 
-# For each m <= 57 and each b from m + 7 to 64 there is a prime p of b bits with p = 1 modulo 2^m. So primes
-# with 7 bits more than m always suffice.
+# For each m <= 57 and each b from m + 7 to 64 there is a prime p of b bits with p = 1 modulo 2^m.
 _SPARE = 7
 
 
 def _largest_degree(max_degree: int, kind: Kind, max_bits: int) -> int:
-    """Return log2 of the largest degree, a power of two up to max_degree, for which suitable primes exist.
+    """Return log2 of the largest degree, a power of two up to max_degree, that has suitable primes.
 
-    Suitable primes have a complete transform of this degree, and at most max_bits bits. max_bits is at
-    most 64.
+    A prime is suitable if it has at most max_bits bits and a complete transform of this degree. Call this
+    only if max_bits is at most 64.
     """
     return min(max_degree.bit_length() - 1, max_bits - _SPARE - Quotient(kind, 1).order.bit_length() + 1)
 
@@ -214,8 +213,8 @@ def _friendly_primes(
 ) -> list[int]:
     """Return the `count` largest primes of `bits` bits that have a complete transform of degree n.
 
-    Primes in `exclude` are left out. If there are fewer than `count` primes of this bit length, use the next
-    bit length up to max_bits that has enough primes. If none has enough, use the bit length with most primes.
+    exclude: primes to leave out. If there are fewer than `count` primes of `bits` bits, try bits + 1, ...,
+    max_bits. If no bit length has `count` primes, use the one with the most primes.
     """
     skipped = set(exclude)
 

@@ -8,8 +8,8 @@ domain is "eval", in the bit-reversed order of `Poly.ntt`.
 
 Dtypes are int64 and uint64; a ring whose moduli are at most 2**32 also takes int32 and uint32. Results have
 the dtype and device of the first tensor. A contiguous tensor whose entries have as many bytes as `Ring.dtype`
-is read in place; others are converted by a pass. Residues must be in [0, q). They are checked only inside
-`with polygpu.debug()`, which raises NotCanonical; `ring(x)` takes tensors with other integers.
+is read in place; other tensors are converted in one pass. Residues must be in [0, q). They are checked only
+inside `with polygpu.debug()`, which raises NotCanonical; `ring(x)` takes tensors with other integers.
 
 On a GPU the work runs on PyTorch's current stream, and results and workspace lie in PyTorch's allocator.
 The operators have no gradients: residues are integers, and tensors with gradients raise CoefficientError.
@@ -486,7 +486,7 @@ def _ring(spec: str) -> Ring:
 
 @lru_cache(128)
 def _parts(spec: str) -> tuple[Ring, dict[str, Any]]:
-    """Read the text of a key: return the ring of its residues, and the other arguments of SwitchKey."""
+    """Return the ring of a key's residues, and the other arguments of SwitchKey, from the key's text."""
     try:
         whole, ring, special, limbs_per_digit, galois_element, turned = literal_eval(spec)
         rings = {"ring": _ring(ring), "special": _ring(special)}
@@ -519,14 +519,14 @@ def _checked_key(key: object) -> Key:
 
 
 def _domain(domain: object) -> str:
-    """Return the domain; raise DomainError unless it is a string. The operator checks which one it is."""
+    """Return `domain`. Raise DomainError unless it is a string. The operator checks the string."""
     if not isinstance(domain, str):
         raise DomainError(f"domain={shown(domain)} must be 'coef' or 'eval'.")
     return domain
 
 
 def _word(value: object, name: str) -> str:
-    """Return an option; raise ParameterError unless it is a string. The operator checks which one it is."""
+    """Return `value`. Raise ParameterError unless it is a string. The operator checks the string."""
     if not isinstance(value, str):
         raise ParameterError(f"{name}={shown(value)} must be a string. The documentation lists the words.")
     return value
@@ -538,11 +538,11 @@ def _word(value: object, name: str) -> str:
 def _operator(
     schema: str, result: Callable[..., tuple[Any, Ring]], compute: Callable[..., object]
 ) -> Callable[..., Tensor]:
-    """Register an operator of PyTorch: its kernel, and the rule that gives the shape of its result.
+    """Register an operator of PyTorch: its kernel, and the rule for the shape of its result.
 
-    schema: the name and the arguments of the operator, in PyTorch's syntax. In it rings, domains and the
-    texts of keys are strings. result(*arguments) checks the arguments, and returns the batch shape and the
-    ring of the result. compute(out, *arguments) writes the result into the value `out`.
+    schema: name and arguments in PyTorch's syntax. Rings, domains and texts of keys are strings (str).
+    result(*arguments): check the arguments; return batch shape and ring of the result. compute(out,
+    *arguments): write the result into the Poly `out`.
     """
 
     def empty(*arguments: Any) -> tuple[Tensor, Ring]:
@@ -587,7 +587,7 @@ def _operator(
 
 
 def _same(x: Tensor, ring: str, *_: object) -> tuple[Any, Ring]:
-    """Return the batch shape and ring of a result that has those of x."""
+    """Return the batch shape and the ring of x, for a result that has both."""
     found = _ring(ring)
     return _batch(x, found, "x"), found
 
@@ -606,7 +606,7 @@ def _broadcast(a: Tensor, b: Tensor, ring: str, *_: object) -> tuple[Any, Ring]:
 
 
 def _pointwise(name: str) -> Callable[..., Tensor]:
-    """Register a sum, difference or product by the name of its method of Poly."""
+    """Register the operator of the method `name` of Poly: add, sub or mul."""
     method = getattr(Poly, name)
 
     def compute(out: Poly, a: Tensor, b: Tensor, ring: str, domain: Domain) -> None:
@@ -744,16 +744,16 @@ def _batch(x: Tensor, ring: Ring, name: str) -> Any:
 
 
 def _poly(x: Tensor, ring: Ring, domain: Domain) -> Poly:
-    """Return the value of a tensor. Call this only inside _scope."""
+    """Return a tensor as a Poly. Call this only inside _scope."""
     return ring.from_residues(_array(_residues(x, ring)), domain=domain)
 
 
 def _value(x: Tensor, ring: Ring, domain: Domain) -> Poly:
-    """Return the value of a tensor for work outside of operators, on the current stream of polygpu."""
+    """Return a tensor as a Poly on polygpu's current stream, for work outside of operators."""
     gpu: Any = _backend(x)
     words = _residues(x, ring)
     value = ring.from_residues(_array(words), domain=domain)  # DLPack lets the current stream wait for x
-    if words.is_cuda:  # PyTorch must not reuse their memory before polygpu's stream has read them
+    if words.is_cuda:  # PyTorch must not reuse the memory before polygpu's stream has read it
         handle = gpu.stream().ptr
         stream = (
             torch.cuda.ExternalStream(handle, words.device)
@@ -765,7 +765,7 @@ def _value(x: Tensor, ring: Ring, domain: Domain) -> Poly:
 
 
 def _residues(x: Tensor, ring: Ring) -> Tensor:
-    """Return x or a copy, so that it is contiguous and its entries have the size of the ring's residues."""
+    """Return x as unsigned words of the size of the ring's residues. Copy x only if necessary."""
     word = _UNSIGNED[ring.dtype]
     if x.dtype.itemsize == word.itemsize:
         return x.contiguous().view(word)
@@ -790,7 +790,7 @@ def _backend(x: Tensor) -> Backend:
 
 
 def _scope(x: Tensor) -> AbstractContextManager[Any]:
-    """Let polygpu work on PyTorch's current stream, and allocate from PyTorch, if the tensor is on a GPU."""
+    """Let polygpu use PyTorch's current stream and PyTorch's allocator if x is on a GPU."""
     stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
     return _backend(x).guest(stream, _allocate, _free)
 
@@ -813,9 +813,9 @@ def _free(
     is_ending: Callable[[], bool] = sys.is_finalizing,
     delete: Callable[[int], None] = torch.cuda.caching_allocator_delete,
 ) -> None:
-    """Give memory back to PyTorch's allocator, except at the end of the process, when PyTorch is gone.
+    """Give memory back to PyTorch's allocator. Do nothing at the end of the process.
 
-    The two functions are default arguments because Python clears this module's names at the end.
+    `is_ending` and `delete` are default arguments, because Python clears this module's names at the end.
     """
     if not is_ending():
         delete(address)

@@ -127,8 +127,8 @@ def pad(a: Poly, n: int | Ring) -> Poly:
 def _of_degree(ring: Ring, n: int, call: str = "") -> Ring:
     """Return the ring of degree n with the moduli, kind, `root` and `product` of `ring`.
 
-    call: the call that the error text recommends, which accepts a ring as an argument. If it is "", as for
-        interpolate, the text recommends coset_intt instead.
+    call: the call that the error text recommends, with larger_ring as an argument. If `call` is "", the text
+        recommends coset_intt.
 
     Raises:
         BadRoot: n is not the degree of `ring`, and the roots of `ring` were given as ints.
@@ -292,7 +292,7 @@ def _scaled(a: Poly, unit: int) -> Poly:
 
 
 def _unit(ring: Ring, shift: object) -> int:
-    """Return shift modulo the ring's modulus. Raise ParameterError if it has no inverse."""
+    """Return `shift` modulo Q. Raise ParameterError if `shift` has no inverse modulo Q."""
     x = integer(shift, "shift") % ring.modulus
     if gcd(x, ring.modulus) != 1:
         q = next(q for q in ring.moduli if gcd(x, q) != 1)

@@ -49,7 +49,7 @@ class Buffer {
     }
 
   private:
-    // Whether the numbers have 1, 2, 4, 8 or 16 bytes, are aligned, and have strides (ctypes leaves them out).
+    // Whether numbers have 1, 2, 4, 8 or 16 bytes and are aligned, and strides are given (ctypes gives no strides).
     bool readable() const {
         if (view_.itemsize < 1 || view_.itemsize > 16 || (view_.itemsize & (view_.itemsize - 1))) return false;
         if ((uintptr_t)view_.buf % (uintptr_t)std::min<Py_ssize_t>(view_.itemsize, 8)) return false;
@@ -58,9 +58,8 @@ class Buffer {
             if (view_.strides[i] % view_.itemsize) return false;
         return true;
     }
-    // Returns the kind of numbers that the format states. Numbers must have the machine's byte order, which the format
-    // may or may not name. Without a format, the kind is unknown. Source: format characters of Python's struct; for the
-    // complex numbers Zf and Zd, PEP 3118.
+    // Returns the kind that the format names. Returns `unknown` without a format, and for another byte order than the
+    // machine's. Source: format characters of Python's struct; for the complex numbers Zf and Zd, PEP 3118.
     Kind kind() const {
         const char *format = view_.format;
         if (!format || !*format) return Kind::unknown;
@@ -76,7 +75,7 @@ class Buffer {
     Py_buffer view_{};
 };
 
-// The arrays of a tuple, for the duration of a call, opened like parameters of type A.
+// The arrays of a tuple, for the duration of a call. Arrays are opened like parameters of type A.
 template <class A> class OpenArrays {
   public:
     OpenArrays(const nanobind::tuple &objects, const char *refusal) : buffers_(objects.size()) {

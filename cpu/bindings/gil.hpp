@@ -7,10 +7,10 @@
 
 namespace pg {
 
-// Runs `take`, which waits for the GIL. A thread that asks for the GIL after the interpreter has ended never gets it.
-// Python 3.14 puts such a thread to sleep. Older versions end it by pthread_exit, which unwinds its stack as an
-// exception does. The unwinding would call destructors, go through noexcept functions, and leave a call of the core
-// while other threads still work on the call's rows. So the thread sleeps here until the process ends.
+// Runs `take`, which waits for the GIL. After the interpreter has ended, no thread gets the GIL. Python 3.14 puts the
+// thread to sleep. Older versions call pthread_exit, which unwinds the stack like an exception, through noexcept
+// functions and through calls of the core whose rows other threads still compute. Here the unwinding ends, and the
+// thread sleeps until the process ends.
 template <class F> auto take_gil(const F &take) {
     try {
         return take();
@@ -26,9 +26,8 @@ class GilReleased {
     GilReleased(const GilReleased &) = delete;
     ~GilReleased() { of_thread_ = nullptr, take(); }
 
-    // Takes the GIL, calls f and returns its result. Must be called while this thread has a GilReleased.
-    // PyGILState_Ensure is not used: after the interpreter has ended it crashes, since it looks up the thread's state
-    // in memory that is freed.
+    // Takes the GIL, calls f and returns the result of f. Must be called while this thread has a GilReleased.
+    // PyGILState_Ensure would crash after the interpreter has ended, because it reads freed memory.
     template <class F> static auto with_gil(const F &f) {
         of_thread_->take();
         const auto found = f();

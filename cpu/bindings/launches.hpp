@@ -54,7 +54,7 @@ inline void make_launches(Launches *self, const nanobind::dict &functions, const
     new (self) Launches(driver, std::move(ready));
 }
 
-// Releases the GIL, because the driver waits when its queue is full, perhaps for work that needs the GIL.
+// Launches the kernels without the GIL: when its queue is full, the driver waits, perhaps for work that needs the GIL.
 inline void launch(const Launches &self, u64 stream, const nanobind::args &operands) {
     const size_t count = operands.size();
     u64 few[16];
@@ -73,7 +73,7 @@ inline void make_names() {
     if (!data_name || !ptr_name) throw nanobind::python_error();
 }
 
-// x.data.ptr of CuPy's array x.
+// Returns x.data.ptr of a CuPy array x.
 inline u64 address_of(nanobind::handle x) {
     const nanobind::object memory = nanobind::steal(PyObject_GetAttr(x.ptr(), data_name));
     if (!memory.is_valid()) throw nanobind::python_error();
@@ -82,9 +82,8 @@ inline u64 address_of(nanobind::handle x) {
     return nanobind::cast<u64>(address);
 }
 
-// Launches the kernels of a record (cuda/records.py) with these addresses: those of the operands and of their result,
-// then 0, then the address `room` of memory for temporary arrays. If an array does not begin at a multiple of 16,
-// nothing is launched, and false is returned.
+// Launches the kernels of a record (cuda/records.py). room: the address of memory for temporary arrays. If the address
+// of an operand or of the result is not a multiple of 16, launches nothing and returns false.
 inline bool launch_on(Launches &self, u64 stream, const nanobind::tuple &operands, nanobind::handle result, u64 room) {
     const size_t arrays = operands.size(), count = arrays + 3;
     u64 few[16], bits = 0;

@@ -8,8 +8,8 @@
 
 namespace pg {
 
-// The entries of a list or tuple, as borrowed references. Any other object, such as one of a subclass of list, has no
-// entries, and its Entries convert to false.
+// The entries of a list or tuple, as borrowed references. Entries of any other object (also of a subclass of list)
+// convert to false.
 class Entries {
   public:
     explicit Entries(PyObject *x) : x_(x), list_(PyList_CheckExact(x)), size_(-1) {
@@ -26,8 +26,8 @@ class Entries {
     Py_ssize_t size_;
 };
 
-// Writes the ints of a nested list, whose lengths must be shape[axis], shape[axis + 1], ... Returns false if a length
-// differs, if the type of an entry is not int itself (bool is a subclass of int), or if an int does not fit.
+// Writes the ints of a nested list to `to`. Returns false if the list's lengths are not shape[axis], shape[axis + 1],
+// ..., if the type of an entry is not exactly int (bool is refused), or if an int does not fit int64.
 inline bool write_integers(PyObject *x, const std::vector<npy_intp> &shape, size_t axis, int64_t *&to) {
     const Entries entries(x);
     if (!entries || entries.size() != shape[axis]) return false;
@@ -45,8 +45,8 @@ inline bool write_integers(PyObject *x, const std::vector<npy_intp> &shape, size
     return true;
 }
 
-// Returns nested lists and tuples of ints as an int64 array. Returns None for anything else, which the caller examines
-// in Python. While this function runs, no Python code runs, so no list can change.
+// Returns nested lists and tuples of ints as an int64 array. Returns None for any other object. No Python code runs
+// meanwhile, so no list can change.
 inline nanobind::object integers_of_list(nanobind::handle x) {
     std::vector<npy_intp> shape;
     PyObject *first = x.ptr();

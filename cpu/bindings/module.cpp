@@ -1,4 +1,4 @@
-// The Python module polygpu._cpu: arrays in, arrays out; every argument was checked by _backends/cpu.py.
+// The Python module polygpu._cpu. Its caller, _backends/cpu.py, checks all arguments.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -196,7 +196,7 @@ NB_MODULE(_cpu, module) {
     nb::class_<Auxiliary>(module, "Auxiliary")
         .def(nb::init<const Basis &, const Transform &, size_t, Quotient>(), nb::keep_alive<1, 2>(),
              nb::keep_alive<1, 3>(),
-             nb::call_guard<GilReleased>(),  // makes tables, which takes long for many moduli
+             nb::call_guard<GilReleased>(),  // the constructor is slow for many moduli
              nb::arg("basis"), nb::arg("transform"), nb::arg("degree"), nb::arg("quotient"))
         .def("multiply", &Auxiliary::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<FftProduct>(module, "FftProduct")

@@ -1,5 +1,4 @@
-// Repeats a recorded call: calls the functions that the recorded call called, but on other arrays in host memory
-// (polygpu/_backends/host_records.py).
+// Repeats a recorded call: calls the same functions on other arrays in host memory (polygpu/_backends/host_records.py).
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
@@ -12,9 +11,12 @@
 
 namespace pg {
 
-// Objects are numbered in this order: the operands of the call; its result; `made`, arrays that each replay allocates,
-// given by (shape, dtype); `fixed`, objects that stay the same; `views`, each given by (number, shape, dtype, offset,
-// strides): a view of the earlier object with this number.
+// Objects are numbered in this order:
+//   - the operands of the call;
+//   - the result of the call;
+//   - `made`: arrays that each replay allocates, given by (shape, dtype);
+//   - `fixed`: objects that are the same in each replay;
+//   - `views`: views of earlier objects, given by (number of the object, shape, dtype, offset, strides).
 class Replay {
   public:
     Replay(const nanobind::tuple &shape, nanobind::object dtype, const nanobind::list &made,
@@ -49,9 +51,8 @@ class Replay {
     }
 
     // Returns the result, in `out` or in new memory. Returns None, with nothing done, if there is not enough memory, if
-    // an array does not have the recorded form, or if unusual() is True and serves() is not. unusual() tells whether
-    // the context differs from the default one, and serves() tells whether the record may replace a call in this
-    // context.
+    // an array does not have the recorded form, or if unusual() is True and serves() is not. unusual(): the context
+    // differs from the default context. serves(): the record may replace a call in this context.
     nanobind::object operator()(const nanobind::tuple &operands, nanobind::handle out) const {
         if (operands.size() != operands_ || (asks(unusual_) && !asks(serves_))) return nanobind::none();
         if (!out.is_none() && !takes(out.ptr(), operands)) return nanobind::none();
@@ -108,8 +109,7 @@ class Replay {
         return answer.is(Py_True);
     }
 
-    // Returns the range of memory that a nonempty array occupies: the address of its lowest entry, and the address
-    // behind its highest entry.
+    // Returns the memory of a nonempty array: the address of the lowest entry, and the address behind the highest.
     static std::pair<const char *, const char *> range_of(PyArrayObject *array) {
         const char *first = PyArray_BYTES(array), *last = first;
         for (int axis = 0; axis < PyArray_NDIM(array); ++axis) {
@@ -119,7 +119,7 @@ class Replay {
         return {first, last + PyArray_ITEMSIZE(array)};
     }
 
-    // Whether the result may be written to `out` without the checks of a call that is not replayed.
+    // Whether the result may be written to `out`: out must match, and must not overlap an operand (but may be one).
     bool takes(PyObject *out, const nanobind::tuple &operands) const {
         if (!PyArray_CheckExact(out)) return false;
         auto *const array = reinterpret_cast<PyArrayObject *>(out);
@@ -165,7 +165,7 @@ class Replay {
     }
 
     static void call(PyObject *function, PyObject *const *arguments, size_t count) {
-        // NumPy's functions, and Python functions, may release the GIL and take it back.
+        // `function` may release the GIL and take it back.
         PyObject *const returned = take_gil([&] { return PyObject_Vectorcall(function, arguments, count, nullptr); });
         if (returned == nullptr) throw nanobind::python_error();
         Py_DECREF(returned);

@@ -40,8 +40,7 @@ inline nanobind::object set_memory_handler(nanobind::handle handler) {
 }
 
 // Returns a new C-contiguous array of numbers, or None if it needs more than `limit` bytes of new memory or the system
-// has no memory left. PyArray_Empty between two calls of set_memory_handler would do the same, but would take longer
-// than all else here.
+// has no memory left. PyArray_Empty, between two calls of set_memory_handler, would be slower.
 inline nanobind::object empty(const nanobind::tuple &shape, nanobind::handle dtype, bool zero, size_t limit) {
     auto *descriptor = reinterpret_cast<PyArray_Descr *>(dtype.ptr());
     if (!PyArray_DescrCheck(dtype.ptr()) || PyDataType_REFCHK(descriptor))
@@ -70,8 +69,7 @@ inline nanobind::object empty(const nanobind::tuple &shape, nanobind::handle dty
         PyErr_Clear();
         return nanobind::none();
     }
-    // NumPy has a function that reads the handler of an array, but none that sets it. So the handler is set here, and
-    // so is the flag that the array owns its memory: both belong to NumPy's binary interface.
+    // NumPy has no function that sets the handler of an array. The fields set here belong to NumPy's binary interface.
     Py_INCREF(results_capsule);
     reinterpret_cast<PyArrayObject_fields *>(array)->mem_handler = results_capsule;
     PyArray_ENABLEFLAGS(reinterpret_cast<PyArrayObject *>(array), NPY_ARRAY_OWNDATA);

@@ -149,7 +149,7 @@ chosen_device = _device.get  # the name given to the innermost `with device(...)
 def host_of(device: str | None) -> Backend:
     """Return the backend that computes on NumPy arrays while `device` is chosen.
 
-    It is the device's backend, or the CPU's if the device is a GPU.
+    For a GPU this is the backend of "cpu", for other devices their own backend.
     """
     chosen = device or _default_device()
     return get_backend(chosen if chosen in MAKERS else "cpu")
@@ -191,7 +191,7 @@ def same_device(x: Array, y: Array) -> bool:
 
 
 def is_device_array(x: object) -> bool:
-    """Return whether x is a CuPy array: the only arrays in GPU memory that polygpu computes on."""
+    """Return whether x is a CuPy array. Operations accept no other arrays in GPU memory."""
     return hasattr(x, "__cuda_array_interface__") and type(x).__module__.split(".")[0] == "cupy"
 
 

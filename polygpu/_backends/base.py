@@ -1,8 +1,9 @@
-"""What a backend is: thirteen primitives, which each backend implements, and operations composed of them.
+"""The interface of backends: thirteen primitives, and operations composed of the primitives.
 
-A backend overrides a composed operation if it has a faster way to compute it. Callers have checked
-every argument. Unless an operation says otherwise, arrays have shape (*batch, rows, degree) and the limbs'
-dtype, and hold residues in [0, q); `out` has the result's shape and may be one of the operands.
+A backend implements the primitives, and overrides composed operations for which it has a faster method.
+Callers have checked all arguments. Arrays contain residues in [0, q), with shape (*batch, rows, degree) and
+the dtype of the limbs. `out` has the shape of the result and may be one of the operands. Docstrings state
+exceptions from these rules.
 """
 
 from __future__ import annotations
@@ -35,8 +36,7 @@ Mark = Any  # a point in the queue of a device's work, such as a CUDA event
 class Memory(ABC):
     """Operations on the arrays of a device: allocation, copies, and records of calls.
 
-    The implementations in this class are for a device whose work is done when a call returns, and that does
-    not record calls.
+    The default methods do not record calls. They assume that work is done when a call returns.
     """
 
     name: str  # "cpu", "reference", "cuda:0"
@@ -46,11 +46,11 @@ class Memory(ABC):
 
     @abstractmethod
     def to_host(self, x: Array) -> Array:
-        """Return the array copied to host memory, or the array itself if it lies in host memory already."""
+        """Return a copy of x in host memory, or x itself if x lies in host memory."""
 
     @abstractmethod
     def from_host(self, x: Array) -> Array:
-        """Return the NumPy array copied to the device, or the array itself if the device is the host."""
+        """Return a copy of the NumPy array x on the device, or x itself if the device is the host."""
 
     @abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -60,8 +60,8 @@ class Memory(ABC):
     def copy(self, x: Array, out: Array) -> None:
         """Do what out[...] = x does; both arrays lie on this device and may have any strides.
 
-        x broadcasts to the shape of out. The two may have different integer dtypes if the values fit. x and
-        out do not overlap, unless each entry of x has the same address as the same entry of out.
+        x broadcasts to the shape of out. The integer dtypes of x and out may differ if the values fit. x and
+        out must not overlap, except that each entry of x may have the address of the same entry of out.
         """
 
     # ---- composed ----
@@ -69,20 +69,19 @@ class Memory(ABC):
     def require(self, nbytes: int, hint: str) -> None:
         """Raise OutOfDeviceMemory if the device has fewer than `nbytes` bytes free.
 
-        hint: a sentence for the error text that says what would help. On the host nothing is checked: the
-        system provides memory page by page at its first use, so a shortage shows only then.
+        hint: a sentence of the error text that says what would help. On the host nothing is checked, because
+        the system provides memory only at the first use of a page.
         """
         return
 
     def constant(self, x: Array) -> Array:
-        """Return the NumPy array copied to the device. A backend may keep the copy for later calls."""
+        """Return a copy of the NumPy array x on the device. A backend may keep the copy for later calls."""
         return self.from_host(x)
 
     def take(self, x: Array, index: Array, out: Array) -> None:
         """Permute the entries of each row: out[..., j] = x[..., index[j]]; out is not x.
 
-        x and out: C-contiguous arrays of words. index: int64, on the device of x. It has as many entries as a
-        row of x.
+        x and out: C-contiguous arrays of words. index: int64, (row length of x,), on the device of x.
         """
         self.copy(self.xp.take(x, index, axis=-1), out)
 
@@ -94,7 +93,7 @@ class Memory(ABC):
         self.copy(self.xp.take(x, index, axis=0), out)
 
     def scatter(self, x: Array, index: Array, out: Array) -> None:
-        """Compute out[index[i]] = x[i], the opposite of gather(); the entries of index are distinct."""
+        """Compute out[index[i]] = x[i]. The entries of index are distinct. For conditions see gather()."""
         out[index] = x
 
     def address(self, x: Array) -> int:
@@ -104,8 +103,8 @@ class Memory(ABC):
     def device_scope(self, views: bool = False) -> AbstractContextManager[Any]:
         """Let functions of `xp` (NumPy or CuPy) work on this device inside a `with`.
 
-        views: whether these functions only make views. If not, a call that enters the `with` is not
-        recorded and cannot be repeated.
+        views: whether the functions only make views. If False, a call that enters the `with` cannot be
+        repeated from a record.
         """
         return nullcontext()
 
@@ -115,8 +114,8 @@ class Memory(ABC):
         """Work on another library's stream inside a `with`, with memory from that library's allocator.
 
         stream: the handle of the stream. allocate(size, device's index, stream) returns an address, or raises
-        MemoryError; free(address) takes an address back, at any later time. The host has no streams, so
-        nothing changes.
+        MemoryError. free(address) frees the memory, and may be called after the `with`. On the host, guest()
+        does nothing.
         """
         return nullcontext()
 
@@ -125,36 +124,36 @@ class Memory(ABC):
     ) -> tuple[Array, Record | None]:
         """Run `work`, the computation of one call. Return its result and a record that can repeat the call.
 
-        The record is None if the call cannot be repeated. operands: the arrays that the work reads and that
-        may differ in a repetition. Operands that are one object here are also one object in a repetition.
+        If the record is None, the caller stores nothing. operands: the arrays that `work` reads and that may
+        differ in a repetition. If two operands are one object, they are one object in each repetition too.
         out: the array for the result, or None.
         """
         return work(), None
 
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
-        """Return a function that repeats the recorded work of f, or f itself if calling f is as fast."""
+        """Run f and return a function that repeats the recorded work of f. On the host, return f itself."""
         return f
 
     def mark(self) -> Mark:
-        """Return a mark that is reached when all work queued so far on the current stream is done."""
+        """Return a mark at the end of the work queued so far on the current stream."""
         return None
 
     def await_marks(self, marks: Iterable[Mark]) -> None:
-        """Make work queued after this call wait for the marks. Marks may be on other devices of this kind."""
+        """Make later work of the current stream wait for marks of any devices of this kind."""
         return None
 
     def send(self, x: Array, target: Array, after: Iterable[Mark]) -> Mark:
         """Copy x, which lies on this device, to `target`, which lies on any device of this kind.
 
         The copy waits for the marks in `after` and runs concurrently with the current stream. Returns a mark
-        that is reached when the copy is done. Until then the caller keeps both arrays alive and unchanged.
-        Both arrays have the same shape, and their last axis is dense. Copies to the same device run one after
+        at the end of the copy. Until this mark is reached, the caller keeps both arrays alive and unchanged.
+        Both arrays have the same shape and a dense last axis. Copies to the same device run one after
         another.
         """
         self.copy(x, target)
 
     def is_recording(self) -> bool:
-        """Return whether `capture` is recording. Work on the host is then not part of the recording."""
+        """Return whether `capture` is recording. Recordings do not contain work on the host."""
         return False
 
     def _dense(self, x: Array) -> Array:
@@ -170,7 +169,7 @@ class Memory(ABC):
 
 
 class Arithmetic(Memory):
-    """The operations that exist for all moduli, also above 2^64. They write their result into `out`."""
+    """The operations for all moduli, also above 2^64. Each operation writes its result to `out`."""
 
     # ---- primitives ----
 
@@ -178,7 +177,7 @@ class Arithmetic(Memory):
     def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """Compute a + b, a - b, -a, a * b or a * b + c, entry by entry; b may have shape (*batch, rows, 1).
 
-        Batch axes of a, b and c broadcast to those of out, and may have any strides.
+        Batch axes of a, b and c broadcast to batch axes of out. Batch axes may have any strides.
         """
 
     @abstractmethod
@@ -202,8 +201,8 @@ class Arithmetic(Memory):
     def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
         """Transform coefficients to the evaluation domain, in bit-reversed order.
 
-        If the arrays have more rows than the plan, only as many rows as the plan has are transformed,
-        beginning with row `first`. The other rows of out stay as they are.
+        The plan transforms rows `first`, `first` + 1, ... of x, one row for each limb of the plan. The other
+        rows of out stay unchanged.
         """
 
     @abstractmethod
@@ -214,22 +213,21 @@ class Arithmetic(Memory):
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
         """Multiply in the ring; operands and result are coefficients.
 
-        The plan's basis, degree and quotient define the ring. Its other fields say how to multiply fast.
+        The plan's basis, degree and quotient define the ring. Other fields of the plan are for fast methods.
         """
 
     # ---- composed ----
 
-    # The next two operations take one int64 for each item (polynomial), in an array on the device of x. This
-    # array has the shape of the last batch axes, and is repeated over the batch axes before them. An array
-    # without axes holds one integer for all items.
+    # `multipliers` and `exponents` have one int64 for each item (polynomial), on the device of x. Their shape
+    # is that of the last batch axes, and they repeat over the batch axes before. An array without axes has
+    # one integer for all items.
 
     def automorphism(
         self, basis: Basis, quotient: Quotient, x: Array, multipliers: Array, evaluated: bool, out: Array
     ) -> None:
-        """Apply X -> X^g to each item (polynomial) of x, in coefficients or evaluated; out is not x.
+        """Apply X -> X^g to each item (polynomial) of x; out is not x.
 
-        multipliers: for each item the number multiplier_of(quotient, g, evaluated), which determines how the
-            entries of the item are permuted (_core/plans/permutation.py).
+        multipliers: multiplier_of(quotient, g, evaluated) of each item (_core/plans/permutation.py).
         """
         from .._core.plans.permutation import automorphism_index
 
@@ -250,8 +248,8 @@ class Arithmetic(Memory):
     ) -> None:
         """Permute the entries of each item: entry j of the result is entry index_of(number)[j] of the item.
 
-        numbers: one integer for each item (polynomial). An index n + k, where n is the degree,
-        stands for minus entry k of the item. Items with the same number are permuted by one call of take().
+        numbers: one integer for each item (polynomial). n is the degree. An index n + k stands for minus
+        entry k.
         """
         batch, n = x.shape[:-2], x.shape[-1]
         each = np.broadcast_to(self.to_host(numbers), batch).ravel()
@@ -269,10 +267,10 @@ class Arithmetic(Memory):
             self.scatter(moved, chosen, target)
 
     def to_int64(self, basis: Basis, x: Array, centered: bool, out: Array) -> int:
-        """Compose integers from residues as int64. Return the flat index of the first misfit, or -1.
+        """Compose int64 integers from residues. Return the flat index of the first overflow, or -1.
 
-        out: (*batch, n). A misfit is an integer that int64 cannot hold. If there is one, the
-        contents of `out` are undefined. The call waits until the integers are computed.
+        out: (*batch, n), undefined if an integer overflows int64. The call waits until the integers are
+        computed.
         """
         values = self._integers(basis, x, centered)
         wrong = [i for i, v in enumerate(values.flat) if not -(1 << 63) <= v < 1 << 63]
@@ -281,7 +279,10 @@ class Arithmetic(Memory):
         return wrong[0] if wrong else -1
 
     def to_float64(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
-        """Compose integers as float64, (*batch, n), rounded half to even, or infinite if too large."""
+        """Compose float64 numbers from residues, rounded half to even; overflow gives infinity.
+
+        out: (*batch, n).
+        """
         values = self._integers(basis, x, centered)
         rounded = np.array([_rounded(v) for v in values.flat], np.float64).reshape(values.shape)
         self.copy(self.from_host(rounded), out)
@@ -297,7 +298,7 @@ class Arithmetic(Memory):
         self.copy(self.from_host(np.stack(words, axis=-1)), out)
 
     def _integers(self, basis: Basis, x: Array, centered: bool) -> Array:
-        """Return the composed integers as Python ints, (*batch, n), in host memory."""
+        """Return the integers that to_words() composes, as Python ints, (*batch, n), in host memory."""
         count = prod(basis.moduli).bit_length() // 64 + 1
         words = self.empty((*x.shape[:-2], x.shape[-1], count), np.dtype(np.uint64))
         self.to_words(basis, x, centered, words)
@@ -315,9 +316,9 @@ class Arithmetic(Memory):
         return out
 
     def uniform(self, basis: Basis, key: bytes, start: int, out: Array) -> None:
-        """Draw uniform residues: the polynomials with indices start, start + 1, ... in a key's stream.
+        """Draw uniform polynomials with the indices start, start + 1, ... in the random stream of the key.
 
-        _ops/sampling.py defines which bytes of the stream make a residue.
+        _ops/sampling.py defines which bytes of the stream become a residue.
         """
         shape, size = (*out.shape[:-2], out.shape[-1]), 8 * (basis.words + 1)
         first, host = start * out.shape[-1], np.empty(out.shape, out.dtype)
@@ -340,7 +341,7 @@ class Arithmetic(Memory):
         self.reduce_integers(basis, self.from_host(values.reshape(shape)), out)
 
     def _numbers(self, key: bytes, limb: int, first: int, count: int, size: int) -> Array:
-        """Return `count` integers of the stream, from index `first`; each is made of `size` bytes."""
+        """Return integers `first` to `first` + `count` - 1 of a stream. An integer has `size` bytes."""
         text = self.draw(key, limb, first * size, count * size).tobytes()
         numbers = np.empty(count, object)
         numbers[:] = [int.from_bytes(text[i : i + size], "little") for i in range(0, count * size, size)]
@@ -357,10 +358,11 @@ class Arithmetic(Memory):
     ) -> None:
         """Compute linear combinations: out[m] = constant + sum over i of factors[m, i] * operands[i].
 
-        m runs over the indices of the first axes of out. factors: (*first axes, len(operands), rows, 1).
-        Operands broadcast to the other axes of out; their batch axes may have any strides. constant: None, or
-        an array (*batch, rows, 1) that broadcasts to out and is added to entries 0, step, 2 * step, ... of
-        each row. out is not an operand.
+        operands: each broadcasts to (*batch, rows, n). Batch axes of operands may have any strides.
+        factors: (*first, len(operands), rows, 1). m is an index into the axes *first.
+        constant: None, or an array (*batch, rows, 1) that broadcasts to out. The constant is added to entries
+        0, step, 2 * step, ... of each row.
+        out: (*first, *batch, rows, n), not an operand.
         """
         lead = factors.ndim - 3
         ones = (1,) * (out.ndim - 2 - lead)
@@ -377,12 +379,12 @@ class Arithmetic(Memory):
                 self.copy(entries, out[..., ::step])
 
     def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
-        """Multiply evaluated polynomials. The transform may be complete or incomplete (leaf_size > 1)."""
+        """Multiply evaluated polynomials, for complete and incomplete transforms (leaf_size > 1)."""
         if plan.leaf_size == 1:
             self.pointwise(plan.basis, "mul", a, b, None, out)
             return
-        # A leaf holds a polynomial modulo X^size - c. Coefficient r of the product is the sum over i of
-        # a_i * b_((r - i) mod size), where terms with r < i are multiplied by c.
+        # A leaf is a polynomial modulo X^size - c. Coefficient r of the product of leaves a and b is the sum
+        # over i of a_i * b_((r - i) mod size); terms with r < i have the additional factor c.
         size = plan.leaf_size
         r = np.arange(plan.degree) % size
         constants = np.ones((plan.basis.rows, plan.degree), out.dtype)
@@ -401,11 +403,10 @@ class Arithmetic(Memory):
 
 
 class Backend(Arithmetic):
-    """All operations of a device. Those defined here exist only for moduli up to 2^64."""
+    """All operations of a device. Methods defined in this class require moduli of at most 2^64."""
 
-    # Key switching computes the quotients of its sums by the special primes in chunks of about this many
-    # bytes, so that a chunk stays in a cache. This number also determines the batch size in
-    # packing LWE ciphertexts.
+    # Bytes. Key switching divides its sums by the special primes in chunks of about this size, which fits a
+    # cache. The batch size in packing LWE ciphertexts depends on this number.
     divided_bytes = 1 << 23
 
     # ---- primitives ----
@@ -414,9 +415,9 @@ class Backend(Arithmetic):
     def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> None:
         """Convert residues x to other moduli. If the conversion has own_factors, add multiples of `own`.
 
-        The conversion (_core/plans/rns.py) says which rows of x and of the array `own` are read, and which
-        rows of out are written. out is not an operand. Batch axes of x and own broadcast to those of out. The
-        dtype of each array is wide enough for the moduli of its rows.
+        Conversion in _core/plans/rns.py gives the formula and the rows. out is not an operand. Batch axes of
+        x and `own` broadcast to batch axes of out. The dtype of an array is wide enough for the moduli of its
+        rows.
         """
 
     @abstractmethod
@@ -427,18 +428,19 @@ class Backend(Arithmetic):
     def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """Multiply matrices modulo the one modulus of the basis, at most 2^64.
 
-        a: (batch or 1, m, k). b: (batch or 1, k, n). Both are C-contiguous and hold any words of the limbs'
-        dtype, which need not be reduced. out: reduced, C-contiguous, not an operand. If this backend's
-        `multiplies_bytes` is True, a may also be a single matrix of 1-byte or 2-byte integers whose rows or
-        columns are dense.
+        a: (batch or 1, m, k), C-contiguous, of the limbs' dtype, not necessarily reduced. If the backend's
+        `multiplies_bytes` is True, a may also be one matrix of 1-byte or 2-byte integers with dense rows or
+        columns.
+        b: (batch or 1, k, n), C-contiguous, of the limbs' dtype, not necessarily reduced.
+        out: (batch, m, n), C-contiguous, reduced, not an operand.
         """
 
     multiplies_bytes = False
 
     def prefers_bytes(self, basis: Basis, rows: int) -> bool:
-        """Return whether matmul is faster if a left matrix of small integers is stored in bytes.
+        """Return whether matmul is faster if `a`, a matrix of small integers, is stored in bytes.
 
-        rows: the number of rows of the left matrix.
+        rows: the number of rows of `a`.
         """
         return self.multiplies_bytes
 
@@ -447,11 +449,11 @@ class Backend(Arithmetic):
     def scale_by_powers(self, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
         """Multiply entry j of each row by first * step^j; out may be x.
 
-        first, step: residues of shape (*batch, rows, 1). Both have m items (one for each index of the batch
-        axes), where m divides the number of items of x. Item i of x uses item i mod m of `first` and of
-        `step`. If the items of x have only one row, they need not lie side by side in memory. In this case
-        out may also have the shape (items, 1, pieces, length): each row then consists of dense pieces of
-        `length` entries (a power of two), which begin at equal distances.
+        first, step: residues, (*batch, rows, 1). An array has one item for each index of the batch axes.
+        `first` and `step` have m items, and m divides the number of items of x. Item i of x uses item i mod m
+        of `first` and of `step`.
+        If rows is 1, the items of x may have any distance in memory, and out may have the shape (items, 1,
+        pieces, length): dense pieces of `length` entries, a power of two, that begin at equal distances.
         """
         rows, n = x.shape[-2:]
         moduli = np.array(basis.moduli, object)
@@ -467,10 +469,9 @@ class Backend(Arithmetic):
     def prefers_tables(self, residues: int, itemsize: int) -> bool:
         """Return whether each row of a four-step transform should have its own table of twiddles.
 
-        If True, ntt() and intt() can also compute a part of a transform (_core/plans/ntt.py), and ntt() of
-        one polynomial can write its leaves to an array (points, leaf_size) whose rows are not side by side.
-        If False, each row is multiplied by powers (scale_by_powers), and then all rows are transformed with
-        the same twiddles.
+        If True, ntt() and intt() can also compute a part of a transform (_core/plans/ntt.py). Moreover, ntt()
+        of one polynomial can write to an array (points, leaf_size) with any distance between rows. If False,
+        scale_by_powers() multiplies each row by twiddles, and one table serves the transforms of all rows.
 
         residues: the number of residues in all rows together.
         """
@@ -479,8 +480,8 @@ class Backend(Arithmetic):
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
         """Estimate the nanoseconds of one product in a large batch of products, on one core or a GPU.
 
-        way: how to multiply: by FFT, or by number-theoretic transforms of the given sizes. This default says
-        that all ways cost the same.
+        way: the plan of an FFT, or the size of number-theoretic transforms. By default all ways cost the
+        same.
         """
         return 1.0
 
@@ -493,8 +494,8 @@ class Backend(Arithmetic):
 
         out[s, i, j, r, x] = sum over k of a[s, i, k, r, x] * b[s, k, j, r, x] mod q_r.
         a: (batch, m, k, rows, points). b: (batch, k, p, rows, points). out: (batch, m, p, rows, points), not
-        an operand. Residues are in [0, q_r). The last two axes are dense. The first three may have any
-        strides (transposed views; in a and b also broadcast ones, with stride 0). Moduli are at most 2^64.
+        an operand. Residues are in [0, q_r). The last two axes are dense. The first three axes may have any
+        strides; in a and b, strides may also be 0. Moduli are at most 2^64.
         """
         sums = self._zeros(out.shape, out.dtype)
         for k in range(a.shape[2]):
@@ -503,7 +504,7 @@ class Backend(Arithmetic):
         self.copy(sums, out)
 
     def convert_all(self, conversions: Sequence[Conversion], x: Array, out: Array) -> None:
-        """Run several conversions of x. They write different rows of out, and have no operand `own`."""
+        """Run several conversions of x. The conversions write disjoint rows of out and do not read `own`."""
         for conversion in conversions:
             self.convert(conversion, x, None, out)
 
@@ -512,11 +513,11 @@ class Backend(Arithmetic):
     ) -> None:
         """Multiply evaluated ciphertexts: pair = (x_0*y_0, x_0*y_1 + x_1*y_0) + more, square = x_1*y_1.
 
-        x, y, more, pair: (*batch, 2, rows, n). square: (*batch, rows, n). Batch axes of x, y and more
-        broadcast to those of the results. In operands, the batch axes and the axis of length 2 may have any
-        strides. The results are not operands. At each index of the batch axes a result is dense, and these
-        dense parts begin at equal distances. adds: if True, the products are added to the previous contents
-        of pair and square, and `more` is None.
+        x, y, more: (*batch, 2, rows, n). Batch axes broadcast to batch axes of pair. All axes but the last
+        two may have any strides.
+        pair: (*batch, 2, rows, n), not an operand. square: (*batch, rows, n), not an operand. At each batch
+        index, pair and square are dense. In each of both arrays, the dense parts begin at equal distances.
+        adds: if True, the products are added to pair and square, and `more` is None.
         """
         (x0, x1), (y0, y1) = ((v[..., 0, :, :], v[..., 1, :, :]) for v in (x, y))
         held = pair if adds else more
@@ -553,11 +554,10 @@ class Backend(Arithmetic):
     ) -> None:
         """Compute sums of products of digits and a key (DigitProduct in _core/plans/switch.py).
 
-        out: (*batch, 2, limbs, n), evaluated, except that the limbs of `plan.inverse` are in coefficients.
-        value: the value to split into digits, as a pair of arrays (coefficients, evaluated), or None if it is
-        already split. digits: (*batch, digits, limbs, n). If `value` is None, this array contains the
-        evaluated digits, otherwise it is workspace for them. more: a ciphertext, (*batch, 2, rows, n),
-        evaluated; a multiple of this ciphertext is added to the sums.
+        value: the polynomial to split, as a pair of arrays (coefficients, evaluated), or None.
+        digits: (*batch, digits, limbs, n), workspace; if `value` is None, the evaluated digits.
+        more: (*batch, 2, rows, n), evaluated, or None. `more` times `plan.factors` is added to the sums.
+        out: (*batch, 2, limbs, n). Limbs of `plan.inverse` are in coefficients, other limbs are evaluated.
         """
         *batch, count, limbs, n = digits.shape
         basis, items = plan.transform.basis, prod(batch)
@@ -592,12 +592,16 @@ class Backend(Arithmetic):
     ) -> None:
         """Compute sums over rotations of products of digits and keys (RotatedSums in _core/plans/switch.py).
 
-        out: (sums, *batch, 2, limbs, n), evaluated. digits: (*batch, digits, limbs, n), evaluated; None if
-        no term has a key. keys: for each term, an array (d, 2, rows, n) with d at least the number of digits,
-        or None if the term has no key. multipliers: (terms,), one for the automorphism of each term, as in
-        automorphism(). more: (*batch, 2, rows, n), evaluated. weights: None, or
-        (count, limbs, n), evaluated; plan.places chooses the weight of each term in each sum. If
-        `plan.is_split`, `more` has a first axis of terms, and `digits` a first axis of the terms with a key.
+        All polynomials are evaluated.
+        digits: (*batch, digits, limbs, n), or None if no term has a key. If `plan.is_split`, the array has
+        one more axis, the first: the terms that have a key.
+        keys: for each term, an array (d, 2, rows, n) with d at least the number of digits, or None if the
+        term has no key.
+        multipliers: (terms,), as in automorphism().
+        more: (*batch, 2, rows, n). If `plan.is_split`: (terms, *batch, 2, rows, n).
+        weights: (count, limbs, n), or None if all weights are 1. `plan.places` chooses the weight of each
+        term in each sum.
+        out: (sums, *batch, 2, limbs, n).
         """
         basis, quotient, shape = plan.transform.basis, plan.transform.quotient, out.shape[1:]
         keyed = 0  # the number of earlier terms that have a key
@@ -632,7 +636,7 @@ class Backend(Arithmetic):
                     )
 
     def _add_weighted(self, basis: Basis, x: Array, weight: Array | None, is_first: bool, out: Array) -> None:
-        """Add x * weight to out, or write it to out if is_first; weight: (rows, n), or None for 1."""
+        """Add x * weight to out; if is_first, overwrite out. weight: (rows, n), or None for 1."""
         if weight is None:
             if is_first:
                 self.copy(x, out)
@@ -646,26 +650,26 @@ class Backend(Arithmetic):
             self.pointwise(basis, "mul_add", x, factors, out, out)
 
     def signed_digits(self, gadget: Gadget, x: Array, out: Array) -> None:
-        """Split residues (rows, n) into signed digits (rows, n, levels), of the dtype of out.
+        """Split residues (rows, n) into signed digits (rows, n, levels), in the dtype of `out`.
 
-        The rows of x are dense and may be any distance apart.
+        Rows of x are dense. They may have any distance in memory.
         """
         words, q, (rows, n) = self._dense(x), gadget.basis.moduli[0], x.shape
         digits = self.empty((rows, gadget.levels, 1, n), x.dtype)
         self.decompose(gadget, words[:, None], digits)
         values = digits[:, :, 0]
         if q < 1 << 8 * x.dtype.itemsize:
-            # A residue above (q - 1) / 2 stands for a negative digit: subtract q, with wraparound.
+            # A residue above (q - 1) / 2 stands for the negative digit residue - q. Subtraction wraps around.
             word = x.dtype.type
             self.xp.subtract(values, word(q), out=values, where=values > word((q - 1) // 2))
         out[...] = self.xp.moveaxis(values.view(f"i{x.dtype.itemsize}"), 1, 2)
 
     def prepare(self, gadget: Gadget, matrices: Array, out: Array) -> None:
-        """Convert polynomials to the form in which this device multiplies them by FFT.
+        """Convert the polynomials of GGSW matrices to the form that gadget_product() of this device needs.
 
-        matrices: (*batch, 1, n), coefficients of the polynomials of GGSW matrices. out: complex128, (*batch,
-        digits, points); the gadget's product plan gives digits and points. This default copies the
-        coefficients unchanged to the first words of each item of out.
+        matrices: coefficients, (*batch, 1, n). out: complex128, (*batch, digits, points); the gadget's
+        product plan gives digits and points. By default, the n coefficients are copied unchanged to the first
+        words of each item of out.
         """
         n = matrices.shape[-1]
         self.copy(matrices[..., 0, :], out.reshape(*out.shape[:-2], -1).view(np.uint64)[..., :n])
@@ -674,7 +678,7 @@ class Backend(Arithmetic):
         """Compute external products: out_j = sum over i and l of digit_l(c_i) * ggsw[i, l, j].
 
         c and out: (*batch, k, 1, n), in coefficients; out may be c. ggsw: (k, levels, k, 1, n), evaluated if
-        the gadget has a transform, otherwise in the form that prepare() makes.
+        the gadget has a transform; otherwise an array of prepare(), (k, levels, k, digits, points).
         """
         k, n = c.shape[-3], c.shape[-1]
         items, count = prod(c.shape[:-3]), k * gadget.levels
@@ -703,9 +707,9 @@ class Backend(Arithmetic):
     def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
         """Rotate blindly: c := X^e_0 * c, then for i = 1, 2, ... c := c + ggsws[i - 1] * (X^e_i * c - c).
 
-        The array c is not changed; the result is written to out, another array. exponents: e_0, e_1, ... as
-        in mul_monomial(), (*batch, 1 + count), on the host or on the device of c. gadget_product() defines
-        the product with a GGSW matrix.
+        The product with a GGSW matrix is that of gadget_product(). The array c stays unchanged. out: the
+        result, not c. exponents: e_0, e_1, ... as in mul_monomial(), (*batch, 1 + count), on the host or on
+        the device of c.
         """
         basis, items = gadget.basis, c.shape[:-2]
         powers = self.from_host(exponents) if isinstance(exponents, np.ndarray) else exponents
@@ -725,10 +729,10 @@ class Backend(Arithmetic):
     def rotate_by_groups(self, gadget: Gadget, keys: Array, c: Array, exponents: Array, out: Array) -> bool:
         """Rotate blindly with one key for each group of g secret bits; return False if unsupported.
 
-        Multiply c by X^e_0, then for each group j by the GGSW matrix that is the sum over S of X^(e_S) *
-        keys[j, S]. Here S runs over the subsets of the group, and e_S is the sum of the exponents e_i with i
-        in S. keys: (groups, 2^g, k, levels, k, 1, n), in coefficients. The last group may have fewer bits.
-        The gadget's product is a TorusPlan.
+        Multiply c by X^e_0, then for each group j by the GGSW matrix M_j. M_j is the sum of X^(e_S) * keys[j,
+        S] over the subsets S of the group, and e_S is the sum of e_i over i in S. keys: (groups, 2^g, k,
+        levels, k, 1, n), in coefficients. The last group may have fewer bits. Call this only if
+        `gadget.product` is a TorusPlan.
         """
         return False
 
@@ -738,13 +742,16 @@ class Backend(Arithmetic):
         out[...] = (fft.ifft if inverse else fft.fft)(x).astype(x.dtype)
 
     def convolve(self, a: Array, b: Array, out: Array) -> None:
-        """Compute cyclic convolutions of rows of 64 complex numbers; b may be one row for all rows of a."""
+        """Compute the cyclic convolution of each row of a with a row of b; a row is 64 complex numbers.
+
+        b: as many rows as a, or one row for all rows of a.
+        """
         fft = self.xp.fft
         out[...] = fft.ifft(fft.fft(a) * fft.fft(b)).astype(a.dtype)
 
 
 class HostBackend(Backend):
-    """A backend that computes on NumPy arrays. It also has the operations that always run on the host."""
+    """A backend that computes on NumPy arrays, and has the operations that always run on the host."""
 
     xp: Any = np
 
@@ -762,10 +769,11 @@ class HostBackend(Backend):
 
     @abstractmethod
     def invert(self, basis: Basis, x: Array, quotient: Quotient, out: Array) -> Array:
-        """Compute inverses of polynomials modulo the quotient and the one modulus of `basis`, a prime.
+        """Invert polynomials modulo the quotient and the one modulus of `basis`, a prime.
 
         Returns an int64 for each item (polynomial): 0 if the item has an inverse, otherwise the degree of its
-        greatest common divisor with the quotient. In `out`, an item without an inverse is undefined.
+        greatest common divisor with the quotient. If x has an item without an inverse, this item of `out` is
+        undefined.
         """
 
     @abstractmethod
@@ -774,8 +782,8 @@ class HostBackend(Backend):
     ) -> int:
         """Return the index of the first row of c that differs from a * b at one of the points, or -1.
 
-        The index counts the rows of all items in C order. a, b, c: coefficients modulo primes of any size;
-        batch axes of a and b broadcast to those of c. points: (rows, count), residues modulo each limb.
+        The index counts the rows of all items in C order. a, b, c: coefficients modulo primes of any size.
+        Batch axes of a and b broadcast to batch axes of c. points: (rows, count), residues modulo each limb.
         """
 
 
@@ -791,7 +799,7 @@ def _rounded(v: int) -> float:
 
 
 def _small_integers(sampler: Sampler, numbers: list[int]) -> list[int]:
-    """Apply the sampler's rule to random integers. Return the coefficients of one polynomial."""
+    """Return the coefficients that the sampler's rule computes from the random integers of one polynomial."""
     p = sampler.parameter
     if sampler.shape == "ternary":
         return [3 * w // 2**64 - 1 for w in numbers]

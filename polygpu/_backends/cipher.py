@@ -26,7 +26,7 @@ def _package() -> Callable[[bytes, bytes], Any]:
     def cipher(key: bytes, nonce: bytes) -> Any:
         return Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
 
-    with no_fork:  # the first call makes the package register all ciphers, while it holds a lock
+    with no_fork:  # in the first call, the package holds a lock while it registers ciphers
         cipher(bytes(32), bytes(16))
     return cipher
 
@@ -58,8 +58,8 @@ class Keystream:
             done, self._left = done + count, self._left - count
 
     def _begin(self) -> None:
-        # The package increments only the lower 32 bits of the counter. So one cipher object encrypts at
-        # most 2^32 blocks, and the upper half of the counter is passed as a part of the 16-byte nonce.
+        # The package increments only the lower 32 bits of the counter. So a cipher object encrypts at most
+        # 2^32 blocks. The upper half of the counter is part of the 16-byte nonce.
         nonce = self._block.to_bytes(8, "little") + self._nonce
         self._cipher = _package()(self._key, nonce)
         blocks = _COUNTED - self._block % _COUNTED

@@ -34,13 +34,13 @@ from .cipher import Keystream
 from .host_records import Constant, Step, note_foreign, note_made, noted, observe
 from .records import Array, Record
 
-_PIECE = 1 << 17  # bytes of random stream made at a time; with as many zero bytes, they fit the L2 cache
+_PIECE = 1 << 17  # bytes of a piece of random stream; the piece and as many zero bytes fit the L2 cache
 _OPS = {name: code for code, name in enumerate(_cpu.OPS)}
 
-_LONG_TABLES = 1 << 17  # points; if tables have this many or more (10 ms of work), progress is reported
+_LONG_TABLES = 1 << 17  # points; tables of at least this many take about 10 ms and report progress
 _ORDERS = 256  # the most permutations of points (one for each automorphism) kept for one transform
 _SUMS = 32  # the most native objects kept for a plan of rotated sums; each is for one tuple of automorphisms
-_MOST_KEPT = 1 << 62  # bytes; so large that only the core's own bound, a share of the free memory, applies
+_MOST_KEPT = 1 << 62  # bytes; no real bound, because the core bounds the pool by a share of the free memory
 _DIGIT_BITS = 52  # bits of a digit in the core's sums of words (kernels.hpp, SumWords)
 
 
@@ -85,7 +85,7 @@ def _words(moduli: Iterable[int]) -> list[int]:
 
 
 def _coefficients(out: Array) -> int:
-    """Return the number of coefficients of all polynomials of a result, whatever the number of limbs."""
+    """Return batch size * n for an array (*batch, rows, n)."""
     return int(prod(out.shape[:-2]) * out.shape[-1])
 
 
@@ -94,9 +94,9 @@ def _pieces(
 ) -> Iterator[tuple[int, int, Array]]:
     """Yield the random bytes of coefficients start to start + count - 1, in pieces that stay in the cache.
 
-    size: bytes of one coefficient. Each piece is a tuple: the index of its first coefficient, relative to
-    `start`; the number of its coefficients; and their bytes as words, which the next piece overwrites. The
-    number of coefficients is a multiple of `unit` if `count` is a multiple of `unit`.
+    A piece is a tuple (first, some, words): `some` coefficients from index start + first, and their bytes as
+    64-bit words. The next piece overwrites the words. size: bytes of one coefficient. If `count` is a
+    multiple of `unit`, each `some` is one too.
     """
     if not count:
         return
@@ -112,7 +112,7 @@ def _pieces(
 class _Scope:
     """A `with` block in which NumPy allocates from the pool of results.
 
-    If memory is short, it raises OutOfHostMemory instead of MemoryError.
+    A MemoryError in the block becomes OutOfHostMemory.
     """
 
     __slots__ = ("_before", "_views")
@@ -198,7 +198,7 @@ class CpuBackend(HostBackend):
         notes = noted.get()
         if notes is None:
             return function(*arguments)
-        token = noted.set(None)  # what the function calls is part of this step, and is not noted again
+        token = noted.set(None)  # calls inside the function are parts of this step
         try:
             returned = function(*arguments)
         finally:
@@ -207,7 +207,7 @@ class CpuBackend(HostBackend):
         return returned
 
     def to_host(self, x: Array) -> Array:
-        note_foreign()  # the caller may compute with the values, and a record would lack that work
+        note_foreign()  # the caller may compute with the values, and a record cannot repeat that
         return x
 
     def from_host(self, x: Array) -> Array:
@@ -265,7 +265,7 @@ class CpuBackend(HostBackend):
     def mul_monomial(self, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array) -> None:
         if basis.words > 1:
             self._do(super().mul_monomial, basis, quotient, x, exponents, out)
-        else:  # the core moves whole runs of coefficients, which is faster than one index per coefficient
+        else:  # the core moves runs of coefficients, which is faster than one index per coefficient
             self._do(self._mul_monomial, basis, x, exponents, quotient.native, out)
 
     def _mul_monomial(self, basis: Basis, x: Array, exponents: Array, quotient: Any, out: Array) -> None:

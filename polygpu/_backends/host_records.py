@@ -1,4 +1,4 @@
-"""Records of calls in host memory: which functions of the core a call used, and on which arrays."""
+"""Records of calls on the host. A record lists the functions of the native core that a call used."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ _MOST_ARGUMENTS = 64  # the most arguments of a step (cpu/bindings/replay.hpp)
 
 
 class Made(NamedTuple):
-    """A note that the call allocated this array, for its result or for a temporary."""
+    """An entry of `noted`: an array was allocated."""
 
     array: Array
 
 
 class Constant(NamedTuple):
-    """A note that the call reads this array, which is the same in every repetition."""
+    """An entry of `noted`: a constant was read. All repetitions of the call read the same array."""
 
     array: Array
 
 
 class Step(NamedTuple):
-    """A note that the call called this function with these arguments.
+    """An entry of `noted`: a function was called.
 
-    by_address: whether the function already knows the shapes and strides of its arrays, and uses only their
-    addresses.
+    by_address: whether the function reads only the addresses of its array arguments, not shapes and strides.
     """
 
     function: Callable[..., Any]
@@ -45,17 +44,18 @@ class Step(NamedTuple):
 
 
 class Foreign(NamedTuple):
-    """A note of work that cannot be recorded, such as a computation by NumPy. The call cannot be repeated."""
+    """An entry of `noted`: work was done that cannot be recorded, such as a computation by NumPy."""
 
 
 Note = Made | Constant | Step | Foreign
 
-# The notes of the call that this thread is recording, in order; None if it is not recording a call.
+# What the call that is being recorded has done so far, in time order. None if no call is being recorded. Each
+# thread has its own value.
 noted: ContextVar[list[Note] | None] = ContextVar("polygpu_noted", default=None)
 
 
 def note_made(array: Array, zero: bool = False) -> None:
-    """Add the note that the call allocated this array; zero: whether the call also filled it with zeros."""
+    """Note that `array` was allocated, and filled with zeros if `zero`, if a call is being recorded."""
     notes = noted.get()
     if notes is not None:
         notes.append(Made(array))
@@ -64,7 +64,7 @@ def note_made(array: Array, zero: bool = False) -> None:
 
 
 def note_foreign() -> None:
-    """Add the note that the call did work that cannot be recorded."""
+    """Note work that cannot be recorded, if a call is being recorded."""
     notes = noted.get()
     if notes is not None:
         notes.append(Foreign())
@@ -78,11 +78,10 @@ def address(x: Array) -> int:
 def observe(
     work: Callable[[], Array], operands: Sequence[Array], out: Array | None, home: Any
 ) -> tuple[Array, Record | None]:
-    """Do the work of a call. Return the call's result and its record.
+    """Run `work`, the computation of one call. Return the result and a record.
 
-    The record is None if this call is not recorded, and NEVER if the call can never be repeated.
-
-    home: the backend that does the work.
+    The record is None if the next equal call should be observed again. The record is NEVER if no later call
+    can be repeated. home: the backend that does the work.
     """
     if noted.get() is not None or reporting() is not None or not all(x.size for x in operands):
         return work(), None
@@ -97,13 +96,13 @@ def observe(
 
 
 class _NotRepeatable(Exception):
-    """Raised if a repetition could not find an array of the call, or if the call is too long."""
+    """Raised if a call cannot be repeated."""
 
 
 class _View(NamedTuple):
-    """A view of an array of a record: a part of it, or all of it in another shape."""
+    """A NumPy view of the array with index `of`. offset and strides: bytes."""
 
-    of: int  # the index of the array that is viewed
+    of: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     offset: int
@@ -111,9 +110,9 @@ class _View(NamedTuple):
 
 
 class _Arguments:
-    """The arguments of a record's steps, each with an index: operands, the result, then all others.
+    """The arguments of a record's steps. Operands have the first indices, then the result, then `later`.
 
-    The others (`later`) are temporaries, constants, views and objects that are not arrays. own: the note of
+    `later` has temporaries, constants, views and objects that are not arrays. own: the entry of `noted` for
     the result's allocation, or None if the result is an operand or the given `out`.
     """
 
@@ -136,7 +135,7 @@ class _Arguments:
         return self._first + len(self.later) - 1
 
     def add(self, note: Made | Constant) -> None:
-        """Add the array of a note. A constant is skipped if its memory belongs to an array added before."""
+        """Add an array. A constant is skipped if it lies in the memory of an earlier array."""
         if note is self._own:
             self._blocks.add(address(note.array), note.array.nbytes, self._first - 1)
         elif isinstance(note, Made):
@@ -147,15 +146,15 @@ class _Arguments:
     def number(self, x: Any, by_address: bool) -> int:
         """Return the index of an argument of a step. A new argument gets a new index.
 
-        Raise _NotRepeatable for an array that a repetition could not find, such as one outside the memory of
-        all arrays added before.
+        Raise _NotRepeatable if x is an array of objects, or lies outside all known arrays, or is a view of an
+        array that is not C-contiguous.
         """
         if not isinstance(x, np.ndarray):
             # Look the argument up by identity, since not every argument is hashable. `later` keeps it alive.
             key: Any = type(x), id(x)
             return self._known.get(key) or self._known.setdefault(key, self._append(x))
         found = self._blocks.find(address(x))
-        if x.dtype.hasobject or found is None:  # a repetition could not find this array
+        if x.dtype.hasobject or found is None:
             raise _NotRepeatable
         of, offset = found
         base = self._arrays[of]
@@ -175,17 +174,17 @@ def _record(
     result: Array,
     home: Any,
 ) -> Record | None:
-    """Make the record of a call from its notes.
+    """Make the record of a call from `notes`, the entries of `noted`.
 
-    Return NEVER if the call cannot be repeated. Return None if only these arrays prevent a record, for
-    example because they overlap: a later call on other arrays may be recorded.
+    Return NEVER if no call with such operands can be repeated. Return None if a later call on other arrays
+    may be repeated, for example because operands overlap in this call.
     """
     taken = [x for x in operands if x is not result]
     if not result.size or (out is not None and result is not out):
         return None
     pairs = ((x, y) for i, x in enumerate((*taken, result)) for y in (*taken, result)[:i] if x is not y)
-    # A call without `out` chooses where its result lies. If this result overlaps an operand, the results of
-    # all repetitions will too. Other overlaps depend on the arrays that the caller passes.
+    # Without `out`, the call itself places its result. If this result overlaps an operand, it will overlap
+    # one in every repetition. Other overlaps depend on the arrays that the caller passes.
     if any(np.may_share_memory(x, y) for x, y in pairs):
         return NEVER if out is None and any(np.may_share_memory(x, result) for x in operands) else None
     own = None
@@ -227,12 +226,11 @@ def _replay(
     result: Array,
     home: Any,
 ) -> Replay:
-    """Return a function that repeats the steps on other operands.
+    """Return a function that repeats the steps on other operands; see Replay in records.py.
 
-    The function does nothing and returns None if it cannot repeat the steps on these operands. operands: the
-    number of operands of the call.
+    operands: the number of operands.
     """
-    # The core expects temporaries first, then constants and other objects, and last the views of all these.
+    # The core expects `later` in this order: temporaries, constants and other objects, views.
     made = [i for i, x in enumerate(later) if isinstance(x, Made)]
     views = [i for i, x in enumerate(later) if isinstance(x, _View)]
     fixed = [i for i in range(len(later)) if i not in {*made, *views}]

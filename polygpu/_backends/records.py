@@ -1,8 +1,8 @@
 """Records of calls. A record repeats a call on other operands, without the Python code of the call.
 
-While a call runs, the backend notes each launch of a kernel, or each call to the native core, and its arrays.
-Each array is an operand of the call, the result, a temporary that the call made, or a constant that outlives
-the call. A record stores that role instead of the array, so the same work can be done on other operands.
+While a call runs, the backend lists each launch of a kernel or each call to the native core, with its arrays.
+An array has one of four roles: operand, result, temporary, or constant. A record stores the roles, not the
+arrays. So the same work can be done on other operands.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Repeats a call on other operands of the same shapes. It writes to the given `out`, or to a new array if
-# `out` is None. If it cannot handle these arrays, it does nothing and returns None; the caller then computes
-# without a record.
+# A function of (operands, out) that repeats a call. The operands have the shapes of the recorded operands.
+# The function returns the result: `out`, or a new array if `out` is None. If it cannot use the given arrays,
+# it does nothing and returns None.
 Replay = Callable[[tuple[Array, ...], Array | None], Array | None]
 
 MOST_STEPS = 4096  # a call of more steps is not recorded
@@ -25,7 +25,7 @@ ROOM_ALIGNMENT = 256  # bytes; in their shared allocation, temporaries begin at 
 
 
 class Record(NamedTuple):
-    """How to repeat a call, and how many bytes the record keeps allocated for that."""
+    """A function that repeats a call, and the number of bytes that the function keeps allocated."""
 
     replay: Replay
     nbytes: int
@@ -42,7 +42,7 @@ NEVER = Record(_never, 0)  # stored for a call that can never be repeated, so th
 class Blocks:
     """The blocks of memory that a call uses: disjoint ranges of addresses, each with an index.
 
-    A new block replaces older ones that it overlaps: their memory was freed and allocated again.
+    A new block replaces all older blocks that overlap it, because their memory must have been freed.
     """
 
     def __init__(self) -> None:

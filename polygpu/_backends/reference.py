@@ -101,11 +101,11 @@ def power_of(quotient: Any) -> dict[int, int]:
 
 
 def leaf_exponents(kind: str, points: int) -> list[int]:
-    """Return e_k for each leaf k, whose constant is root^(e_k), in the order of the leaves.
+    """Return e_k for each leaf k = 0 ... points - 1. The constant of leaf k is root^(e_k).
 
-    Let br(k) be the reversal of the bits of k. In a cyclic ring, e_k is br(k). In a negacyclic ring, e_k is
-    2 * br(k) + 1. For a trinomial, e_k is 1 + 6 * br(k) in the first half of the leaves and
-    -1 + 6 * br(k - points/2) in the second half; in both halves br reverses one bit less.
+    br(k) is the reversal of the log2(points) bits of k. In a cyclic ring, e_k is br(k). In a negacyclic ring,
+    e_k is 2 * br(k) + 1. For a trinomial, br reverses log2(points) - 1 bits; e_k is 1 + 6 * br(k) if k <
+    points/2, else -1 + 6 * br(k - points/2).
     """
     if kind == "trinomial":
         half = [6 * reverse_bits(k, points // 2) for k in range(points // 2)]
@@ -134,7 +134,7 @@ def leaf_constants(plan: Any, limb: int) -> list[int]:
 
 
 def evaluate(coefficients: Sequence[int], x: int, q: int) -> int:
-    """Return the polynomial's value at x mod q, by Horner's rule."""
+    """Return the value of a polynomial at the point x, modulo q, by Horner's rule."""
     value = 0
     for coefficient in reversed(coefficients):
         value = (value * x + coefficient) % q
@@ -144,7 +144,7 @@ def evaluate(coefficients: Sequence[int], x: int, q: int) -> int:
 def inverse(a: list[int], q: int, power: dict[int, int]) -> list[int] | int:
     """Return the inverse of a modulo X^n - power and the prime q, by the extended Euclidean algorithm.
 
-    If a has no inverse, return the degree of its greatest common divisor with X^n - power.
+    If a has no inverse, return the degree of the greatest common divisor of a and X^n - power.
     """
 
     def trimmed(x: list[int]) -> list[int]:
@@ -199,9 +199,9 @@ def value_of(conversion: Any, residues: Sequence[int]) -> int:
 
 
 def chacha20(key: bytes, limb: int, first: int, count: int) -> bytes:
-    """Return blocks first to first + count - 1 of the ChaCha20 stream of a key and a limb.
+    """Return blocks `first` to `first` + `count` - 1 of the ChaCha20 stream of a key and a limb.
 
-    The blocks are the columns of arrays, so that NumPy computes all of them at once.
+    A block is a column of an array. So NumPy computes all blocks at once.
     """
     counters = [first + i for i in range(count)]
     state = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), 0, 0, limb, 0]
@@ -446,8 +446,8 @@ class ReferenceBackend(HostBackend):
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
         """Write entry k: the sum over j of x_j * w^(j*k), with w = exp(-2 pi i / n).
 
-        For the inverse, w is exp(2 pi i / n), and the sum is divided by n, the length of a row. Products are
-        rounded, and each sum of them is rounded once.
+        n is the length of a row. For the inverse, w is exp(2 pi i / n), and the sum is divided by n. Each
+        product is rounded, and each sum is rounded once.
         """
         n, sign = x.shape[-1], 1 if inverse else -1
         roots = [cmath.exp(sign * 2j * math.pi * k / n) for k in range(n)]
@@ -478,8 +478,7 @@ class ReferenceBackend(HostBackend):
     ) -> int:
         """Compare c with a * b at each point r, in a ring where X^n is the constant `sign`.
 
-        The value of a * b at r is the sum over j of b_j times the value at r of X^j * a, where X^j * a is
-        reduced modulo X^n - sign.
+        Let a_j be X^j * a, reduced modulo X^n - sign. Then (a * b)(r) is the sum over j of b_j * a_j(r).
         """
         at, row, (sign,) = to_ints(basis, points)[0], 0, power_of(quotient).values()
         operands = (to_ints(basis, np.broadcast_to(x, c.shape)) for x in (a, b, c))

@@ -1,8 +1,8 @@
 """Arithmetic modulo one modulus above 2^64 (a wide modulus), in host memory for values on any device.
 
 The native core has pointwise operations, permutations, reductions and products of polynomials modulo a wide
-modulus, but no transforms. Those are computed here with Python integers. Values on a GPU are copied to the
-host and the result is copied back, which waits for the stream.
+modulus. This module has the transforms, in Python integers. Values on a GPU are copied to the host, and the
+result is copied back. The call waits for the stream.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _on_host(method: Method) -> Method:
-    """Wrap a method that works on host arrays, so that it accepts arrays of a GPU too.
+    """Wrap a method on host arrays: the wrapper accepts arrays of a GPU too.
 
-    Operands are copied to the host, and the result is copied to the last argument, `out`.
+    The wrapper copies operands to the host, and the result to the last argument, `out`.
     """
 
     @wraps(method)

@@ -46,7 +46,7 @@ _OPS = {name: op for op, name in _ON_GPU.items()}
 
 
 class Workload:
-    """Two operands modulo one prime on the current device: two batches, or two single polynomials."""
+    """Two operands on the current device, modulo one prime. An operand is a batch or a single polynomial."""
 
     def __init__(self, n: int, bits: int, batch: int | None = None) -> None:
         self.ring, self.batch = Ring(n, ntt_primes(n, bits=bits)), batch
@@ -64,9 +64,8 @@ class Workload:
         names: a dict from "ntt", "intt" and "product" to the `op` of the rows (see `Row`). more: further
         entries of the rows' `params`.
 
-        Each case for batches writes to its own `out`. Every result is compared as a whole with a second
-        computation of the same value. A few polynomials of the result are also compared with Python ints, at
-        random points.
+        Batch cases write to separate `out` arrays. Each result is compared with a second computation. In each
+        result, a few polynomials are compared with Python ints, at random points.
         """
         n, q, rng, roots = self.ring.n, self.ring.moduli[0], random.Random(1), self.ring.roots
         transformed, product = self.a.ntt(), self.a * self.b
@@ -190,7 +189,7 @@ class Figures:
 
 
 def _key(row: Row) -> tuple[str, Key] | None:
-    """Return the kind of machine and the Key of a row, or None if the tables do not show such a row."""
+    """Return the kind of machine and the Key of a row, or None if the tables do not show the row."""
     p, op, kind = row.params, row.op, row.machine["kind"]
     if p.get("limbs") != 1 or not row.verified or row.unit != "ns" or not {"bits", "n"} <= p.keys():
         return None
@@ -214,8 +213,8 @@ def _key(row: Row) -> tuple[str, Key] | None:
 def figures(rows: Iterable[Row]) -> list[Figures]:
     """Return one Figures for each machine and each of its kinds ("cpu", "threads" or "gpu").
 
-    The time of a Key is the time of its newest row. If this row belongs to a run of several passes, the time
-    is the median over the passes. Only rows of the machine's best instruction set count.
+    The time of a Key is the time of its newest row, or the median over passes if this row belongs to a run of
+    several passes. Only rows of the machine's best instruction set count.
     """
     groups: dict[tuple[str, str], dict[Key, list[Row]]] = {}
     for row in rows:
@@ -351,7 +350,7 @@ def boards(own: Sequence[Figures], others: Sequence[Figures]) -> list[Board]:
 def table(board: Board) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
     """Return title, header and lines of a table: the times of all machines, for keys in board.mine().
 
-    After the time of each recorded machine comes, in brackets, the first machine's time divided by that time.
+    Recorded machines also have a number in brackets: the first machine's time divided by their time.
     """
     body = []
     for key in sorted(board.mine(), key=lambda k: (OPS.index(k.op), k.bits, k.n)):

@@ -109,7 +109,7 @@ class Timer(Protocol):
     """Least time of all samples together, in nanoseconds."""
 
     def rest(self) -> None:
-        """Wait until work that ran before no longer slows the device."""
+        """Wait until earlier work no longer slows the device."""
 
     def elapsed(self, run: Callable[[], Any], loops: int) -> float:
         """Return the nanoseconds that `loops` calls take until all results exist."""
@@ -142,7 +142,7 @@ class WallClock:
 
     def machine(self) -> Machine:
         """Return a dict that describes the CPU as it is now."""
-        backend()  # chooses the instruction set, if nothing has run yet
+        backend()  # if nothing has run yet, this chooses the instruction set
         return {
             "kind": "cpu",
             "name": cpu_name(),
@@ -156,8 +156,8 @@ class WallClock:
 class CudaEvents:
     """A timer for a GPU: events on CuPy's current stream, on which the work is queued.
 
-    A card near its power limit lowers its clock within tens of milliseconds. So all samples together
-    take only about 10 ms, unless the timed function is slow.
+    A card near its power limit lowers its clock within tens of milliseconds. So all samples together take
+    about 10 ms, or more if the timed function is slow.
     """
 
     warm_up_ns, total_ns = 1e6, 1e7
@@ -170,7 +170,7 @@ class CudaEvents:
         self._machine = gpu_machine(cupy)
 
     def rest(self) -> None:
-        """Wait until the card no longer lowers its clock because of the power that it drew before."""
+        """Wait until earlier work no longer makes the card lower its clock."""
         self._stop.record()
         self._stop.synchronize()
         sleep(self._rest_s)
@@ -275,11 +275,11 @@ def digest(values: NDArray[Any]) -> str:
 
 @contextmanager
 def on_cores(count: int) -> Iterator[None]:
-    """Restrict the process to the last `count` of its cores, and polygpu to as many threads.
+    """Restrict the process to the last `count` of its cores, and polygpu to `count` threads.
 
     On macOS only the threads are restricted.
     """
-    backend()  # sets the number of threads, if nothing has run yet
+    backend()  # if nothing has run yet, this sets the number of threads
     threads = _cpu.num_threads()
     allowed = os.sched_getaffinity(0) if sys.platform == "linux" else None
     if allowed is not None:
@@ -361,7 +361,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def figure(x: float) -> str:
-    """Return x as text with three significant digits, or more if its integer part is longer."""
+    """Return x as text with three significant digits, or all digits of the integer part if there are more."""
     return f"{x:.{max(0, 2 - math.floor(math.log10(abs(x))))}f}" if x else "0"
 
 

@@ -24,8 +24,8 @@ _locks: WeakSet[Any] = WeakSet()
 def new_lock() -> RLock:
     """Return a reentrant lock, which is free in a child of fork() unless the thread that forked holds it.
 
-    A fork may happen in the middle of a section that the lock protects. So the protected data must be
-    consistent at every moment, or the code that owns them must drop them in the child.
+    A fork may happen while another thread is in a protected section. So protected data must be consistent at
+    every moment, or their owner must drop them in the child.
     """
     lock = RLock()
     _locks.add(lock)
@@ -54,15 +54,14 @@ else:
 
 # ---- what a fork waits for ----
 
-# While another thread holds this lock, a fork waits. The lock is held during calls into libraries whose own
-# locks cannot be freed in the child. A thread that holds it takes no other lock of this library, so that the
+# While another thread holds `no_fork`, a fork waits. Threads hold `no_fork` during calls into libraries whose
+# own locks cannot be freed in the child. A thread with `no_fork` takes no other lock of this library. So the
 # wait ends.
 no_fork = new_lock()
 
-# The child cannot finish an import that another thread has begun, because Python's lock of the module stays
-# held. So a fork waits until imports of the standard library and of these packages have ended. This library
-# and its dependencies import some of the packages only when a function is first called. A fork does not wait
-# for other modules, because a program may run for its whole life inside the import of one of its modules.
+# The child cannot finish an import of another thread, because Python's lock of the module stays held. So a
+# fork waits until imports of the standard library and of these packages have ended. A fork does not wait for
+# other modules, because a program may run for its whole life inside the import of a module.
 _PACKAGES = {
     *("polygpu", "numpy", "sympy", "mpmath", "cryptography", "cupy", "cupyx", "cupy_backends", "cuda"),
     *("dask", "distributed", "zarr", "zstandard", "compression", "jax", "jaxlib", "rich", "hypothesis"),
@@ -79,7 +78,7 @@ def _importing() -> bool:
     held = getattr(importlib._bootstrap, "_module_locks", {})
     for name, reference in list(held.items()):
         lock, package = reference(), name.partition(".")[0]
-        if lock is None or lock.owner == get_ident():  # if owner is None, a thread is about to take the lock
+        if lock is None or lock.owner == get_ident():  # owner None: a thread is about to take the lock
             continue
         if package in _PACKAGES or package in sys.stdlib_module_names:
             return True

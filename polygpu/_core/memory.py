@@ -57,7 +57,7 @@ def no_memory(size: int) -> OutOfHostMemory:
 def _fits(size: int) -> bool:
     """Return whether `size` bytes are available.
 
-    If they are not, release the memory that is kept for later results and check again.
+    If not, release the memory kept for later results, and check again.
     """
     if size <= _available_memory():
         return True

@@ -15,7 +15,7 @@ def available_processors() -> int:
 
 
 def allowed_processors() -> int:
-    """Return how many processors the affinity mask has; all of the machine on macOS, which has no masks."""
+    """Return the size of the affinity mask. On macOS, which has no masks, return the number of processors."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -24,8 +24,8 @@ def allowed_processors() -> int:
 def processor_quota(root: str = "") -> float | None:
     """Return the quota of this process's control groups, in processors, or None without a limit.
 
-    The quota of a group also holds for all groups inside it. So the result is the least quota among the group
-    of the process and the groups around it. A file that cannot be read or parsed sets no limit.
+    The result is the least quota among the group of the process and its parents. A file that cannot be read
+    or parsed sets no limit.
 
     root: the folder that contains the folders proc and sys.
     """
@@ -51,8 +51,8 @@ def _groups(root: str) -> Iterator[str]:
             continue
         if kind not in paths or (kind == "cgroup" and "cpu" not in options.split(",")):
             continue
-        # In a container, the top folder of the mount may be the container's group, while the path in
-        # /proc/self/cgroup begins outside of this group. In this case only the top folder is read.
+        # In a container, `top` may be the container's group, and `path` may begin outside this group. Then
+        # only the top folder is read.
         path, top = paths[kind], top.rstrip("/")
         inside = path[len(top) :].split("/") if f"{path}/".startswith(f"{top}/") else []
         folder = root + mount

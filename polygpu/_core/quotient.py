@@ -56,7 +56,7 @@ class Quotient(NamedTuple):
 
     @property
     def is_binomial(self) -> bool:
-        """Whether X^degree is 1 or -1 in the ring, so that products with X move and negate coefficients."""
+        """Whether X^degree is 1 or -1 in the ring."""
         return len(self.terms) == 2
 
     @property
@@ -95,7 +95,7 @@ class Quotient(NamedTuple):
 
     @property
     def why_no_tree(self) -> str:
-        """The last words of an error message: why a polynomial of this degree has no tree of factors."""
+        """The end of an error message: why a polynomial of this degree has no tree of factors."""
         return "neither 2**a nor 3 * 2**a with a > 0" if self.kind == "trinomial" else "not a power of two"
 
     def has_points(self, q: int) -> bool:
@@ -176,15 +176,14 @@ class Quotient(NamedTuple):
 
     @property
     def multiple(self) -> int:
-        """A number m of at least 2 * degree, for which X^m - 1 is a multiple of the polynomial."""
+        """A number m >= 2 * degree for which X^m - 1 is a multiple of the polynomial."""
         return 2 * self.cover.degree
 
     def folding(self, length: int) -> list[tuple[int, int, int, int]]:
         """Return how to reduce a polynomial of `length` coefficients modulo this one.
 
-        `length` is at most `multiple`. The result has a tuple (first, to, count, sign) for each run of
-        coefficients at or above the degree. Coefficient first + i, times sign, must be added to coefficient
-        `to` + i, for i < count.
+        Call this only if `length` is at most `multiple`. Each tuple (first, to, count, sign) of the result
+        says: for i < count, add coefficient first + i, times sign, to coefficient to + i.
         """
         n, half = self.degree, self.degree // 2
         if self.is_binomial:

@@ -28,13 +28,13 @@ _LINE = 1.0  # seconds after which a plain line is printed for work, and seconds
 
 
 class Progress(NamedTuple):
-    """The argument of a callback, which is called when work begins, after its steps, and when it ends."""
+    """The argument of a callback: the state of work at its begin, after some steps, or at its end."""
 
     what: str  # such as "primitive root modulo 3329"
     done: int  # steps that are done
     total: int  # steps of the whole work
     seconds: float  # since the work began
-    ended: bool  # whether this is the last report of the work; done < total if it failed or was interrupted
+    ended: bool  # whether this is the last report; done < total if the work failed or was interrupted
 
 
 Report = Callable[[Progress], Any]
@@ -130,7 +130,7 @@ class Work:
     def pieces(self, unit: int = 1, least: int = 1) -> Iterator[slice]:
         """Yield slices that cover all steps and take about 0.25 s each, or one slice if nothing is reported.
 
-        unit: the length of each slice is a multiple of `unit`, except that of the last.
+        unit: the length of each slice except the last is a multiple of `unit`.
         least: each slice has at least `least` steps, unless the work has fewer.
         """
         if self._report is None:
@@ -139,14 +139,14 @@ class Work:
         at, least = 0, -(-least // unit) * unit
         size = least
         while at < self._total:
-            # If fewer than `least` steps would remain after this piece, they become part of it.
+            # If fewer than `least` steps would remain after this piece, this piece takes all remaining steps.
             end = at + size if self._total - at >= size + least else self._total
             began = perf_counter()
             yield slice(at, end)
             seconds = perf_counter() - began
             self.step(end - at)
-            # The next piece should take _PIECE seconds at the measured speed. It has at most 64 times as many
-            # steps as this piece.
+            # At the measured speed, the next piece takes _PIECE seconds. It has at most 64 times the steps of
+            # this piece.
             size = max(least, int((end - at) * min(_PIECE / max(seconds, 1e-9), 64)) // unit * unit)
             at = end
 
@@ -165,7 +165,7 @@ class _Display:
         self._process = os.getpid()
         self._lock, self._closed = new_lock(), False
         self._thread: Thread | None = None
-        # A key is the thread and the text `what` of a Work. The value is the Work's last report and its time.
+        # (thread, text `what` of a Work) -> (last report of the Work, time of this report)
         self._running: dict[tuple[int, str], tuple[Progress, float]] = {}
         self._drawing: _Bars | _Lines | None = None
 
@@ -245,7 +245,7 @@ class _Lines:
     def show(self, works: Sequence[Progress]) -> None:
         """Print a line for the innermost long work, if a line is due.
 
-        The time to the next line doubles while no step of the work ends.
+        The time between lines doubles until a step of the work ends.
         """
         now = perf_counter()
         x = next((x for x in reversed(works) if x.seconds >= _LINE), None)

@@ -29,8 +29,8 @@ _KEPT = 128  # a ring keeps at most this many results of `part`, and as many of 
 class RingPlan:
     """The parameters of a ring as they were given, and all that is computed from them.
 
-    While a plan is in use, `ring_plan` returns this plan for equal arguments. So all Rings that are made from
-    these arguments share what the plan keeps, such as tables and records of calls.
+    While a plan is in use, `ring_plan` returns the same plan for equal arguments. So Rings with equal
+    arguments share tables and records of calls.
     """
 
     quotient: Quotient
@@ -84,14 +84,13 @@ class RingPlan:
     def arguments(self) -> tuple[Any, ...]:
         """Return the arguments that the plan was made from.
 
-        Equal plans may have different arguments: `root` may be a rule in one plan, and in the other the roots
-        that follow from this rule.
+        Equal plans may have different arguments: `root` may be a rule, or the roots that the rule gives.
         """
         return self.n, self.moduli, self.quotient.kind, self.root, self.product
 
     @cached_property
     def text(self) -> str:
-        """Return `arguments` as a literal of Python, with ints in hexadecimal, which may have any length."""
+        """Return `arguments` as a literal of Python. Hexadecimal ints may have any length."""
         return _literal(self.arguments)
 
     # ---- the evaluation domain ----
@@ -108,7 +107,7 @@ class RingPlan:
 
     @property
     def has_four_steps(self) -> bool:
-        """Whether the four-step transform, whose data lie on several devices, can be used."""
+        """Whether the ring has a four-step transform (_core/plans/four_step.py)."""
         return self.leaf_size == 1 and not self.basis.wide and self.quotient.is_binomial
 
     def constant_step(self, domain: Domain) -> int:
@@ -145,7 +144,7 @@ class RingPlan:
 
         Raises:
             NotNTTFriendly: the ring has no transform.
-            TablesTooLarge: its tables do not fit in memory.
+            TablesTooLarge: the tables of the transform do not fit in memory.
         """
         self.check_eval()
         assert self.leaf_size is not None and self.roots is not None
@@ -199,7 +198,7 @@ class RingPlan:
     def _friendly_bits(self) -> int:
         """Return a bit length for which there are primes with a transform for this ring.
 
-        It is the least one that is not below min(62, bit length of the smallest modulus).
+        The result is the least such length that is at least min(62, bit length of the smallest modulus).
         """
         bits = max(self.quotient.order.bit_length() + 1, min(62, *(q.bit_length() for q in self.moduli)))
         while True:
@@ -213,7 +212,7 @@ class RingPlan:
 
     @cached_property
     def calls(self) -> Calls:
-        """Return the store of records by which calls on values of this ring are repeated (_ops/calls.py)."""
+        """Return the cache of records of calls on values of this ring (_ops/calls.py)."""
         return Calls()
 
     @cached_property
@@ -223,7 +222,7 @@ class RingPlan:
 
     @cached_property
     def plans(self) -> dict[tuple[Any, ...], Any]:
-        """Return plans that values of this ring have used, such as those of conversions and key switching."""
+        """Return a dict of plans for values of this ring, for example of conversions and key switching."""
         return {}
 
     @cached_property
@@ -237,9 +236,7 @@ class RingPlan:
     # ---- other rings ----
 
     def part(self, limbs: tuple[int, ...]) -> RingPlan:
-        """Return the plan of the ring that has some of this ring's limbs.
-
-        limbs: the indices of these limbs.
+        """Return the plan of the ring with the limbs of these indices.
 
         Raises:
             BadRoot: this ring was made with given roots, and the transform modulo these limbs needs roots of
@@ -289,7 +286,7 @@ class RingPlan:
     def _derived(
         self, moduli: tuple[int, ...], root: RootRule | tuple[int, ...], product: Product
     ) -> RingPlan:
-        """Return the plan of a ring with this ring's degree and kind. The `moduli` were checked already.
+        """Return the plan of a ring with this ring's degree and kind. Call this only with checked `moduli`.
 
         Raises:
             BadRoot: `root` contains roots, but not of the order that the transform with these moduli needs.
@@ -350,8 +347,7 @@ def ring_plan(
     product: Product = "auto",
 ) -> RingPlan:
     """Return the plan of a ring, the same object for equal arguments; see Ring for the arguments."""
-    # The types are compared first, because True == 1 and 8.0 == 8: a look-up by value alone would find a ring
-    # for arguments that must raise an error.
+    # Check types first. Otherwise True or 8.0, which must raise errors, would find the ring of 1 or 8.
     if type(n) is int and type(kind) is str and type(root) is str and type(product) is str:
         given: Any = (moduli,) if type(moduli) is int else moduli
         if type(given) in (tuple, list) and set(map(type, given)) == {int}:

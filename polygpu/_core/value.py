@@ -16,8 +16,8 @@ V = TypeVar("V", bound="Value")
 class Value:
     """A batch of elements of a ring: the ring's plan, residues (*batch, rows, n), and the residues' domain.
 
-    If the result of an operation is in the ring of the first operand, it has the class of the first operand.
-    So the result of an operation on Polys is a Poly and need not be wrapped. Other results are plain Values.
+    A result in the ring of the first operand has the class of the first operand. For example, the sum of two
+    Polys is a Poly. Other results are plain Values.
     """
 
     __slots__ = ("_data", "_domain", "_plan")

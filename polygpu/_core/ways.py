@@ -110,14 +110,14 @@ def way_of_many(
 def way_of_sums(ring: RingPlan) -> Way:
     """Choose how sums of products, and powers, are computed: "transform" or "separate".
 
-    With "transform", intermediate results stay evaluated until the end.
+    With "transform", intermediate results stay evaluated.
     """
     by_transform = not ring.basis.wide and ring.has_eval and ring.product != "fft"
     return "transform" if by_transform else "separate"
 
 
 def way_of_gadget(ring: RingPlan, terms: int, bits: int) -> tuple[Way, FftSumPlan | None]:
-    """Choose how to compute sums of `terms` products. In each, one factor has coefficients of `bits` bits.
+    """Choose how to compute sums of `terms` products by small polynomials with coefficients of `bits` bits.
 
     The ring has one modulus of at most 2^64. Returns the way, and the plan of the FFT if "fft" was chosen.
     """

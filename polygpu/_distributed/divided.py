@@ -8,10 +8,10 @@ number d holds
     transposed   width / D columns, cut into slices: an array (slices, *batch, limbs, height, count), whose
                  slice s has `count` columns, beginning with column (d * slices + s) * count
 
-A transform works on columns, then on rows. Between the two is an exchange, in which every device sends a part
-of its columns to every other device. Coefficients in natural order need another exchange, from rows to
-columns, before the transform. While one slice is copied, the next one is computed. Source: Bailey 1990,
-"FFTs in external or hierarchical memory".
+A transform works on columns, then exchanges entries, then works on rows. In an exchange, every device sends a
+part of its entries to every other device. For coefficients in natural order, another exchange comes first.
+While one slice is copied, the next slice is computed. Source: Bailey 1990, "FFTs in external or hierarchical
+memory".
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _SLICES = 16
 # Largest number of slices of a device's columns if coefficients are in natural order. With more slices, the
 # exchange before the transform would copy runs that are too short.
 _NATURAL_SLICES = 8
-# Largest number of slices of a device's rows. In intt() each of them is copied in pieces, one for each slice
-# of columns, so more slices would need more copies.
+# Largest number of slices of a device's rows. In intt() the number of copies is the number of slices of rows
+# times the number of slices of columns.
 _ROW_SLICES = 4
 # If a device's columns are cut into slices, a slice has at least this many residues times the number of
 # devices. With smaller slices, the devices would compute faster than the host queues their work.
@@ -98,9 +98,8 @@ class Layout:
     ) -> list[tuple[Array, Array]]:
         """Return views of the entries that slice `part` of a device has in common with each device's rows.
 
-        `columns` (..., height, count) is this slice. `rows` has one array for each device: the device's rows.
-        The result has one pair of views for each of these arrays: the common entries in `columns`, and the
-        same entries in the array.
+        columns: the slice, (..., height, count). rows: for each device, an array of the device's rows. The
+        result has a pair of views for each device: a view of `columns`, and a view of the device's rows.
         """
         at = self.column(device, part)
         return [(self.rows_of(columns, e), x[..., at : at + self.count]) for e, x in enumerate(rows)]
@@ -110,9 +109,9 @@ class Layout:
         return replace(self, slices=min(_NATURAL_SLICES, self.slices)) if order == "natural" else self
 
     def slices_of(self, x: Array) -> Array:
-        """Cut x, some rows of a device's columns, into slices of `count` columns.
+        """Return a view (slices, ..., rows, count) of x, (..., rows, width / devices).
 
-        The shape (..., rows, width / devices) becomes (slices, ..., rows, count).
+        x: some rows of a device's columns. A slice has `count` columns.
         """
         split = x.reshape(*x.shape[:-1], self.slices, self.count)
         return split.transpose(split.ndim - 2, *range(split.ndim - 2), split.ndim - 1)
@@ -127,13 +126,11 @@ def layout_of(
         n: degree, a power of two.
         devices: number of devices, a power of two.
         log_height: log2 of the height. If it is None, it is chosen here.
-        tables: whether each row is transformed with its own table of twiddles (`has_tables`). If so, the
-            layout has long columns and short rows, and no multiplication is needed between the transforms of
-            columns and rows. The long columns need two passes over memory, which take about as long as the
-            exchange between devices that runs at the same time.
-        limbs: number of limbs of the ring. The number of slices depends on it. One thread of the host queues
-            the work of all devices. So slices are made so large that the devices need longer to compute a
-            slice than the thread needs to queue it. A small polynomial is one slice.
+        tables: whether each row is transformed with its own table of twiddles (`has_tables`). If True,
+        columns are long and rows are short. Long columns need two passes over memory. These passes take about
+        as long as the exchange between devices that runs at the same time.
+        limbs: number of limbs of the ring. Slices are so large that the devices compute a slice in more time
+        than the host queues it. A small polynomial is one slice.
 
     Raises:
         ParameterError: n < devices**2, the number of devices is not a power of two, or log_height is outside
@@ -314,9 +311,10 @@ class Divided(NotAnArray):
         them by twiddles. Coefficients in transposed order need one exchange, in which every device sends a
         part of its coefficients to every other device. Natural order needs two. A device's coefficients are
         cut into slices; while one slice is exchanged, the next is computed. In addition to the operand and
-        the result, a device holds buffers for up to three slices. For large polynomials these are 3/16 of the
-        operand in transposed order and 3/8 in natural order. For small ones they are as large as the operand.
-        The polynomials of a batch are transformed one after the other.
+        the result, a device holds buffers for up to three slices. For large polynomials the buffers take
+        3/16 of the operand's memory in transposed order and 3/8 in natural order. For small polynomials
+        the buffers are as large as the operand. The polynomials of a batch are transformed one after the
+        other.
         Source: Bailey 1990, "FFTs in external or hierarchical memory"; docs/math.md, "Four steps".
 
         >>> import polygpu as pg
@@ -350,8 +348,7 @@ class Divided(NotAnArray):
     def _forward_columns(self, tables: bool) -> list[Array]:
         """Transform the columns, and return the rows of each device, (*batch, limbs, rows, width).
 
-        Columns are transformed slice by slice. Then the entries of the slice are sent to the devices that
-        hold their rows.
+        After each slice of columns, entries are sent to the devices of their rows.
         """
         layout, group, plan = self._layout.in_order(self._order), self._group, self._plan
         numbers, depth, natural = range(len(group)), min(_BUFFERS, layout.slices), self._order == "natural"
@@ -367,7 +364,7 @@ class Divided(NotAnArray):
             arrived: dict[tuple[int, int], list[Mark]] = {}
 
             def bring(part: int) -> None:
-                """Wait for free buffers. Copy slice `part` of each device from natural order into them."""
+                """Start to copy slice `part` of each device into a buffer. The copy waits for the buffer."""
                 for i, buffer in enumerate(buffers[part % depth]):
                     arrived[i, part] = [
                         transfers.send(run, place, free[i, part % depth])
@@ -375,7 +372,7 @@ class Divided(NotAnArray):
                     ]
 
             def transform(i: int, part: int) -> None:
-                """Transform slice `part` of device i, and start to copy its entries to their rows."""
+                """Transform slice `part` of device i, and start to copy the entries to the rows."""
                 compute, buffer = group.backends[i], buffers[part % depth][i]
                 compute.await_marks(arrived.pop((i, part)) if natural else free[i, part % depth])
                 source = buffer if natural else self._data[i][part]
@@ -431,7 +428,7 @@ class Divided(NotAnArray):
         with Transfers(group.backends) as transfers:
 
             def transform(i: int, part: int) -> None:
-                """Transform slice `part` of device i. If the result is in natural order, start to copy it."""
+                """Transform slice `part` of device i. For natural order, start to copy it to the rows."""
                 compute, x = group.backends[i], columns[i][part]
                 four_step.transform_columns(self._plan, x, x, compute.intt, tables)
                 if rows is not None:
@@ -447,8 +444,8 @@ class Divided(NotAnArray):
     def _inverse_rows(self, tables: bool) -> list[Array]:
         """Transform the rows back, and return the columns of each device.
 
-        The columns have the shape (slices, *batch, limbs, height, count). Rows are transformed slice by
-        slice. Then the entries of the slice are sent to the devices that hold their columns.
+        The columns have the shape (slices, *batch, limbs, height, count). After each slice of rows, entries
+        are sent to the devices of their columns.
         """
         layout, group, plan, numbers = self._layout, self._group, self._plan, range(len(self._group))
         columns = self._new_columns()
@@ -460,7 +457,7 @@ class Divided(NotAnArray):
         with Transfers(group.backends) as transfers:
 
             def transform(i: int, part: int) -> None:
-                """Transform slice `part` of device i's rows; start to copy its entries to their columns."""
+                """Transform slice `part` of device i's rows, and start to copy the entries to the columns."""
                 compute, buffer, (first, rows) = group.backends[i], buffers[part][i], sources[i][part]
                 if tables:
                     four_step.transform_below(plan, rows, first, buffer, compute.intt)

@@ -47,12 +47,12 @@ class Group:
 
     @contextmanager
     def on(self, i: int) -> Iterator[Backend]:
-        """Make device i the current one inside a `with`, and yield its backend."""
+        """Make device i the current device inside a `with`, and yield the backend of device i."""
         with device(self.names[i]), self.backends[i].device_scope():
             yield self.backends[i]
 
     def each(self, f: Callable[[int], _T]) -> list[_T]:
-        """Return [f(0), f(1), ...]. Device i is the current one while f(i) is called."""
+        """Return [f(0), f(1), ...]. During f(i), device i is the current device."""
         found = []
         for i in range(len(self)):
             with self.on(i):
@@ -82,10 +82,9 @@ class Group:
 class Transfers:
     """Asynchronous copies between arrays of devices of one kind, inside a `with`.
 
-    A copy begins after the work that its two devices had queued before the `with`, and after the marks that
-    are given to send(). A mark is a point in a device's queue of work. At the end of the `with`, even after
-    an error, every device is told to wait for all copies before it does later work. So memory that a copy
-    reads or writes is not used for anything else before the copy is done.
+    A copy begins after the work that both devices had queued before the `with`, and after the marks of
+    send(). A mark is a point in a device's queue of work. At the end of the `with`, also after an error, the
+    queue of every device waits for all copies. So later work can use the memory of both arrays.
     """
 
     def __init__(self, backends: Iterable[Backend]) -> None:
@@ -104,7 +103,7 @@ class Transfers:
     def send(self, x: Array, target: Array, after: Iterable[Mark] = ()) -> Mark:
         """Copy x into `target`, which has the same shape, and return a mark for the end of the copy.
 
-        The copy begins only after all marks of `after`.
+        The copy begins after all marks of `after`.
         """
         if not x.size:  # there is nothing to copy, and backend_of may be wrong for an empty array
             return next(iter(self._ready.values()))
@@ -115,7 +114,7 @@ class Transfers:
 
 
 def copy(pairs: Iterable[tuple[Array, Array]]) -> None:
-    """Copy the first array of each pair into the second. Both have the same shape, but devices may differ."""
+    """Copy the first array of each pair into the second. Arrays of a pair have the same shape."""
     moves = []
     for x, target in pairs:
         if not x.size:

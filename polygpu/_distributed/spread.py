@@ -28,8 +28,8 @@ class Spread(NotAnArray):
     If `axis` is "batch", the first batch axis is divided; if it is "limbs", the moduli are divided; if it is
     "copies", each device has all polynomials. The operators +, -, * and == follow the rules of Poly. Each
     device computes on its own parts, and nothing is copied between devices. So both operands must be divided
-    in the same way. There are two exceptions. One operand may be an int. If the axis of one operand is
-    "batch", the other may have the axis "copies" and a batch shape that broadcasts to that of the first.
+    in the same way. There are two exceptions. One operand may be an int. If operand A has the axis "batch",
+    operand B may have the axis "copies" and a batch shape that broadcasts to the batch shape of A.
 
     Raises:
         DeviceError: the other operand of an operator is on other devices, or it is a Poly.
@@ -282,9 +282,9 @@ class Spread(NotAnArray):
     def _paired(self, *others: object) -> tuple[list[Sequence[Any]], Spread]:
         """Return a list of sequences, one for each operand, and the main operand.
 
-        The operands are this value and then `others`. A sequence has one entry for each device: the parts of
-        a Spread, or the same int again and again. The main operand is the first one whose axis is not
-        "copies", or this value if there is none. The result of an operation is divided like the main operand.
+        The operands are this value, then `others`. A sequence has one entry for each device: the parts of a
+        Spread, or copies of an int. The main operand is the first operand whose axis is not "copies", or this
+        value if all have the axis "copies". Results are divided like the main operand.
         """
         operands = [self, *map(self._operand, others)]
         values = [x for x in operands if isinstance(x, Spread)]

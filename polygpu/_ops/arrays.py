@@ -58,7 +58,7 @@ def overlap(compute: Memory, a: Array, b: Array) -> bool:
 
 
 def copied(x: Array, dtype: np.dtype[Any] | None = None) -> Array:
-    """Return an aligned copy of x in C order, converted to the integer dtype `dtype` if it is given."""
+    """Return an aligned copy of x in C order. dtype: an integer dtype; None keeps the dtype of x."""
     compute = backend_of(x)
     y = empty(compute, x.shape, x.dtype if dtype is None else dtype)
     compute.copy(x, y)
@@ -66,7 +66,7 @@ def copied(x: Array, dtype: np.dtype[Any] | None = None) -> Array:
 
 
 def contiguous(x: Any) -> Array:
-    """Return x if it is in C order and aligned for its dtype, else a copy that is."""
+    """Return x if it is in C order and aligned for its dtype, else an aligned copy in C order."""
     if isinstance(x, np.ndarray):
         x = np.asarray(x)  # a subclass of ndarray becomes a plain ndarray
         usable = x.flags.c_contiguous and x.flags.aligned
@@ -76,21 +76,20 @@ def contiguous(x: Any) -> Array:
 
 
 def layouts(*operands: Any) -> tuple[tuple[int, ...], ...] | None:
-    """Return the strides of all operands if one of them is not C-contiguous, else None.
+    """Return the strides of all operands, or None if all operands are C-contiguous.
 
-    Callers add the result to the key under which a call is recorded (calls.py). Otherwise the key would
-    describe a value's array by its shape alone.
+    Callers add the result to the key of a recorded call (calls.py). Keys contain no other strides of values.
     """
     return None if all(x.flags.c_contiguous for x in operands) else tuple(x.strides for x in operands)
 
 
 def in_dtype(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Return x converted to an integer dtype that can hold its values, or x itself if it has this dtype."""
+    """Return x itself or a copy, with the integer dtype `dtype`, which must hold all values of x."""
     return x if x.dtype == dtype else copied(x, dtype)
 
 
 def joined(arrays: Sequence[Array], axis: int) -> Array:
-    """Return the arrays concatenated along an axis, as a new array; the index `axis` is not negative."""
+    """Return a new array, the concatenation of `arrays` along an axis. axis: at least 0."""
     first, start = arrays[0], 0
     before = (slice(None),) * axis
     compute = backend_of(first)
@@ -124,11 +123,9 @@ def spread(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 class NotAnArray:
-    """Base class of values that NumPy must not take for arrays: NumPy's functions raise an error for them.
+    """Base class of values for which all functions of NumPy raise an error, except those in `_forwarded`.
 
-    `array * value` calls the operator of the value, not that of NumPy. A subclass overrides `_exits`, which
-    tells users what to use instead of NumPy. The functions in `_forwarded` are allowed, because they only
-    read an attribute of the value or call a method of the value.
+    `array * value` calls the operator of the value, not that of NumPy. A subclass overrides `_exits`.
     """
 
     __slots__ = ()
@@ -153,7 +150,10 @@ class NotAnArray:
 
 
 def refuse_array(other: object) -> None:
-    """Raise CoefficientError if an operand is an array or a sequence, except a str, bytes or bytearray."""
+    """Raise CoefficientError if `other` is an array or a sequence.
+
+    A str, bytes or bytearray does not count as a sequence.
+    """
     if isinstance(other, (NotAnArray, np.generic, str, bytes, bytearray)):
         return
     kinds = ("__array__", "__dlpack__", "__cuda_array_interface__")
@@ -173,16 +173,15 @@ _OTHER_KINDS = {4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 
 
 
 def shared(x: Any, name: str, error: type[PolyGPUError] = CoefficientError) -> Any:
-    """Return an array of another library as an array of NumPy or CuPy that shares its memory.
+    """Return an array of NumPy or CuPy that shares the memory of x, an array of another library.
 
-    Arrays of other libraries are those with `__dlpack__`, such as PyTorch's and JAX's. Anything else is
-    returned unchanged. If `__dlpack__` fails for an array in host memory, for instance because DLPack does
-    not have the array's dtype, the array's `__array__` makes a copy.
+    Arrays of other libraries, such as PyTorch and JAX, have `__dlpack__`. Any other x is returned unchanged.
+    If `__dlpack__` fails for an array in host memory, `__array__` makes a copy.
 
     Raises:
-        DeviceError: the array does not say on which device it is, or polygpu does not compute on this device.
-        BackendUnavailable: the array is on a GPU that polygpu cannot use.
-        error: the array cannot be shared or copied. The argument `error` is the class of this exception.
+        DeviceError: x does not name its device, or polygpu does not compute on this device.
+        BackendUnavailable: x is on a GPU that polygpu cannot use.
+        error: x can be neither shared nor copied. The class `error` is an argument.
     """
     if isinstance(x, np.ndarray) or not hasattr(type(x), "__dlpack__") or is_device_array(x) or holds_poly(x):
         return x
@@ -245,7 +244,7 @@ def holds_poly(x: object) -> bool:
 
 
 def _value_in(x: Any) -> NotAnArray:
-    """Return the first Poly, or other value of a ring, in nested lists that contain one."""
+    """Return the first value of a ring, such as a Poly, in x: x itself, or an entry of the nested lists x."""
     return x if isinstance(x, NotAnArray) else _value_in(next(filter(holds_poly, x)))
 
 
@@ -264,7 +263,7 @@ def array_from(x: Any, name: str) -> str:
 
 
 def _wrong_dtype(name: str, x: Any, dtype: np.dtype[Any], are_coefficients: bool) -> CoefficientError:
-    """Return the error for an array x that has no integer dtype. The message suggests how to convert x."""
+    """Return the error for an array x whose dtype is not an integer dtype."""
     array, module = array_from(x, name), "cupy" if hasattr(x, "__cuda_array_interface__") else "np"
     way = f"Use {array}.astype({module}.int64)"
     if dtype.kind in "fc":
@@ -304,9 +303,9 @@ def _no_integer(name: str, x: Any, value: Any, are_coefficients: bool) -> Coeffi
 
 
 def _conversion(value: Any) -> str:
-    """Return a Python expression, for error messages, that makes an int of a value, or "" if none is known.
+    """Return a Python expression, for error messages, that makes an int of `value`.
 
-    In the expression, the value has the name v.
+    In the expression, `value` has the name v. Return "" if no expression is known.
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
         return "int.from_bytes(v, 'little')"
@@ -347,10 +346,10 @@ def check_unmasked(x: object, name: str) -> None:
 
 
 def as_integers(x: object, name: str = "x", *, are_coefficients: bool = False) -> Array:
-    """Return x, which holds integers, as an array in C order.
+    """Return the integers x as an array in C order.
 
-    An array of an integer dtype keeps its dtype. Python ints become int64 if all of them fit, else they stay
-    Python ints in an object array.
+    An array of an integer dtype keeps its dtype. Python ints become int64 if all of them fit. Otherwise the
+    result is an object array of Python ints.
 
     are_coefficients: whether the error for floats recommends `ring.from_floats`.
 

@@ -17,7 +17,7 @@ from .arrays import broadcasts, contiguous, copied, empty, joined, overlap, spre
 from .calls import repeated
 from .results import batch_shapes
 
-ROWS = 32  # the least rows per thread in a piece of work; threads wait for each other after each piece
+ROWS = 32  # least rows per thread in a piece of work. Threads wait for each other after each piece
 _OF_VIEWS = {int, slice, type(None), type(Ellipsis)}  # types of indices for which NumPy returns a view
 
 
@@ -25,13 +25,13 @@ _OF_VIEWS = {int, slice, type(None), type(Ellipsis)}  # types of indices for whi
 
 
 def in_pieces(what: str, limbs: int, run: Callable[..., Any], out: Array, *operands: Array) -> None:
-    """Call run(*operands, out) on the host, for each piece of the batch if progress is reported, else once.
+    """Call run(*operands, out) on the host: for each piece of the batch if progress is reported, else once.
 
-    what: the text that is shown as progress, with {} for the number of polynomials (Work in reporting.py).
+    what: the text of the progress report. {} stands for the number of polynomials.
     limbs: the number of limbs of the ring.
     run: a function that broadcasts the batch axes of the operands to those of `out`.
 
-    All arrays are C-contiguous.
+    `out` and the operands must be C-contiguous.
     """
     items = prod(out.shape[:-2])
     whole = [x.shape == out.shape or prod(x.shape[:-2]) == 1 for x in operands]
@@ -63,13 +63,13 @@ def checked_axis(axis: object, ndim: int) -> int:
 
 
 def _batch_keys(key: Any) -> tuple[Any, ...]:
-    """Return the key of a[key] as a tuple. If it has no Ellipsis, append one."""
+    """Return the index `key` as a tuple that has an Ellipsis. If `key` has none, append one."""
     keys = key if isinstance(key, tuple) else (key,)
     return keys if any(k is Ellipsis for k in keys) else (*keys, Ellipsis)
 
 
 def _axes_of(key: Any) -> int:
-    """Return how many batch axes are indexed by one key of an index such as a[key, key]."""
+    """Return the number of batch axes that `key` indexes. key: an entry of an index tuple."""
     if key is None or key is Ellipsis:
         return 0
     if isinstance(key, (bool, list)) or hasattr(key, "dtype"):
@@ -94,9 +94,9 @@ def _items(x: Array) -> Array:
 
 
 def _item_numbers(x: Array, keys: tuple[Any, ...]) -> Array:
-    """Return the indices, in the flattened batch, of the polynomials that these keys choose.
+    """Return the indices, in the flattened batch, of the polynomials x[keys].
 
-    The keys are in host memory.
+    Arrays in `keys` must be in host memory.
     """
     batch = x.shape[:-2]
     numbers: Array = np.arange(prod(batch)).reshape(batch)[keys]
@@ -116,10 +116,7 @@ def _no_such_entry(error: IndexError, keys: tuple[Any, ...], x: Array) -> IndexE
 
 
 def index(x: Array, key: Any) -> Array:
-    """Return the polynomials of x that x[key] would choose by NumPy's rules, if x had only its batch axes.
-
-    The result is a C-contiguous view or a copy.
-    """
+    """Return x[key] by NumPy's rules, as a C-contiguous view or a copy. `key` indexes only batch axes."""
     keys, compute, rest = _batch_keys(key), backend_of(x), x.shape[-2:]
     try:
         if _gives_view(keys):
@@ -137,9 +134,9 @@ def index(x: Array, key: Any) -> Array:
 
 
 def assign(x: Array, key: Any, value: Array) -> None:
-    """Write `value` to the polynomials of x that `key`, an index of the batch axes, chooses by NumPy's rules.
+    """Assign `value` to x[key] by NumPy's rules. `key` indexes only batch axes.
 
-    `value` may share memory with x. If the key names a polynomial twice, its last value stays.
+    `value` may share memory with x. If `key` names a polynomial twice, the polynomial gets the last value.
     """
     keys, compute, rest = _batch_keys(key), backend_of(x), x.shape[-2:]
     if isinstance(x, np.ndarray) and not x.flags.writeable:
@@ -186,7 +183,7 @@ def assign(x: Array, key: Any, value: Array) -> None:
 
 
 def reshape(x: Array, sizes: Any) -> Array:
-    """Return a view in another batch shape; one size may be -1."""
+    """Return a view of x with the batch shape `sizes`. One of the sizes may be -1."""
     batch = x.shape[:-2]
     try:
         new = np.empty(batch, np.bool_).reshape(sizes).shape
@@ -199,7 +196,7 @@ def reshape(x: Array, sizes: Any) -> Array:
 
 
 def stack(arrays: Sequence[Array], axis: object) -> Array:
-    """Return arrays of one batch shape stacked along a new batch axis."""
+    """Return the stack of arrays of equal batch shapes along a new batch axis."""
     at = checked_axis(axis, arrays[0].ndim - 1)
     shape = arrays[0].shape
     for x in arrays:
@@ -212,7 +209,7 @@ def stack(arrays: Sequence[Array], axis: object) -> Array:
 
 
 def concatenate(arrays: Sequence[Array], axis: object) -> Array:
-    """Return arrays concatenated along an existing batch axis."""
+    """Return the concatenation of arrays along an existing batch axis."""
     at = checked_axis(axis, arrays[0].ndim - 2)
     before, after = arrays[0].shape[:at], arrays[0].shape[at + 1 :]
     for x in arrays:

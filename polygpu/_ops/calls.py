@@ -29,7 +29,7 @@ from .arrays import copied, overlap
 _Operation = TypeVar("_Operation", bound=Callable[..., Any])
 _Kind = TypeVar("_Kind")
 
-_calls = Calls()  # records of operations on arrays that belong to no ring
+_calls = Calls()  # records of calls that neither a ring nor a basis keeps
 # Whether a call is being recorded.
 _is_observed: ContextVar[bool] = ContextVar("polygpu_is_observed", default=False)
 _PLANS: set[type] = set()  # classes registered by is_plan
@@ -41,14 +41,14 @@ class _Entry(NamedTuple):
     """A recorded call: the function that replays it, and what its result is."""
 
     replay: Replay
-    # The plan of the result, or None for the plan of the first value, or an int i if argument i is the plan.
+    # The plan of the result. None stands for the plan of the first value, and an int i for argument i.
     plan: Any
     domain: Domain | None  # the result's domain; None if the result is an array
     watched: list[Any]  # weak references to plans; the entry is dropped when one of them is gone
 
 
 def is_plan(kind: type[_Kind]) -> type[_Kind]:
-    """Register a class, so that its objects may be part of the keys of calls.
+    """Register a class of plans. Its objects can then be part of the keys of calls.
 
     The objects must be frozen and compared by identity.
     """
@@ -64,10 +64,10 @@ def record(
     operands: Sequence[Array],
     out: Array | None,
 ) -> Array:
-    """Do the work of a call that was not replayed, and record it if it can be repeated.
+    """Call `work` and return its result. Record the call under `key` if it can be repeated.
 
-    An earlier record with this key stays in `calls`, although it could not be replayed for these operands.
-    The key must tell which operands are the same object, and which of them is `out`.
+    If `calls` has a record with this key already, the old record stays. The key must tell which operands are
+    the same object, and which operand is `out`.
     """
     if key in calls or not _apart(compute, operands):
         return work()
@@ -84,13 +84,14 @@ def device_of(x: Array) -> int | None:
 
 
 def repeated(operation: _Operation) -> _Operation:
-    """Wrap an operation so that a call with the same key replays what the first such call did.
+    """Wrap an operation. The first call with a key is recorded, and later calls with the key replay it.
 
-    The arguments of the operation are values, arrays, plans, bases, options (ints, strings, bools, None) and
-    tuples of these. If an argument has another type, the call is not recorded. The record is kept by the ring
-    of the first value. If no argument is a value, it is kept by the first argument if this is a basis, else
-    by this module. A result in the ring of the first value has the class of the first value. The array for
-    the result is passed as `out=`.
+    A call is recorded only if each argument is a value, array, plan, basis, option (int, str, bool, None), or
+    a tuple of such arguments. The ring of the first value keeps the record. If no argument is a value, the
+    first argument keeps the record if it is a basis. Otherwise this module keeps the record.
+
+    A result in the ring of the first value has the class of the first value. Pass the array for the result as
+    `out=`.
     """
 
     @wraps(operation)
@@ -147,11 +148,7 @@ def _owner(x: Any) -> Basis | None:
 def _entry(
     made: Any, found: Record, arguments: tuple[Any, ...], owner: Any, calls: Calls, key: tuple[Any, ...]
 ) -> _Entry:
-    """Return the entry to store for a call that can be repeated.
-
-    The entry does not keep the plans of the arguments alive. When one of these plans is freed, the entry is
-    dropped.
-    """
+    """Return the entry to store for a call. The entry is dropped when a plan in `arguments` is freed."""
     plan: Any = None
     if isinstance(made, Value) and made._plan is not owner:
         plan = next((i for i, x in enumerate(arguments) if x is made._plan), made._plan)
@@ -167,10 +164,10 @@ def _drop(calls: Callable[[], Calls | None], key: tuple[Any, ...], _: Any) -> No
 
 
 def _describe(x: Any, parts: list[Any], operands: list[Array]) -> bool:
-    """Append to `parts` what a key says about the argument x, and to `operands` the arrays of x.
+    """Append the key of the argument x to `parts`, and the arrays of x to `operands`.
 
-    Return False if x cannot be part of a key. An array without axes cannot, because its value may decide
-    what the operation does.
+    Return False if x cannot be part of a key. An array without axes cannot, because the operation may depend
+    on its value.
     """
     kind = type(x)
     if kind in _PLAIN:
@@ -201,7 +198,7 @@ def _describe(x: Any, parts: list[Any], operands: list[Array]) -> bool:
 
 
 def _plans_in(arguments: tuple[Any, ...]) -> Iterator[Any]:
-    """Yield the plans that a key names by their id(). When a plan is freed, another may get its id()."""
+    """Yield the plans that a key names by id(). When a plan is freed, a new plan may get the same id()."""
     for x in arguments:
         if isinstance(x, Value):
             yield x._plan
@@ -227,7 +224,7 @@ def _apart(compute: Memory, operands: Sequence[Array]) -> bool:
 
 
 def _moved_apart(x: Any, copies: dict[int, Array]) -> Any:
-    """Return the argument with its arrays copied. An array that occurs several times is copied once."""
+    """Return the argument x with its arrays copied. copies: the copy of each array, by the array's id()."""
     if isinstance(x, Value):
         return x._with(_moved_apart(x._data, copies))
     if isinstance(x, tuple):
@@ -243,9 +240,11 @@ def _observed(
 ) -> tuple[Any, Record | None]:
     """Return the result of an operation, and the record of the call.
 
-    The record is None if the call cannot be repeated. If operands share memory, a record could not tell to
-    which of them an address belongs. In this case the operation works on copies, unless `out` is given or
-    another call, of which this one is a part, is being recorded.
+    The record is None if the call cannot be repeated.
+
+    If different operands share memory, a record cannot tell to which operand an address belongs. So the
+    operation works on copies of the operands. If `out` is given, or an outer call is being recorded, the
+    operation works on the operands themselves.
     """
     if out is None and not _is_observed.get() and not _apart(backend_of(operands[0]), operands):
         copies: dict[int, Array] = {}

@@ -19,7 +19,7 @@ def combine(values: Sequence[V], ints: Any, constant: Any, step: int, out: Array
     """Return a linear combination of the values for each row of `ints`. The values are in one domain.
 
     ints: the factors, of shape (..., number of values).
-    constant: integers that broadcast to the result's batch shape. They are added to every step-th entry.
+    constant: integers to add to every step-th entry. Their shape broadcasts to the result's batch shape.
     step: n if the values are in coefficients, else the leaf size.
 
     The arrays of the values may have any strides.
@@ -43,7 +43,7 @@ def combine(values: Sequence[V], ints: Any, constant: Any, step: int, out: Array
 
 
 def _constants(basis: Basis, constant: Any, batch: tuple[int, ...], compute: Memory) -> Array:
-    """Return residues (*shape of `constant`, rows, 1). Raise unless this shape broadcasts to `batch`."""
+    """Return the residues of `constant`, (*shape, rows, 1). Check that `shape` broadcasts to `batch`."""
     added = as_integers(constant, "constant")
     if not broadcasts(added.shape, batch):
         raise ParameterError(

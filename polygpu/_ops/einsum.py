@@ -1,8 +1,8 @@
 """Sums of products over batch axes: matmul, dot and einsum of elements.
 
-Evaluated elements multiply point by point. So for them a sum of products is a product of small matrices at
-each point of each limb. In rings without a complete transform, polynomials are multiplied and their products
-are added.
+A sum of products of evaluated elements is a product of small matrices at each point of each limb. This method
+needs a complete transform and moduli of at most 2^64. Without them, polynomials are multiplied, and the
+products are added.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ Label = str | int
 _CHUNK_BYTES = 1 << 26  # compute about this many bytes of products of polynomials, then add them to the sum
 
 
-# If only one operand has an axis, and the result does not, this operand is summed over the axis first, before
-# it is transformed.
+# Axes that occur in only one operand, and not in the result, are summed over first, before any transform.
 
 
 @repeated
@@ -74,7 +73,7 @@ def dot(a: V, b: V, axis: object, strides: Layouts = None, *, out: Array | None 
 
     The sum is evaluated if a or b is evaluated.
 
-    strides: the result of layouts(a, b). It is not read here, but is part of the key of the call (calls.py).
+    strides: the result of layouts(a, b), for the key of the call (calls.py).
     """
     ndim = len(result_shape(a._data, b._data)) - 2
     if not ndim:
@@ -185,7 +184,7 @@ class _Term:
         return dict(zip(self.labels, self.data.shape, strict=False))
 
     def axes(self, order: Sequence[Label]) -> Array:
-        """Return a view with the batch axes in this order; axes that the term lacks have length 1."""
+        """Return a view whose batch axes have the labels `order`. Axes that the term lacks have length 1."""
         kept = [self.labels.index(x) for x in order if x in self.labels]
         data = self.data.transpose(*kept, self.data.ndim - 2, self.data.ndim - 1)
         return data[tuple(slice(None) if x in self.labels else None for x in order)]
@@ -211,7 +210,7 @@ def _contract(
         _prepare(ring, terms[i], needed, x._domain, domain)
     taken = out is not None and any(overlap(compute, term.data, data) for term in terms)
     target = empty(compute, data.shape, data.dtype) if taken else data
-    # Axes of length 1 were removed from the terms. So their labels are left out of the result, too.
+    # Terms have no axes of length 1. `kept` leaves out the labels of such axes.
     kept = [x for x in output if any(x in term.labels for term in terms)]
     final = _Term(target.reshape(*(sizes[x] for x in kept), *data.shape[-2:]), kept)
     total = terms[0]
@@ -233,9 +232,9 @@ def _contract(
 
 
 def label_sizes(batches: Sequence[tuple[int, ...]], labels: list[list[Label]]) -> dict[Label, int]:
-    """Return the length of the axes with each label, for operands of these batch shapes.
+    """Return the length of the axes with each label, after axes of length 1 are broadcast.
 
-    An axis of length 1 is broadcast to the length of the other axes with its label.
+    batches, labels: the batch shape, and the labels of the axes, of each operand.
     """
     sizes: dict[Label, int] = {}
     for i, (batch, names) in enumerate(zip(batches, labels, strict=True)):
@@ -281,7 +280,7 @@ def _squeezed(compute: Memory, data: Array, labels: list[Label]) -> _Term:
 
 
 def _prepare(ring: RingPlan, term: _Term, needed: set[Label], source: Domain, target: Domain) -> None:
-    """Sum a term over the axes whose labels are not needed, then bring it to the domain `target`."""
+    """Sum a term over the axes whose labels are not in `needed`, then bring it to the domain `target`."""
     own = tuple(i for i, x in enumerate(term.labels) if x not in needed)
     if own:
         term.data = sum_over(ring.basis, term.data, own)
@@ -298,17 +297,17 @@ def _between(compute: Memory, left: _Term, right: _Term, needed: set[Label]) -> 
     return _Term(empty(compute, shape, left.data.dtype), labels)
 
 
-# For an array of matrices: the labels of the axes that become its batch axis, its rows, and its columns.
+# The labels of the axes that become the batch axis, the rows and the columns of an array of matrices.
 Groups = tuple[list[Label], list[Label], list[Label]]
 
 
 def _multiply_points(ring: RingPlan, compute: Backend, left: _Term, right: _Term, out: _Term) -> None:
     """Multiply two terms as one batch of matrices at each point.
 
-    Axes that the right operand lacks become rows, and axes that the left one lacks become columns. Several
-    row axes, or several column axes, are merged into one if their strides allow it. If not, all of them but
-    the last become batch axes, along which the other operand is repeated by strides of 0. If that does not
-    help either, arrays are copied.
+    Axes that `right` lacks become rows, and axes that `left` lacks become columns. Several row axes (or
+    column axes) are merged into one if their strides allow it. If not, all row axes but the last become batch
+    axes, and `right` is repeated along these axes by strides of 0. Column axes and `left` are treated in the
+    same way. If strides still do not allow the merge, arrays are copied.
     """
     sizes = left.sizes | right.sizes
     summed = [x for x in left.labels if x not in out.labels]
@@ -336,10 +335,7 @@ def _multiply_points(ring: RingPlan, compute: Backend, left: _Term, right: _Term
 
 
 def _view(compute: Memory, term: _Term, groups: Groups, sizes: dict[Label, int]) -> Array:
-    """Return a view of the term with axes in the order of the groups.
-
-    The term is repeated along the axes that it does not have.
-    """
+    """Return a view of the term with axes in the order of `groups`, repeated along axes that it lacks."""
     order = [x for group in groups for x in group]
     view = term.axes(order)
     shape = (*(sizes[x] for x in order), *view.shape[-2:])

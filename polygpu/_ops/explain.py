@@ -59,7 +59,7 @@ def explain(ring: RingPlan) -> str:
 
 
 def _explain_fft(quotient: Quotient, moduli: tuple[int, ...]) -> tuple[str, int, int]:
-    """Return a text about products by FFT, the bytes of their table, and the bytes of table and workspace."""
+    """Return a text about products by FFT, the bytes of the table, and the bytes of table plus workspace."""
     try:
         plan = coarsest_fft(quotient, moduli)
     except ParameterError as error:
@@ -74,10 +74,7 @@ def _explain_fft(quotient: Quotient, moduli: tuple[int, ...]) -> tuple[str, int,
 
 
 def _word(basis: Basis) -> str:
-    """Return, as text, the bound on q of the kernels that the largest modulus uses.
-
-    Smaller moduli may use faster kernels.
-    """
+    """Return, as text, the range of q for the kernels that the largest modulus uses."""
     if basis.wide:
         return f"{basis.words} words of 64 bits"
     limits = (30, 31) if basis.dtype == np.uint32 else (50, 62)

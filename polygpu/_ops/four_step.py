@@ -1,9 +1,8 @@
 """The steps of a four-step transform (_core/plans/four_step.py), for values on several devices.
 
-Each step works on a part of the values. A part is an array (*batch, limbs, height, count) of neighbouring
-columns, where count is a power of two, or an array (*batch, limbs, count, width) of neighbouring rows. The
-last two axes of a part are dense. A step writes into `out`, an array of the same shape, by default the part
-itself.
+Each step works on a part of the values: neighbouring columns, (*batch, limbs, height, count), or neighbouring
+rows, (*batch, limbs, count, width). The count of columns is a power of two. The last two axes of a part are
+dense. A step writes to `out`, an array of the part's shape. If `out` is None, the step overwrites the part.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ Transform = Callable[[NttPlan, Array, Array], Any]
 
 
 def forward_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None = None) -> None:
-    """Transform the columns `first`, `first` + 1, ..., which are in x, and multiply them by twiddles.
+    """Transform the columns x, and multiply them by twiddles. The next step is forward_rows.
 
-    The next step is forward_rows.
+    first: the index of the first column of x.
     """
     target = x if out is None else out
     transform_columns(plan, x, target, backend_of(x).ntt)
@@ -33,10 +32,7 @@ def forward_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None 
 
 
 def inverse_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None = None) -> None:
-    """Undo forward_columns: multiply columns by inverse twiddles, and transform them back.
-
-    The step before is inverse_rows.
-    """
+    """Undo forward_columns. The step before is inverse_rows. first: the index of the first column of x."""
     target = x if out is None else out
     compute = backend_of(x)
     twist(plan, x, 0, twiddles(plan, compute, -first), twiddles(plan, compute, -1), target)
@@ -62,8 +58,8 @@ def transform_columns(
     """Transform each column by itself, without twiddles.
 
     transform: the ntt or intt of a backend.
-    is_open: if True, do the first levels of butterflies of the whole transform instead, and leave the other
-    levels to transform_below. The columns are then called open.
+    is_open: if True, do the first levels of butterflies of the whole transform instead. transform_below does
+    the other levels. The columns are then called open.
     """
     count = x.shape[-1]
     for limb, part, target in _limbs(x, out):
@@ -79,11 +75,12 @@ def transform_rows(plan: FourStepPlan, x: Array, out: Array, transform: Transfor
 def transform_columns_apart(
     plan: FourStepPlan, x: Array, buffer: Array, out: list[Array], transform: Transform
 ) -> None:
-    """Transform open columns of x (see `transform_columns`). Write a share of the rows to each of `out`.
+    """Transform open columns (see `transform_columns`). Write an equal share of the rows to each of `out`.
 
-    All shares have equally many rows. Each array in `out` is a part of `buffer`, or lies elsewhere and may
-    have gaps between its rows. `buffer` has x's shape and may be x. The backend must prefer tables
-    (`prefers_tables`), and 2^plan.levels_above must be at least len(out).
+    buffer: x, or another array of x's shape.
+    out: parts of `buffer`, or other arrays. Other arrays may have gaps between their rows.
+
+    The backend must prefer tables (`prefers_tables`), and 2^plan.levels_above must be at least len(out).
     """
     count, rows = x.shape[-1], x.shape[-2] // len(out)
     for limb, part, target in _limbs(x, buffer):
@@ -99,10 +96,10 @@ def transform_columns_apart(
 def transform_below(plan: FourStepPlan, x: Array, first: int, out: Array, transform: Transform) -> None:
     """Transform rows of open columns (see `transform_columns`) to the evaluation domain, or back.
 
-    The backend must prefer tables (`prefers_tables`). The rows are not multiplied by twiddles.
+    The backend must prefer tables (`prefers_tables`). The rows need no `twist`.
 
-    x: the rows `first`, `first` + 1, ..., (*batch, limbs, count, width), where count is a power of two that
-    divides `first`.
+    x: `count` neighbouring rows, (*batch, limbs, count, width). `count` is a power of two.
+    first: the index of the first row of x, a multiple of `count`.
     """
     for limb, part, target in _limbs(x, out):
         transform(plan.rows_below(limb, first, part.shape[0]), part.reshape(1, -1), target.reshape(1, -1))
@@ -123,11 +120,10 @@ def twist(
 ) -> None:
     """Multiply entry (r, j) of x by start * step^j, where start and step belong to row `row` + r.
 
-    x: rows of a part of the values, (*batch, limbs, rows, count), with a dense last axis. The first row of x
-    is row `row` of the values.
-    starts, steps: for each limb, start and step for each row of the values.
-    out: either an array of x's shape, which may be x itself, or an array whose columns are split into runs,
-    (*batch, limbs, rows, runs, count / runs).
+    x: rows of a part of the values, (*batch, limbs, rows, count), with a dense last axis.
+    row: the index, in the values, of the first row of x.
+    starts, steps: for each limb, an array with the start, or the step, of each row of the values.
+    out: x, another array of x's shape, or an array (*batch, limbs, rows, runs, count / runs).
     """
     compute, rows = backend_of(x), slice(row, row + x.shape[-2])
     for limb, part, target in _limbs(x, out):

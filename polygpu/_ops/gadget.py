@@ -76,16 +76,16 @@ class RnsGadget:
     levels: int  # the number of digits
 
     def digits_of(self, c: Value) -> Value:
-        """Return the digits of c in the ring self.T, evaluated if T has a complete transform.
+        """Return the digits of c, (*batch, levels), in the ring self.T.
 
-        The batch shape of the result is (*batch, levels).
+        The digits are evaluated if self.T has a complete transform.
         """
         raise NotImplementedError
 
 
 @is_plan
 class ComposedGadget(RnsGadget):
-    """Digits, to a base B = 2^bits, of the integer modulo Q that all limbs represent together.
+    """Digits in base B = 2^bits of the integer modulo Q whose residues are the limbs.
 
     The digits of x are those of y = floor((2 * x * B^levels + Q) / (2 * Q)) modulo B^levels.
     """
@@ -94,8 +94,8 @@ class ComposedGadget(RnsGadget):
         self.ring = self.T = ring
         self.levels, limbs = levels, tuple(range(ring.rows))
         # This conversion takes x to y * 2^64 / B^levels modulo 2^64, where y is x * B^levels / Q, rounded.
-        # The leading digits of the result are those of y. The conversion is not exact: it may add a multiple
-        # of Q to x. That adds a multiple of 2^64 to the result, which does not change it modulo 2^64.
+        # The leading digits of the result are those of y. exact=False may add a multiple of Q to x. This
+        # adds a multiple of 2^64 to the result, and does not change the result modulo 2^64.
         self.rounding = Conversion(
             Residues(ring.moduli, limbs, ring.rows),
             Residues((1 << 64,), (0,), 1),
@@ -130,9 +130,9 @@ class ComposedGadget(RnsGadget):
 class LimbGadget(RnsGadget):
     """Digits that are groups of limbs, as in key switching.
 
-    P is the product of the special moduli, and T is the ring with the moduli of Q and of P. The GGSW
-    ciphertexts encrypt multiples of P * g_j modulo T. Here g_0, g_1, ... are the integers that `rns.gadget`
-    returns. Sums of products are divided by P.
+    P is the product of the special moduli. The ring T has the moduli of `ring` and the special moduli.
+    The GGSW ciphertexts encrypt multiples of P * g_j modulo T. `rns.gadget` returns the integers g_j. Sums of
+    products are divided by P.
     """
 
     def __init__(self, switch: KeySwitch) -> None:
@@ -144,10 +144,7 @@ class LimbGadget(RnsGadget):
         return ntt(made, made._data)
 
     def divided(self, total: Value, out: Array | None) -> Value:
-        """Return `total`, in the ring self.T, divided by P and rounded. `total` is overwritten.
-
-        P is the product of the special moduli.
-        """
+        """Return `total` divided by the product of the special moduli, and rounded. Overwrite `total`."""
         return divided(total, self.ring, "nearest", self.switch.conversion, out=out, scratch=total._domain)
 
 
@@ -167,7 +164,7 @@ def _limb_gadget(way: KeySwitch, levels: int, name: str) -> LimbGadget:
 
 
 def _composed_gadget(ring: RingPlan, bits: object, levels: object) -> ComposedGadget:
-    """Return the ComposedGadget for these parameters. The ring caches this plan."""
+    """Return the ComposedGadget for these parameters."""
     b, count = _checked_composed(ring, bits, levels)
     return kept_plan(ring, ("composed gadget", b, count), lambda: ComposedGadget(ring, b, count))
 
@@ -240,15 +237,15 @@ def decompose(x: V, bits: object, levels: object, *, out: Array | None = None) -
     return x._with(data)
 
 
-_AXES = "", "count, ", "groups, 2**g, "  # names of the axes before (k, levels, k); the index is their number
+_AXES = "", "count, ", "groups, 2**g, "  # _AXES[i]: names of i axes before (k, levels, k)
 
 
 def _checked_product(matrices: Matrices, c: Value, way: object, count: int) -> Gadget | RnsGadget:
-    """Return the plan for products of ciphertexts with matrices, after checks of both.
+    """Check `matrices` and the ciphertexts c, and return the plan for their products.
 
-    way: the number of bits of a digit, or a KeySwitch, whose digits are groups of limbs.
-    count: the number of axes of `matrices` before (k, levels, k). If it is 2, the matrices are keys for
-    groups of bits. Such keys are combined in coefficients, so they need not be evaluated.
+    way: the number of bits of a digit, or a KeySwitch if digits are groups of limbs.
+    count: the number of axes of `matrices` before (k, levels, k). If `count` is 2, `matrices` is a key for
+    groups of bits, and need not be evaluated.
     """
     k = c._batch[-1] if c._batch else 0
     shape, name = matrices.shape[count:], "bsk" if count else "ggsw"
@@ -283,11 +280,10 @@ def _product_plan(
 
 
 def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array | None, ProductError]:
-    """Return the array that products by FFT read in place of GGSW ciphertexts, and the error of a product.
+    """Return the array that products read in place of `matrices`, and the error of a product.
 
-    The array is None if products do not use an FFT. If `matrices` is a key for groups of bits, the array is
-    in coefficients, because blind rotation combines such keys in coefficients. The error is 0 if products
-    are exact.
+    The array is None if products read `matrices` itself. If `matrices` is a key for groups of bits, the array
+    is None or in coefficients. The error is 0 if products are exact.
 
     matrices: the GGSW ciphertexts, (..., k, levels, k), for ciphertexts of k components.
     """
@@ -312,9 +308,9 @@ def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array 
 
 
 def _group_of(batch: tuple[int, ...], name: str = "bsk") -> int:
-    """Return g for a key of batch shape (groups, 2**g, k, levels, k), which is for groups of g bits.
+    """Return g for a key for groups of g bits, of batch shape (groups, 2**g, k, levels, k).
 
-    The result is 1 for the key of a ternary secret, (count, 2, k, levels, k).
+    Return 1 for the key of a ternary secret, of batch shape (count, 2, k, levels, k).
     """
     sets = batch[1]
     if sets < 2 or sets & (sets - 1):
@@ -371,7 +367,7 @@ def external_product(ggsw: Matrices, c: V, way: object, *, out: Array | None = N
 
 
 def _matrix_product(ggsw: Matrices, c: V, plan: Gadget | RnsGadget, out: Array | None = None) -> V:
-    """Return the external product, computed by matmul from the digits of c and the rows of the matrix."""
+    """Return the external product of `ggsw` and c, computed by `matmul`."""
     k, levels = c._batch[-1], plan.levels
     made = plan.digits_of(c) if isinstance(plan, RnsGadget) else decompose(c, plan.bits, levels)
     T, shape = made._plan, made._data.shape[-2:]
@@ -454,7 +450,7 @@ def _rotated(c: V, ggsws: Matrices, powers: Array, way: object, *, out: Array | 
 def _rotated_in_steps(c: V, ggsws: Matrices, powers: Array, way: object, *, out: Array | None = None) -> V:
     """Return what `_rotated` returns, computed by products of polynomials.
 
-    Each step is a separate call of `_turned`, so that only one step's temporary arrays are in memory.
+    Each step is a call of `_turned`. So memory holds the temporary arrays of only one step.
     """
     check_apart(out, c._data, ggsws.data)
     data = result_array(backend_of(c._data), c._data.shape, out, c._data)
@@ -476,9 +472,9 @@ def _turned(c: V, ggsw: Matrices, power: Array, way: object, *, out: Array | Non
 
 
 def _rotated_by_groups(c: V, keys: Matrices, powers: Array, way: object, out: Array | None) -> V:
-    """Return c * X^(e_0 + sum e_i s_i) for keys of groups of the s_i. The keys are in coefficients.
+    """Return c * X^(e_0 + sum e_i s_i).
 
-    powers: see `_rotated`.
+    keys: a key, in coefficients, for each group of the s_i. powers: see `_rotated`.
     """
     ring, plan, compute = c._plan, _checked_product(keys, c, way, 2), backend_of(c._data)
     check_apart(out, c._data, keys.data)
@@ -493,11 +489,10 @@ def _rotated_by_groups(c: V, keys: Matrices, powers: Array, way: object, out: Ar
         return x._with(data)
     total, group = mul_monomial(x, powers[..., :1], data), _group_of(keys.shape)
     for j, of_group in enumerate(keys.data):
-        # The group's matrix is the sum of X^e * of_group[k] over all subsets k of the group's bits, where e
-        # is the sum of the e_i of the bits in the subset. Bit i of the index k tells whether the subset
-        # contains bit i of the group.
+        # The group's matrix is the sum of X^sums[k] * of_group[k] over all k. The bits of k that are 1 stand
+        # for a subset of the group, and sums[k] is the sum of the e_i of the subset.
         some = powers[..., 1 + j * group : 1 + (j + 1) * group, None, None, None]
-        sums = [some[..., 0, :, :, :] * 0]  # sums[k]: the e for subset k; at first only for the empty set
+        sums = [some[..., 0, :, :, :] * 0]  # sums[0], for the empty subset
         for i in range(some.shape[-4]):
             sums += [e + some[..., i, :, :, :] for e in sums]
         terms = (mul_monomial(Value(T, m, "coef"), e) for m, e in zip(of_group, sums, strict=False))
@@ -524,8 +519,8 @@ def _checked_exponents(
 ) -> Array:
     """Check exponents of shape (..., 1 + count). Return them as int64, broadcast to (*batch, 1 + count).
 
-    On a GPU, the returned exponents are not reduced if the order of X is a power of two, since kernels reduce
-    them. counts: the least and the largest count that are allowed.
+    counts: the least and the largest allowed count.
+    near: see `exponents_of`, which also defines when exponents are reduced.
     """
     powers = exponents_of(ring, exponents, "exponents", near)
     count = powers.shape[-1] - 1 if powers.shape else -1

@@ -44,9 +44,9 @@ _PIECE = 1 << 14  # the least number of Python ints between two reports of progr
 
 
 def from_integers(basis: Basis, n: int, x: Any, compute: Memory) -> Array:
-    """Return residues (*batch, rows, n) of integers (*batch, at most n), on the device `compute`.
+    """Return residues (*batch, rows, n) of the integers x, (*batch, at most n).
 
-    If the integers are on a GPU, the residues are on that GPU instead.
+    If x is on a GPU, the residues are on the GPU of x. Otherwise they are on the device `compute`.
     """
     integers = as_integers(x, are_coefficients=True)
     if integers.ndim == 0:
@@ -68,7 +68,7 @@ def from_integers(basis: Basis, n: int, x: Any, compute: Memory) -> Array:
             return compute.from_host(data)
         integers = compute.from_host(
             integers
-        )  # copy the integers and reduce them on the GPU, because residues of several limbs take more bytes
+        )  # integers are reduced on the GPU, because residues of several limbs would take more bytes to copy
     data = empty(backend_of(integers), shape, basis.dtype)
     backend_for(basis, data).reduce_integers(basis, integers, data)
     return data
@@ -83,7 +83,7 @@ def residues_of_ints(basis: Basis, x: Array, out: Array) -> None:
     if x.size * len(basis.moduli) < _LONG_IN:
         compute.reduce_integers(basis, x, out)
         return
-    # A piece has several polynomials, or, if there is only one polynomial, a part of its coefficients.
+    # A piece has several polynomials. If there is only one polynomial, a piece has some of its coefficients.
     items = x.size // count
     x, target = x.reshape(items, count), out.reshape(items, *out.shape[-2:])
     unit = count if items > 1 else 1
@@ -113,7 +113,8 @@ _STEP = 10  # a mantissa times 2^0 ... 2^9 fits an int64, so the table of powers
 def from_floats(basis: Basis, n: int, x: Any, scale: Any, compute: Memory) -> Array:
     """Return residues (*batch, rows, n) of the integers nearest to x * scale. Halves are rounded to even.
 
-    Products are exact before they are rounded. If x is on a GPU, the result is on that GPU.
+    Products are exact before they are rounded. If x is on a GPU, the residues are on the GPU of x. Otherwise
+    they are on the device `compute`.
     """
     factor = exact_number(scale)
     if factor is None:
@@ -233,7 +234,10 @@ def _check_finite(numbers: Array) -> None:
 
 
 def _nearest_by_power(x: Array, sign: int, exponent: int) -> Array | None:
-    """Return doubles times sign * 2^exponent, rounded to int64, or None if a product is too large or NaN."""
+    """Return x * sign * 2^exponent, rounded to int64.
+
+    Return None if a product is NaN or does not lie in (-2^63, 2^63), or if 2^exponent is not a double.
+    """
     compute = backend_of(x)
     with compute.device_scope(), np.errstate(over="ignore"):
         if not x.size:
@@ -248,11 +252,11 @@ def _nearest_by_power(x: Array, sign: int, exponent: int) -> Array | None:
 
 
 def _times_power(basis: Basis, n: int, x: Array, exponent: int) -> Array:
-    """Return residues of the integers nearest to doubles (*batch, at most n) times a power of two."""
+    """Return residues of the integers nearest to x * 2^exponent. x: doubles, (*batch, at most n)."""
     fractions, exponents = np.frexp(x)
     exponents = exponents.astype(np.int64) + exponent
-    # A product below 2^53 is rounded to an integer, which becomes its entry of `mantissas`. A larger product
-    # is an integer already: a mantissa of 53 bits, its entry of `mantissas`, times 2^(_STEP * steps + rest).
+    # If a product is below 2^53, its entry of `mantissas` is the product, rounded. A larger product is an
+    # integer already: its entry of `mantissas`, which has 53 bits, times 2^(_STEP * steps + rest).
     mantissas = np.rint(np.ldexp(fractions, np.clip(exponents, -_BITS, _BITS).astype(np.intc))).astype(
         np.int64
     )
@@ -273,14 +277,14 @@ def _times_power(basis: Basis, n: int, x: Array, exponent: int) -> Array:
 
 
 def _nearest_by_pairs(x: Array, factor: Fraction) -> Array | None:
-    """Return the int64s nearest to finite doubles times a factor, or None.
+    """Return the int64s nearest to x * factor. x: finite doubles.
 
-    The result is None if a product may be too large for an int64, or if the factor is far from 1 (_USUAL).
+    Return None if a product may be too large for an int64, or if the factor is far from 1 (_USUAL).
 
-    Each product is computed as the sum of two doubles, which is exact if the factor is a double. Any other
+    Each product is computed as the sum of two doubles. The sum is exact if the factor is a double. Any other
     factor is replaced by the sum of two doubles: the nearest double, and the double nearest to the remainder.
-    Then the error of a product is less than 2^-40. If a product is so near to a half that this error matters,
-    it is computed in Python ints.
+    Then the error of a product is less than 2^-40. A product near to a half (_NEAR) is then computed in
+    Python ints.
     """
     largest = exact_number(float(max(x.max(initial=0), -x.min(initial=0))))
     assert largest is not None
@@ -301,10 +305,10 @@ def _nearest_by_pairs(x: Array, factor: Fraction) -> Array | None:
 
 
 def _round_pairs(x: Array, high: float, low: float, exact: bool, out: Array) -> Array:
-    """Write the int64s nearest to x * (high + low) to `out`. Return the indices of those that may be wrong.
+    """Write the int64s nearest to x * (high + low) to `out`. Return the indices of int64s that may be wrong.
 
-    exact: whether high + low equals the factor that `_nearest_by_pairs` was given. If so, no int64 is wrong,
-    and the result is empty.
+    exact: whether `high` equals the factor in `_nearest_by_pairs`. If True, no int64 is wrong, and the
+    returned array is empty.
     """
     product, error = _two_product(x, high)
     if low:
@@ -328,7 +332,7 @@ def _round_pairs(x: Array, high: float, low: float, exact: bool, out: Array) -> 
 
 
 def _two_product(x: Array, y: float) -> tuple[Array, Array]:
-    """Return the doubles nearest to x * y, and the exact differences between x * y and these doubles.
+    """Return the doubles p nearest to x * y, and the exact differences x * y - p.
 
     x is split into parts of at most 26 and 27 bits, and y into two parts of at most 26 bits. So all products
     of a part of x and a part of y fit 53 bits.
@@ -390,8 +394,9 @@ def monomial(basis: Basis, n: int, x: int, terms: Iterable[tuple[int, int]], com
 
 
 def scalars(basis: Basis, x: Any, batch: tuple[int, ...], compute: Memory, name: str) -> Array:
-    """Return the residues (*shape of x, rows, 1) of the integers x, whose shape must broadcast to `batch`.
+    """Return the residues (*shape of x, rows, 1) of the integers x.
 
+    batch: a batch shape. The shape of x must broadcast to `batch`.
     compute: the device of the value with which the residues will be combined.
     """
     integers = as_integers(x, name)
@@ -412,8 +417,8 @@ def scalars(basis: Basis, x: Any, batch: tuple[int, ...], compute: Memory, name:
 def constants(basis: Basis, integers: Array, compute: Memory) -> Array:
     """Return residues (*shape, rows, 1) of integers, for operands on the device `compute`.
 
-    If `compute` is a GPU and the integers are in host memory, their residues are cached. The key of the cache
-    is the values of the integers.
+    If `compute` is a GPU and `integers` is in host memory, the residues are cached by the values of the
+    integers. Residues of Python ints are not cached.
     """
     if compute.xp is np or not isinstance(integers, np.ndarray):
         return from_integers(basis, 1, integers[..., None], compute)
@@ -504,8 +509,8 @@ def _flaw(basis: Basis, array: Array) -> str | None:
 def _check_canonical(basis: Basis, array: Array) -> None:
     """Raise NotCanonical for the first residue outside [0, q).
 
-    If q is above 2^64, the words of each residue are first joined to a Python int. Other residues are
-    compared on the device that holds them, and copied to the host only if one of them is wrong.
+    Machine integers are compared on the device of `array`, and copied to the host only if one is wrong. If q
+    is above 2^64, residues are compared as Python ints.
     """
     compute, values = backend_of(array), array
     limits = np.array(basis.moduli, dtype=object)[:, None]
@@ -546,7 +551,7 @@ def to_bigints(basis: Basis, data: Array, centered: bool) -> np.ndarray[Any, np.
     """Return coefficients as Python ints (*batch, n)."""
     if data.size < _LONG or reporting() is None:
         return _to_bigints(basis, data, centered)
-    # A piece has several polynomials, or, if there is only one polynomial, a part of its coefficients.
+    # A piece has several polynomials. If there is only one polynomial, a piece has some of its coefficients.
     items, n = prod(data.shape[:-2]), data.shape[-1]
     check_array(8 * items * n)
     x, out = data.reshape(items, *data.shape[-2:]), np.empty((items, n), object)

@@ -32,9 +32,9 @@ from .transform import intt, ntt, to_domain
 _LONG = 1 << 24
 
 
-# Three results: the inverses, with arbitrary values for elements that have no inverse; bools in host memory,
-# which tell which elements have an inverse; and a function that returns, as text, why the first element
-# without an inverse has none.
+# (y, ok, why). y: the inverses; arbitrary values for elements without an inverse.
+# ok: for each element, whether it has an inverse; in host memory.
+# why(): a text about the first element without an inverse. Call why() only if `ok` has a False.
 Inverses = tuple[V, "np.ndarray[Any, np.dtype[np.bool_]]", Callable[[], str]]
 
 
@@ -54,9 +54,9 @@ def inverse(x: V) -> V:
 
 
 def try_inverse(x: V) -> tuple[V, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Return the inverses, in x's domain, and bools that tell which elements have an inverse.
+    """Return the inverses, in x's domain, and a bool for each element: whether it has an inverse.
 
-    For an element that has no inverse, the first result is 0.
+    The first result is 0 for elements without an inverse.
 
     Raises:
         NotInvertible: a modulus is not a power of a prime.
@@ -123,8 +123,8 @@ def _wide_reciprocals(x: V) -> V:
 def _together(basis: Basis, x: Array) -> Array:
     """Return 1 / x, in host memory, with a single inversion modulo q.
 
-    If u and v are the halves of x, then 1 / u = v / (u * v) and 1 / v = u / (u * v). So only u * v must be
-    inverted, which is done in the same way.
+    Let u and v be the halves of x. Then 1 / u = v / (u * v) and 1 / v = u / (u * v). So only u * v must be
+    inverted. This is done by recursion.
     Source: Montgomery 1987, "Speeding the Pollard and elliptic curve methods of factorization", 10.3.1.
     """
     if not x.size:
@@ -166,10 +166,7 @@ def _of_limbs(x: V) -> Inverses[V]:
 
 
 def _of_coefficients(x: V) -> Inverses[V]:
-    """Return the inverses modulo p^k for a prime p.
-
-    They are computed modulo p by the extended Euclidean algorithm, then modulo p^k by Hensel lifting.
-    """
+    """Return the inverses modulo p^k, by the extended Euclidean algorithm modulo p and Hensel lifting."""
     ring, basis, q, compute = x._plan, x._plan.basis, x._plan.modulus, backend_of(x._data)
     power = prime_power(q)
     if power is None:
@@ -206,7 +203,8 @@ def _of_coefficients(x: V) -> Inverses[V]:
 def _invert(field: Basis, x: Array, quotient: Quotient, out: Array) -> Array:
     """Call HostBackend.invert(), and report progress if it takes long.
 
-    Return, for each element, the degree of its common factor with the quotient: 0 if it has an inverse.
+    Return, for each element, the degree of its common factor with `quotient`. The degree is 0 if the element
+    has an inverse.
     """
     items, n = prod(x.shape[:-2]), x.shape[-1]
     degrees = np.zeros(items, np.int64)
@@ -219,7 +217,7 @@ def _invert(field: Basis, x: Array, quotient: Quotient, out: Array) -> Array:
 
 
 def _modulo_prime(basis: Basis, field: Basis, x: Array) -> Array:
-    """Return the residues modulo p of x, a value modulo p^k, in host memory."""
+    """Return x modulo p. x: residues modulo p^k, in host memory. basis, field: the bases of p^k and of p."""
     if basis is field:
         return x
     p = field.moduli[0]

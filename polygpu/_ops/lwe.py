@@ -25,8 +25,8 @@ def extract(c: Value, index: object, *, out: None = None) -> Array:
 
     c has batch shape (*batch, k). The vectors have shape (*batch, 1 + (k - 1) n), the body first.
 
-    For a mask a and its secret s, coefficient i of a*s is the sum over j of a_(i - j) * s_j. If j > i,
-    a_(i - j) stands for a_(n + i - j) times X^n, and X^n is 1 or -1.
+    Let a be a mask and s its secret. Coefficient i of a*s is the sum over j of a_(i - j) * s_j. If j > i,
+    a_(i - j) means a_(n + i - j) * X^n. X^n is 1 or -1.
     """
     ring, i = c._plan, integer(index, "i")
     if not 0 <= i < ring.n:
@@ -68,10 +68,7 @@ def _signed_digits(compute: Backend, gadget: Gadget, words: Array) -> Array:
 
 
 def _words(basis: Basis, x: object, name: str) -> Array:
-    """Return integers as residues in [0, q), a C-contiguous array in the dtype of the basis.
-
-    If every word of this dtype is a residue (q is 2^32 or 2^64), integers of this dtype are not reduced.
-    """
+    """Return integers as residues in [0, q), a C-contiguous array in the dtype of the basis."""
     integers = as_integers(x, name)
     if integers.dtype == basis.dtype and basis.moduli[0] == 1 << 8 * basis.dtype.itemsize:
         return contiguous(integers)
@@ -119,7 +116,8 @@ def switch(x: object, key: object, q: object, bits: object, levels: object, out:
 def _digits(compute: Backend, gadget: Gadget, masks: Array) -> Array:
     """Return the digits of masks (rows, n), as an array (rows, n, levels).
 
-    The digits are int8 or int16 if products with these are faster, else residues.
+    If digits have at most 16 bits and compute.prefers_bytes() is True, the dtype is int8 or int16. Otherwise
+    the digits are residues.
     """
     rows, n = masks.shape
     if gadget.bits <= 16 and compute.prefers_bytes(gadget.basis, rows):
@@ -147,8 +145,9 @@ def _add_bodies(compute: Backend, basis: Basis, sums: Array, bodies: Array) -> N
 def modulus_switch(x: object, q: object, to: object, centered_mean: object) -> Array:
     """Return x * to / q, rounded to the nearest integer modulo `to`, as int64 in [0, to).
 
-    centered_mean: if True, half the sum of the masks' rounding errors is added to each body before it is
-    rounded. If the secret has random bits, this cancels the mean of what these errors do to the phase.
+    centered_mean: whether half the sum of a mask's rounding errors is added to the body before the body is
+    rounded. If the secret has random bits, the addition cancels the mean error that the mask causes in the
+    phase.
     """
     basis, target = _modulus(q), integer(to, "to")
     modulus = basis.moduli[0]

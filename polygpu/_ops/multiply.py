@@ -24,11 +24,11 @@ from .results import result_array, result_shape
 from .transform import intt, ntt
 from .verify import check_again, check_product
 
-_LEAST = LONG >> 6  # a product whose result has fewer residues than this is never long work
+_LEAST = LONG >> 6  # residues; a product is never long work if its result has fewer
 
 
 def multiply(a: V, b: V, product: Product = "auto", out: Array | None = None) -> V:
-    """Return a*b in the domain of a and b, which must be in the same domain. Batch axes broadcast.
+    """Return a*b. The operands must be in the same domain, the domain of the result. Batch axes broadcast.
 
     Raises:
         DomainError: the operands are evaluated and product is "fft".
@@ -54,7 +54,7 @@ def multiply(a: V, b: V, product: Product = "auto", out: Array | None = None) ->
 
 
 def _product(a: V, b: V, product: Product, out: Array | None) -> Array:
-    """Compute a product without a record of the call (calls.py), and return its residues."""
+    """Return the residues of a*b."""
     ring, domain, x, y = a._plan, a._domain, a._data, b._data
     compute = backend_for(ring.basis, x)
     if domain == "eval" and product == "fft":
@@ -136,8 +136,7 @@ def _dense(x: V) -> V:
 def fma(a: V, b: V | Array, c: V | Array, strides: Layouts = None, *, out: Array | None = None) -> V:
     """Return a*b + c, computed in one pass if products are pointwise.
 
-    a, b and c are in the same domain. b and c may instead be the residues (rows, 1) of an int.
-
+    b, c: values in a's domain, or the residues (rows, 1) of an int.
     strides: the result of layouts(a, b, c).
     """
     ring, basis = a._plan, a._plan.basis

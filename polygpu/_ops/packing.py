@@ -1,7 +1,7 @@
 """Packing many ciphertexts of constants into one, and expansion of one into many, by automorphisms.
 
-Inside this module, ciphertexts are evaluated arrays (count, items, 2, rows, n), where `items` is the product
-of the batch axes. As `count` is the first axis, each half of the ciphertexts is contiguous.
+Inside this module, ciphertexts are evaluated arrays (count, items, 2, rows, n). `items` is the product of the
+batch axes. `count` is the first axis, so that each half of the ciphertexts is contiguous.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Steps:
     ) -> None:
         """Plan a step for each g of `gs`.
 
-        shifts: the exponents s of the monomials. The first len(shifts) steps have one.
+        shifts: the exponents s. The first len(shifts) steps have a monomial X^s.
         """
         self.switches, self.moves = switches, multipliers(ring.quotient, gs, True)
         self.shifts = np.array(shifts, np.int64)
@@ -46,7 +46,7 @@ class Steps:
 def steps_of(
     ring: RingPlan, switches: tuple[KeySwitch, ...], gs: tuple[int, ...], shifts: tuple[int, ...]
 ) -> Steps:
-    """Return the Steps for these arguments. The ring caches this plan."""
+    """Return the Steps for these arguments."""
     key = "steps", switches, gs, shifts
     return kept_plan(ring, key, lambda: Steps(ring, switches, gs, shifts))
 
@@ -56,8 +56,8 @@ def pack(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V:
     """Pack the ciphertexts c, (*batch, count, 2), into one, (*batch, 2), in c's domain.
 
     Each step has an automorphism X -> X^g. A step with a shift s merges each ciphertext x of the first half
-    with a ciphertext y of the second half: it computes x + X^s * y + z(X^g), where z = x - X^s * y. A step
-    without a shift computes x + x(X^g), a part of a trace.
+    with a ciphertext y of the second half. The step computes x + X^s * y + z(X^g), where z = x - X^s * y. A
+    step without a shift computes x + x(X^g), a part of a trace.
     """
     if not keys:  # there is one ciphertext; its ring may have no transform
         return c._with(copied(c._data[..., 0, :, :, :]))
@@ -111,7 +111,7 @@ def expand(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V
 def _by_number(c: Value, axes: int) -> Array:
     """Return the evaluated ciphertexts as an array (count, items, 2, rows, n).
 
-    axes: 2 if c has the batch shape (*batch, count, 2), or 1 if c has (*batch, 2), where count is 1.
+    axes: 2 for the batch shape (*batch, count, 2), or 1 for (*batch, 2). If `axes` is 1, `count` is 1.
     """
     data = ntt(c)._data
     batch, rest = c._batch[:-axes], data.shape[-2:]
@@ -163,8 +163,10 @@ def embed(x: Value, ring: RingPlan, *, out: None = None) -> Value:
 
     The constant coefficient of the ciphertext's phase is the phase of the LWE vector.
 
-    x: the LWE vectors, made by `vectors`. If their moduli differ from those of `ring`, the entries are
-    multiplied by Q / q and rounded. Q is the product of the moduli of `ring`, and q that of x's moduli.
+    x: the LWE vectors, made by `vectors`. q is the product of the moduli of x.
+    ring: the ring of the ciphertexts. Q is the product of the moduli of `ring`.
+
+    If `ring` and x have different moduli, the entries of x are multiplied by Q / q and rounded.
     """
     ring.check_binomial("ring")
     home, n, compute = x._plan, ring.n, backend_of(x._data)
@@ -173,7 +175,7 @@ def embed(x: Value, ring: RingPlan, *, out: None = None) -> Value:
     data = empty(compute, (*x._batch, 1 + count, home.rows, n), home.dtype, zero=True)
     compute.copy(x._data[..., :1], data[..., 0, :, :1])
     # The constant coefficient of a*s is a_0 * s_0 plus, for each i > 0, a_(n - i) * s_i times X^n. So entry i
-    # of the vector becomes coefficient n - i of a. It is negated below if X^n = -1.
+    # of the vector becomes coefficient n - i of a. The coefficient is negated below if X^n = -1.
     for k in range(count):
         first, last = 1 + k * n, min(1 + (k + 1) * n, 1 + m)
         if last > first:
@@ -191,6 +193,6 @@ def embed(x: Value, ring: RingPlan, *, out: None = None) -> Value:
 
 
 def vectors(x: Array, moduli: tuple[int, ...]) -> Value:
-    """Return LWE vectors (*batch, m + 1) as a value: coefficients of a ring of degree m + 1 with `moduli`."""
+    """Return LWE vectors x, (*batch, m + 1), as coefficients in the ring of degree m + 1 with `moduli`."""
     ring = ring_plan(x.shape[-1], moduli)
     return Value(ring, from_integers(ring.basis, ring.n, x, backend()), "coef")

@@ -71,7 +71,7 @@ def multipliers(quotient: Quotient, gs: tuple[int, ...], evaluated: bool) -> Arr
 
 @lru_cache(maxsize=1024)
 def _number(x: int) -> Array:
-    """Return x as an array of one entry, which is used for all batch elements."""
+    """Return the int64 array [x]."""
     array = np.array([x], np.int64)
     array.setflags(write=False)
     return array
@@ -107,8 +107,8 @@ def _times_monomials(x: V, exponents: Array, batch: tuple[int, ...], *, out: Arr
 def exponents_of(ring: RingPlan, numbers: object, name: str, near: Memory) -> Array:
     """Return exponents of X as int64, reduced modulo the order of X.
 
-    Exponents given on the device `near` stay there; others are copied to the host. Exponents on a GPU
-    are not reduced if the order is a power of two, because kernels reduce them.
+    If `numbers` is on the device `near`, the result is on `near`. Otherwise the result is in host memory.
+    Exponents on a GPU are not reduced if the order is a power of two, because kernels reduce them.
     """
     given = as_integers(numbers, name)
     if backend_of(given) is not near:
@@ -140,7 +140,7 @@ def to_slots(x: Value, *, out: None = None) -> Array:
 
 
 def from_slots(ring: RingPlan, values: object, compute: Memory) -> Value:
-    """Return the evaluated element with these slots."""
+    """Return the evaluated element with the slots `values`."""
     _check_slots(ring)
     given = as_integers(values, "values")
     if given.shape[-1:] != (ring.n,):
@@ -230,7 +230,7 @@ def _items(compute: Memory, x: Array, batch: tuple[int, ...], out: Array | None)
 def _acting(x: Value) -> Quotient:
     """Return the polynomial modulo which automorphisms and products with X permute the entries of x.
 
-    If x is in coefficients, this is the binomial of least degree that is a multiple of the ring's polynomial.
+    If x is in coefficients, the result is the binomial of least degree that the ring's polynomial divides.
     """
     return x._plan.quotient if x._domain == "eval" else x._plan.quotient.cover
 
@@ -239,7 +239,7 @@ def _acting(x: Value) -> Quotient:
 def _reordered(
     x: V, numbers: Array, batch: tuple[int, ...] | None, by_automorphisms: bool, *, out: Array | None
 ) -> V:
-    """Apply automorphisms to the elements of x, or multiply these elements by powers of X.
+    """Apply automorphisms to x, or multiply x by powers of X.
 
     numbers: the multipliers of the automorphisms, or the exponents.
     batch: the batch shape of the result, or None for the batch shape of x.

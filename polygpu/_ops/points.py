@@ -20,7 +20,7 @@ _CHUNK = 1 << 22  # residues in memory at a time; it limits how many points are 
 
 
 def checked_points(x: Any) -> Array:
-    """Return the integers x, which may have any size, as an array of the same shape in host memory."""
+    """Return integers x of any size as an array of the same shape in host memory."""
     if holds_poly(x):
         raise ParameterError("x must hold integers, not a Poly. Give the integers at which to evaluate.")
     if is_device_array(x):
@@ -65,7 +65,7 @@ def _scaled(basis: Basis, x: Array, first: Array, step: Array, *, out: None = No
 
 
 def padded(x: Array, n: int) -> Array:
-    """Return x with zeros appended, so that it has n coefficients, or x itself if it has n already."""
+    """Return x with zeros appended up to n coefficients, or x itself if it has n coefficients."""
     return x if n == x.shape[-1] else _padded(x, n)
 
 
@@ -91,7 +91,10 @@ def truncated(x: Array, n: int) -> tuple[Array, tuple[int, ...] | None]:
 
 
 def evaluate(basis: Basis, data: Array, x: Any) -> Any:
-    """Return values of polynomials (*batch, rows, n) at integers x: ints (*batch, *x.shape), or one int."""
+    """Return the values of polynomials at integers x, as Python ints (*batch, *x.shape).
+
+    If (*batch, *x.shape) is (), return one int. data: the polynomials, (*batch, rows, n).
+    """
     points, compute = checked_points(x), backend_of(data)
     batch, (rows, n) = data.shape[:-2], data.shape[-2:]
     items, total = prod(batch), points.size
@@ -143,8 +146,8 @@ def _by_matrices(basis: Basis, x: Array, points: Array) -> Array:
 def _by_halves(basis: Basis, x: Array, points: Array) -> Array:
     """Return values (polynomials, rows, points) for any modulus.
 
-    A polynomial has the same value at r as the lower half of its coefficients plus r^(n/2) times the upper
-    half. So the number of coefficients is halved until one is left.
+    Let `low` and `high` be the halves of the coefficients. The value at r is that of low + r^(n/2) * high. So
+    each step halves the number of coefficients, until one is left.
     """
     compute, (items, rows, n) = backend_of(x), x.shape
     steps = [points]

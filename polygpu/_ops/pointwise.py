@@ -61,8 +61,9 @@ def neg(basis: Basis, x: Array, out: Array | None = None) -> Array:
 def multiply_add(
     basis: Basis, a: Array, b: Array, c: Array, out: Array | None = None, strides: Layouts = None
 ) -> Array:
-    """Compute a * b + c, residue by residue; b may have one residue per row, and batch axes broadcast.
+    """Compute a * b + c, residue by residue. Batch axes broadcast.
 
+    b may have one residue per row.
     strides: the result of layouts(a, b, c).
     """
     same = a is b, a is c, b is c, a is out, b is out, c is out
@@ -105,7 +106,7 @@ def scale_by(basis: Basis, x: Array, ints: Any, limbs: Any, out: Array | None = 
 def add_constant(
     basis: Basis, x: Array, constant: int, step: int, out: Array | None = None, strides: Layouts = None
 ) -> Array:
-    """Return x plus a constant, which is added to every step-th entry.
+    """Return x with `constant` added to every step-th entry.
 
     step: n if x is in coefficients, else the leaf size. strides: the result of layouts(x).
     """
@@ -172,7 +173,7 @@ def folded(
 def sum_over(
     basis: Basis, x: Array, axis: int | tuple[int, ...] | None = None, *, out: Array | None = None
 ) -> Array:
-    """Return the sum over batch axes, by default all.
+    """Return the sum over batch axes. axis: the axes; None for all batch axes.
 
     If `axis` is (), the result is a copy of x. The sum over an axis of length 0 is 0.
     """

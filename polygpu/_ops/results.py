@@ -92,9 +92,9 @@ def _check_writable(compute: Memory, out: Array, *operands: Array) -> None:
 
 
 def check_apart(out: Array | None, *operands: Array) -> None:
-    """Raise OutputError if `out` shares memory with one of these operands.
+    """Raise OutputError if `out` shares memory with an operand.
 
-    The operation still reads the operands after it has begun to write `out`.
+    Pass the operands that are still read after the first entries of `out` are written.
     """
     if out is not None and any(overlap(backend_of(out), x, out) for x in operands):
         raise OutputError(

@@ -1,7 +1,7 @@
 """Operations between bases of moduli: selecting and joining limbs, conversion, rounded division, digits.
 
-Below, the functions that take a value to another ring S, such as `convert`, are called verbs. Their callers
-have already checked S with check_target().
+A verb is a function that takes a value to another ring S, such as `convert`. The caller of a verb must have
+checked S with check_target().
 """
 
 from __future__ import annotations
@@ -86,7 +86,10 @@ def _same_leaves(ring: RingPlan, other: RingPlan) -> bool:
 
 
 def _places(ring: RingPlan, moduli: Iterable[int], verb: str, way_out: str) -> tuple[int, ...]:
-    """Return the index of the ring's limb with each of these moduli. Raise RingMismatch if one is missing."""
+    """Return, for each of `moduli`, the index of the ring's limb with this modulus.
+
+    Raise RingMismatch if the ring lacks a modulus. verb, way_out: parts of the error text.
+    """
     at = {q: i for i, q in enumerate(ring.moduli)}
     places = tuple(at.get(q, -1) for q in moduli)
     if -1 in places:
@@ -123,12 +126,12 @@ def _evaluate_rows(ring: RingPlan, data: Array, limbs: tuple[int, ...], places: 
 def coefficients_of(
     x: Value, limbs: tuple[int, ...] | None = None, scratch: bool = False
 ) -> tuple[Array, Residues]:
-    """Return an array that holds some limbs of x in coefficients, and the rows in which these limbs lie.
+    """Return an array that holds some limbs of x in coefficients, and the rows of these limbs in the array.
 
-    The array is the array of x, or a new array with a transformed copy of the limbs.
+    The array may be that of x.
 
     limbs: the indices of the limbs; by default all.
-    scratch: whether x may be overwritten. If so, and the limbs are neighbours, they are transformed in place.
+    scratch: whether x may be overwritten. If True, neighbouring limbs are transformed in place.
     """
     ring, data = x._plan, x._data
     if limbs is None:
@@ -156,7 +159,7 @@ def _transform(ring: RingPlan, limbs: tuple[int, ...], domain: Domain) -> NttPla
 
 
 def kept_plan(ring: RingPlan, key: tuple[Any, ...], build: Callable[[], Kept]) -> Kept:
-    """Return the plan, such as a Conversion, that the ring keeps under `key`. It is built on first use."""
+    """Return the plan that the ring caches under `key`. Call build() if the cache lacks the plan."""
     plan: Kept | None = ring.plans.get(key)
     return keep(ring.plans, key, build(), _KEPT) if plan is None else plan
 
@@ -164,7 +167,7 @@ def kept_plan(ring: RingPlan, key: tuple[Any, ...], build: Callable[[], Kept]) -
 class _Result:
     """The array of a result modulo S: `out`, or a new array if `out` is None or overlaps x.
 
-    axes: lengths of batch axes that the result has in addition to those of x.
+    axes: the lengths of batch axes that follow those of x.
     """
 
     def __init__(self, S: RingPlan, x: Value, out: Array | None, *axes: int) -> None:
@@ -184,9 +187,9 @@ class _Result:
 
 
 def _in_domain(x: V, domain: Domain) -> V:
-    """Return x, which is in coefficients. If `domain` is "eval", first transform x in place.
+    """Return x, transformed in place if `domain` is "eval" and its ring has a transform.
 
-    If the ring has no transform, x stays in coefficients.
+    x must be in coefficients.
     """
     return ntt(x, x._data) if domain == "eval" and x._plan.has_eval else x
 
@@ -194,7 +197,10 @@ def _in_domain(x: V, domain: Domain) -> V:
 def _through_coefficients(
     verb: Callable[..., Value], x: Value, S: RingPlan, *options: Any, out: Array | None
 ) -> Value:
-    """Bring x to coefficients and call `verb` (e.g. convert), since x and S have different transforms."""
+    """Return what `verb` returns for evaluated x, computed from the coefficients of x.
+
+    Call this if x is evaluated, and S does not have a transform with leaves of the same size.
+    """
     return _in_domain(verb(intt(x), S, *options, out=out), "eval")
 
 
@@ -216,10 +222,10 @@ def restrict(x: Value, S: RingPlan, *, out: Array | None = None) -> Value:
 
 
 def limbs_of(x: Value, S: RingPlan) -> tuple[Array, Domain]:
-    """Return the residues of x modulo S, and their domain, for operations that only read them.
+    """Return the residues of x modulo S, and their domain. The caller must not write to the residues.
 
-    If the limbs of S are neighbours in x, in the order and dtype of S, the result is a view of these rows. It
-    may have gaps between batch elements. Otherwise the result is a copy.
+    The residues are a view of x if a slice of x's rows equals them (see `_neighbours`). The view may have
+    gaps between batch elements. Otherwise the residues are a copy.
 
     Raises:
         RingMismatch: the rings differ in degree or kind, or x's ring does not have all moduli of S.
@@ -244,7 +250,7 @@ _ALL = slice(None)
 def _neighbours(ring: RingPlan, S: RingPlan) -> dict[Domain, slice | None]:
     """Return, for each domain, the slice of the ring's rows that equals the limbs of S.
 
-    For a domain, the entry is None if there is no such slice.
+    The entry of a domain is None if no slice does. The order and the dtype of the limbs must be those of S.
     """
     check_target(ring, S, "ring")
     missing = [q for q in S.moduli if q not in ring.moduli]
@@ -262,7 +268,7 @@ def _neighbours(ring: RingPlan, S: RingPlan) -> dict[Domain, slice | None]:
 
 @repeated
 def join(a: Value, b: Value, *, out: None = None) -> Value:
-    """Return the value, modulo the moduli of both operands, whose residues are those of a and of b."""
+    """Return the value that has the limbs of a and the limbs of b."""
     for x in (a, b):
         check_words(x._plan, "join")
     joined = a._plan.join(b._plan)
@@ -374,12 +380,13 @@ def divided(
     out: Array | None = None,
     scratch: Domain | None = None,
 ) -> Value:
-    """Return what mod_down returns. Other operations call this function, and may let it overwrite x.
+    """Return what mod_down returns. Unlike mod_down, this function can overwrite x.
 
-    plaintext: None, or an integer t. With t, P times the result is congruent to x modulo t, where P is the
-    product of the moduli that are divided away.
-    scratch: None if x must not change. Otherwise x may be overwritten, the limbs that are divided away are
-    its last rows, and `scratch` is the domain of these rows. It may be "coef" although x is evaluated.
+    The dropped moduli are those of x's ring that S does not have. P is their product.
+
+    plaintext: None, or an integer t. With t, P times the result is congruent to x modulo t.
+    scratch: None if x must not change. Otherwise x may be overwritten, the dropped limbs must be the last
+    rows of x, and `scratch` is the domain of the dropped limbs. It may be "coef" for an evaluated x.
     """
     ring, domain = x._plan, x._domain
     check_words(ring, "mod_down")
@@ -477,7 +484,7 @@ def scale(
 
 
 def gadget(ring: RingPlan, size: int) -> tuple[int, ...]:
-    """Return an integer in [0, Q) for each digit. It is 1 modulo the digit's limbs and 0 modulo the others.
+    """Return an integer in [0, Q) for each digit: 1 modulo the digit's limbs, 0 modulo all other limbs.
 
     size: the number of limbs of a digit.
     """
@@ -514,8 +521,8 @@ def digits(
     if domain == "eval" and not _same_leaves(ring, S):
         return _through_coefficients(digits, x, S, size, conversion, out=out)
     result = _Result(S, x, out, len(parts))
-    # Row r of digit j is row j * S.rows + r of `flat`. Modulo the limbs of its own group a digit is x itself,
-    # so these rows are copied; digit_conversions computes the others.
+    # Row r of digit j is row j * S.rows + r of `flat`. Modulo the limbs of its own group a digit equals x, so
+    # the rows are copied. digit_conversions computes the rows of all other limbs.
     at = {q: i for i, q in enumerate(ring.moduli)}
     own = [(at[q], j * S.rows + r) for j, part in enumerate(parts) for r, q in _own(ring, S, part)]
     flat = result.data.reshape(*x._batch, len(parts) * S.rows, ring.n)
@@ -533,7 +540,7 @@ def digit_conversions(
     A digit is computed modulo all limbs of S except those of its own group. Row r of digit j is written to
     row j * S.rows + r of an array (*batch, digits * S.rows, n).
 
-    rows: where the coefficients lie. parts: see `groups`. domain: that of the digits.
+    rows: the rows of the coefficients. parts: see `groups`. domain: the domain of the digits.
     """
     count, plans = len(parts) * S.rows, []
     for j, part in enumerate(parts):
@@ -554,6 +561,6 @@ def digit_conversions(
 
 
 def _own(ring: RingPlan, S: RingPlan, part: Iterable[int]) -> list[tuple[int, int]]:
-    """Return (index, modulus) of each limb of S whose modulus is in `part`, a group of the ring's limbs."""
+    """Return (r, S.moduli[r]) for each limb r of S whose modulus is ring.moduli[i] for an i in `part`."""
     moduli = {ring.moduli[i] for i in part}
     return [(r, q) for r, q in enumerate(S.moduli) if q in moduli]

@@ -130,10 +130,7 @@ def _small(basis: Basis, n: int, batch: Batch, sampler: Sampler, label: str, see
 
 
 def _draw(draw: Callable[[int, Array], None], start: int, out: Array, compute: Memory) -> None:
-    """Call draw(start, out) for a large `out`.
-
-    On the host, call it for pieces of the batch if progress is reported.
-    """
+    """Call draw(start, out). On the host, call it for pieces of the batch if progress is reported."""
     items = prod(out.shape[:-2])
     rows = out.reshape(items, *out.shape[-2:])
     with Work(items, "random values of {}", counted(items, "polynomial"), when=compute.xp is np) as work:

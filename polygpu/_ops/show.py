@@ -148,9 +148,9 @@ def _name(ring: RingPlan) -> str:
 
 
 def _some(count: int, first: int, last: int) -> list[int | None]:
-    """Return the indices below `count`, or, if there are many, only some of them.
+    """Return the `first` lowest indices below `count`, None, and the `last` highest indices.
 
-    These are the `first` lowest and the `last` highest, with None between.
+    If `count` is at most first + last + 1, return all indices below `count`.
     """
     if count <= first + last + 1:
         return list(range(count))
@@ -187,7 +187,7 @@ def _escaped(text: str) -> str:
 
 
 def _html(caption: str, head: list[str], body: list[list[str]]) -> str:
-    """Return a caption and a table as HTML. It has no colours, so that it fits light and dark pages."""
+    """Return a caption and a table as HTML without colours, for light and dark pages."""
     rows = "".join(f"<tr>{''.join(row)}</tr>" for row in body)
     top = "".join(f'<th style="text-align:right;{_SPACE}">{text}</th>' for text in head)
     top = f"<thead><tr>{top}</tr></thead>" if head else ""

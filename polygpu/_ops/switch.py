@@ -38,8 +38,8 @@ from .transform import intt, ntt
 class KeySwitch:
     """The plan of a key switch: the ring T of the sums, the limbs of each digit, and the rows of the key.
 
-    T has the moduli of `ring` and of `special`. `ring` is the ring of the values. key_ring is the ring of the
-    key, and may have more moduli than T.
+    T has the moduli of `ring` and of `special`. `ring` is the ring of the values. `key_ring`, the ring of the
+    key, has all moduli of T and may have more.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class KeySwitch:
     def product(self, kept: int) -> DigitProduct:
         """Return the plan that computes the sums of digits times key from a value's coefficients.
 
-        The first `kept` rows of the sums are evaluated. The plan transforms the others to coefficients.
+        The first `kept` rows of the sums are evaluated. The other rows are in coefficients.
         """
 
         def build() -> DigitProduct:
@@ -133,7 +133,7 @@ class KeySwitch:
 def key_switch_plan(
     ring: RingPlan, special: RingPlan, key_ring: RingPlan, size: int, conversion: Precision = "exact"
 ) -> KeySwitch:
-    """Return the KeySwitch of these parameters. The ring caches it. size: number of limbs of a digit."""
+    """Return the KeySwitch of these parameters. size: number of limbs of a digit."""
     checked_option(conversion, "conversion", Precision)
     number = integer(size, "limbs_per_digit")
     # The next call may pass an equal `special` that is another object. So `key` holds special.arguments.
@@ -153,9 +153,9 @@ def key_switch(
 ) -> Value:
     """Return the sum over j of digit_j * key[j], divided by P: (*batch, 2), in x's domain.
 
-    add: (*batch, 2), in x's domain; it is added to this quotient.
-    target: the ring of the result, by default x's ring. If `target` has fewer limbs than x, the sum is also
-    divided by the moduli of the other limbs.
+    add: a ciphertext (*batch, 2), in x's domain, to add to the quotient; None for no addition.
+    target: the ring of the result; None for x's ring. If `target` lacks moduli of x's ring, the quotient plus
+    `add` is also divided by these moduli.
 
     P is the product of the special moduli.
     """
@@ -276,15 +276,13 @@ class Rotations:
         places: tuple[tuple[int, ...], ...],
         is_split: bool = False,
     ) -> None:
-        """Plan one term for each entry of `switches`.
+        """Plan one term for each entry of `switches`. RotatedSums defines the terms.
 
-        A term without a key is the ciphertext itself. If `is_split` is False, what each term takes from the
-        ciphertext is multiplied by P, the product of the special moduli.
-
-        switch: any KeySwitch with the same rings.
+        switch: any KeySwitch with the rings of `switches`.
         switches: the KeySwitch of each term, or None if the term has no key.
         is_turned, places: see RotatedSums.
-        is_split: whether each term has its own ciphertext modulo T.
+        is_split: if True, `run` takes a ciphertext modulo T for each term. If False, `run` takes only one
+        ciphertext, and multiplies it by P, the product of the special moduli.
         """
         ring, T = switch.ring, switch.T
         self.T, self.switches = T, tuple(switches)
@@ -316,7 +314,8 @@ class Rotations:
 
         made: the evaluated digits of the masks, or None if no term has a key.
         moves: the multipliers of the automorphisms, on the device; see `moves_of`.
-        more: the ciphertexts, evaluated. weights: the factors of the terms, or None.
+        more: the evaluated ciphertext, or, if `is_split` is True, the ciphertext of each term.
+        weights: the factors of the terms; None if all factors are 1.
         """
         factors = [
             None if key is None or switch is None else switch.checked_key(key, f"keys[{i}]")
@@ -327,7 +326,7 @@ class Rotations:
 
 
 def rotations(switches: tuple[KeySwitch, ...], is_turned: bool) -> Rotations:
-    """Return the Rotations with one result for each key. The ring caches this plan."""
+    """Return the Rotations with one result for each key."""
 
     def build() -> Rotations:
         count = range(len(switches))  # result i is term i alone
@@ -415,7 +414,7 @@ def _rotated(
 def _rotated_once(c: V, moves: Array, switch: KeySwitch, key: Value, *, out: None = None) -> V:
     """Return (c_0(X^g), 0) + key_switch(c_1(X^g)), of batch shape (1, *batch, 2).
 
-    The mask is permuted before it is split into digits, so that the digits need not be kept or permuted.
+    The mask is permuted before it is split into digits. So no digits are permuted.
     """
     ring, basis, compute = c._plan, c._plan.basis, backend_of(c._data)
     evaluated = ntt(c)
@@ -454,7 +453,7 @@ class SlotProduct:
         """Plan the product.
 
         babies, giants: the KeySwitch of each baby step and of each giant step. Only the first entry may be
-        None, which stands for step 0.
+        None. None stands for step 0.
         places: places[g][i] is the index, in the weights, of the diagonal of giant step g and baby step i, or
         -1 if this diagonal is 0.
         """
@@ -519,6 +518,6 @@ def slot_product_plan(
     giants: tuple[KeySwitch | None, ...],
     places: tuple[tuple[int, ...], ...],
 ) -> SlotProduct:
-    """Return the SlotProduct for these arguments. The ring caches this plan."""
+    """Return the SlotProduct for these arguments."""
     key = "slot product", switch, babies, giants, places
     return kept_plan(switch.ring, key, lambda: SlotProduct(switch, babies, giants, places))

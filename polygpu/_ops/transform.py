@@ -89,9 +89,10 @@ def natural_order(x: Value, *, out: None = None) -> Array:
 
 
 def eval_points(ring: RingPlan, limb: int) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return the evaluation points of a limb, or, if the transform is incomplete, c for each leaf X^m - c.
+    """Return c for each leaf X^m - c of a limb. m is the leaf size.
 
-    The result is computed as the transform of X^m, where m is the leaf size (1 if the transform is complete).
+    If the transform is complete, m is 1, and each c is an evaluation point. The result is computed as the
+    transform of X^m.
     """
     if not 0 <= integer(limb, "limb") < len(ring.moduli):
         raise ParameterError(f"limb={shown(limb)} must be in [0, {len(ring.moduli)}).")

@@ -69,10 +69,10 @@ def _points_needed(n: int, q: int) -> int:
 
 
 def check_again(a: Value, b: Value, c: Value, multiply: Multiply, by_fft: bool) -> None:
-    """Raise VerificationError if c is not a*b, which is computed in another way. All are in coefficients.
+    """Compute a*b in another way, and raise VerificationError if c differs. a, b and c are in coefficients.
 
     For a random s, X^s * a is multiplied by b modulo X^m - 1, a multiple of the ring's polynomial. So the
-    transform has another length and in most cases another method, and coefficients have other indices.
+    transform has another length, and coefficients have other indices. Mostly the method also differs.
 
     by_fft: whether to use an FFT, if one is proven exact.
     """
@@ -96,7 +96,7 @@ def check_again(a: Value, b: Value, c: Value, multiply: Multiply, by_fft: bool) 
 
 @lru_cache(maxsize=64)
 def _multiple(ring: RingPlan, by_fft: bool) -> RingPlan:
-    """Return the ring with the moduli of `ring` and the polynomial X^m - 1, a multiple of that of `ring`."""
+    """Return the ring modulo X^m - 1, a multiple of the polynomial of `ring`, with the moduli of `ring`."""
     degree, moduli = ring.quotient.multiple, ring.moduli
     if by_fft and not ring.basis.wide:
         try:

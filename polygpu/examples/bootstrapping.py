@@ -196,8 +196,7 @@ class Parameters:
         return math.log2(tail.numerator) - math.log2(tail.denominator) + math.log2(2 * self.slots)
 
 
-# For each degree of the arcsine series: the levels that it uses up, and the factor by which it multiplies the
-# scale.
+# For each degree of the arcsine series: (levels used up, factor by which the scale is multiplied).
 _ARCSINE = {0: (0, 1.0), 3: (2, 4 * 6.0), 5: (3, 16 * 40 / 3)}
 
 PRESETS = {
@@ -237,7 +236,7 @@ def butterflies(slots: int) -> list[Diagonals]:
 
 
 def _add(matrix: Diagonals, k: int, diagonal: Array) -> None:
-    """Add a diagonal to diagonal k of a matrix, in place."""
+    """Add `diagonal` to diagonal k of `matrix`, in place."""
     matrix[k] = matrix[k] + diagonal if k in matrix else diagonal
 
 
@@ -293,7 +292,7 @@ def sine_series(p: Parameters) -> Array:
     are a least-squares fit near the integers, weighted by the probability of I. Near likely integers, the
     series is 5 to 10 bits more precise than an interpolation of the same degree on all of [-1, 1].
     """
-    # Six points around each integer I, in the range of I + m / q.
+    # Six points around each integer I, within the values of I + m / q.
     integers = np.arange(-p.bound, p.bound + 1)
     near = math.sqrt(2) * 2.0 ** (p.scale - p.first) * np.cos(np.pi * (np.arange(6) + 0.5) / 6)
     x = np.clip((integers[:, None] + near) / p.bound, -1, 1).ravel()
@@ -344,7 +343,7 @@ class Bootstrapper:
         self.p = p
         Q, slots, total = p.ring, p.slots, p.ring.rows
         self.mod_scale = 2.0 * 2**p.mod_bits
-        self.repeats = p.n // 2 // slots  # how many times a ciphertext holds each slot
+        self.repeats = p.n // 2 // slots  # number of copies of each slot in a ciphertext
         is_packed = self.repeats > 1 and not p.real  # real and imaginary parts share one vector of slots
         layers = butterflies(slots)
 
@@ -375,9 +374,9 @@ class Bootstrapper:
     def _matrices(
         self, matrices: Sequence[Diagonals], limbs: int, factor: float, gain: float
     ) -> list[lattice.LinearTransform]:
-        """Return the encoded matrices. The first has `limbs` limbs, and each later one has one limb less.
+        """Return the encoded matrices. Matrix i has `limbs` - i limbs.
 
-        Together they multiply the slots by `factor` and the scale by `gain`. Each of the l matrices
+        All l matrices together multiply the slots by `factor` and the scale by `gain`. Each matrix
         multiplies the slots by the l-th root of `factor`, and the scale by the l-th root of `gain`.
         """
         p, found = self.p, []
@@ -591,7 +590,7 @@ def parser_of(module: str, description: str) -> argparse.ArgumentParser:
 
 
 def refuse_insecure(parser: argparse.ArgumentParser, p: Parameters, is_allowed: bool) -> None:
-    """End the program if the parameters are not secure and the user does not allow that."""
+    """End the program unless the parameters are secure or `is_allowed` is True."""
     if not p.is_secure and not is_allowed:
         parser.error("These parameters are not secure. Use --insecure to run them for a benchmark.")
 
@@ -658,7 +657,7 @@ def _measure(p: Parameters, device: str, repeat: int) -> None:
 
 
 class _Watch:
-    """A stopwatch for the stages of a bootstrap. It waits for the device before it reads the clock."""
+    """A stopwatch for the stages of a bootstrap. Each call waits for the device, then reads the clock."""
 
     def __init__(self) -> None:
         self._last = pg.Ring(2, 5).zeros()

@@ -62,7 +62,7 @@ class CKKS:
 
     n: int = 16384
     first: int = 50  # bit length of the first prime, which is left after all rescaling
-    bits: int = 40  # the scale is 2^bits, and the other primes are near it
+    bits: int = 40  # log2 of the scale; all primes but the first are near 2^bits
     depth: int = 5
     size: int = 2  # number of limbs in a digit, and number of special primes
 
@@ -147,8 +147,8 @@ class CKKS:
         """Return x + y modulo the limbs that both have; see `ckks_arithmetic.add`.
 
         Raises:
-            ParameterError: the scales differ by more than a factor 1 + 2^-20, and either x and y have the
-                same number of limbs, or an integer factor cannot make the scales equal.
+            ParameterError: the scales differ by more than a factor 1 + 2^-20 and cannot be made equal. They
+                cannot if x and y have the same number of limbs, or if no integer factor is close enough.
         """
         return add(x, y)
 
@@ -222,7 +222,7 @@ class CKKS:
         return Arithmetic(self.ring, keys.relin)
 
     def _elements(self, keys: Keys, amounts: Sequence[int]) -> list[int]:
-        """Return the Galois elements of rotations; raise ParameterError if a key is missing."""
+        """Return the Galois elements of rotations by `amounts`. Raise ParameterError if a key is missing."""
         elements = {k: galois_element(self.n, k) for k in amounts}
         missing = sorted(k for k, g in elements.items() if g != 1 and g not in keys.rotations)
         if missing:

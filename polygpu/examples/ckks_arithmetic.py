@@ -58,8 +58,8 @@ def encode(z: Any, ring: pg.Ring, scale: float | Fraction) -> pg.Poly:
     coefficients = fft.from_slots(parts)
     factor = Fraction(scale.item() if isinstance(scale, np.generic) else scale) * Fraction(2) ** exponent
     largest = abs(Fraction(np.max(abs(coefficients), initial=0)) * factor)
-    # Noise needs room too. The noise of a fresh ciphertext is u * e + e_0 + e_1 * s, with u and s ternary and
-    # coefficients of e, e_0 and e_1 of at most 21. So it is at most 21 * (2 * N + 1).
+    # The noise of a fresh ciphertext, u * e + e_0 + e_1 * s, needs room too. u and s are ternary, and the
+    # coefficients of e, e_0 and e_1 are at most 21. So the noise is at most 21 * (2 * N + 1).
     if 2 * (largest + 21 * (2 * ring.n + 1) + 1) >= ring.modulus:
         raise pg.ParameterError(
             f"A coefficient of z times the scale has {int(largest).bit_length()} bits, and the modulus of "
@@ -92,7 +92,7 @@ def decrypt(secret: pg.Poly, c: Ciphertext) -> Array:
 
 
 def _near_one(x: Array) -> tuple[Array, int]:
-    """Return x / 2^e and an int e with which x / 2^e can be transformed without overflow.
+    """Return (x / 2^e, e) with an int e. A transform of x / 2^e does not overflow.
 
     Real and imaginary parts of x / 2^e are below 1 in absolute value.
     """
@@ -110,7 +110,7 @@ def _times_power(x: Array, exponent: int) -> Array:
 
 # ---- sums and products ----
 
-_CLOSE = 2.0**-20  # scales are treated as equal if their relative difference is at most this
+_CLOSE = 2.0**-20  # scales with at most this relative difference count as equal
 
 
 def rescale(c: Ciphertext) -> Ciphertext:
@@ -126,12 +126,12 @@ def galois_element(n: int, k: int) -> int:
 def add(x: Ciphertext, y: Ciphertext) -> Ciphertext:
     """Return x + y modulo the limbs that both have; batches broadcast.
 
-    If the scales differ, the operand with more limbs is multiplied by an integer, and divided by one of its
-    surplus primes, so that it has the scale of the other operand.
+    If the scales differ, the operand with more limbs is multiplied by an integer and divided by one of its
+    surplus primes. It then has the scale of the other operand.
 
     Raises:
-        ParameterError: the scales differ by more than a factor 1 + 2^-20, and either x and y have the same
-            number of limbs, or an integer factor cannot make the scales equal.
+        ParameterError: the scales differ by more than a factor 1 + 2^-20 and cannot be made equal. They
+            cannot if x and y have the same number of limbs, or if no integer factor is close enough.
     """
     x, y = sorted((x, y), key=lambda c: c.limbs, reverse=True)
     if x.limbs > y.limbs and x.scale != y.scale:
@@ -147,7 +147,7 @@ def add(x: Ciphertext, y: Ciphertext) -> Ciphertext:
 
 
 def _ratio(scale: float, of: float) -> int:
-    """Return the integer that is nearly scale / of. Raise ParameterError if there is no such integer."""
+    """Return scale / of as an int. Raise ParameterError unless an int is within 2^-20 (relative)."""
     ratio = scale / of
     if not math.isclose(ratio, round(ratio), rel_tol=_CLOSE):
         raise pg.ParameterError(
@@ -307,10 +307,10 @@ class _Series:
             raise pg.ParameterError(f"basis={basis!r} must be 'power' or 'chebyshev'.")
         if baby < 2 or baby & (baby - 1):
             raise pg.ParameterError(f"baby={baby} must be a power of two of at least 2, such as 8.")
-        # Let q be the last prime. If b_i and b_j have the scale q (in a Chebyshev series, 2 q), so has their
-        # rescaled product. If the scale of x = b_1 were smaller, the scales of b_2, b_4, ... would become
-        # smaller and smaller. So x is multiplied by an integer that brings its scale near q or 2 q. The
-        # multiplication does not use up a limb.
+        # Let q be the last prime, and S = q, or S = 2 q in a Chebyshev series. If b_i and b_j have the scale
+        # S, their rescaled product has the scale S. If the scale of x = b_1 were smaller than S, the scales
+        # of b_2, b_4, ... would become smaller and smaller. So x is multiplied by an integer that brings its
+        # scale near S. The multiplication does not use up a limb.
         q = x.value.ring.moduli[-1]
         factor = round((2 if self.is_chebyshev else 1) * q / x.scale)
         if factor > 1:
@@ -318,7 +318,7 @@ class _Series:
         self.arithmetic, self.steps, self.baby = arithmetic, {1: x}, baby
 
     def make_steps(self, degree: int) -> None:
-        """Compute the baby steps and giant steps for polynomials of this degree."""
+        """Compute the baby steps and giant steps for polynomials of degree `degree`."""
         for i in range(2, min(self.baby, degree + 1)):
             self._step(i)
         i = self.baby
@@ -339,10 +339,10 @@ class _Series:
         return self.steps[i]
 
     def evaluate(self, c: Array, limbs: int, scale: float) -> Sum:
-        """Return the series with coefficients c, at this scale and modulo the first `limbs` limbs of Q."""
+        """Return the series with coefficients c, at the given scale, modulo the first `limbs` limbs."""
         c = c[: max(1, len(np.trim_zeros(c, "b")))]
         degree, own, ring = len(c) - 1, self.arithmetic, self.arithmetic.ring[:limbs]
-        # If baby steps with enough limbs suffice, they are multiplied by constants and added.
+        # Low degree: multiply baby steps by constants, if the baby steps have at least `limbs` limbs.
         if degree < self.baby and (degree == 0 or self.steps[degree].limbs >= limbs):
             return Sum([], self._combination(c, ring, scale))
         j = 1 << (degree.bit_length() - 1)
@@ -350,8 +350,8 @@ class _Series:
         if self.is_chebyshev:  # T_i = 2 * T_j * T_(i - j) - T_(2 * j - i) for i > j
             quotient[1:] *= 2
             rest[2 * j - degree :] -= c[:j:-1]
-        # The quotient is computed with one limb more than the result, and at the scale `inner`. After it is
-        # rescaled and multiplied by b_j, it has the scale of the result.
+        # The quotient has one limb more than the result, and the scale `inner`. The rescaled quotient times
+        # b_j has the scale of the result.
         step = self.steps[j]
         inner = scale / step.scale * own.ring.moduli[limbs]
         high = own.rescaled(self.evaluate(quotient, limbs + 1, inner), inner)

@@ -198,8 +198,8 @@ class Parameters:
         rounding = (1 + 2 * n / 3) / 12
         product = n * variance * ratio**2 / 12  # variance of a digit times noise, after division by P
 
-        # Slots repeat in a ciphertext, and the matrix takes the average over the repeats. So the noise of
-        # only 2 * slots coefficients counts, and half of it is in the real part.
+        # Slots repeat in a ciphertext, and the matrix takes the average over the repeats. So only the noise
+        # of 2 * slots coefficients counts. Half of this noise is in the real part.
         fresh = slots * variance * 4.0**-self.scale * self.turns**2
         step = self.turns * q[0] * q[1] * 2.0**-self.scale  # the scale of the matrix
         # In each diagonal of the matrix, 2 * slots coefficients are rounded. The square of a slot is 1/3 on
@@ -499,7 +499,10 @@ class Comparator:
         return Ciphertext(half.value + conjugate, half.scale)
 
     def _checked_threshold(self, threshold: Any, shape: tuple[int, ...]) -> Array:
-        """Return thresholds as floats, broadcast to `shape`. Raise ParameterError if they do not fit."""
+        """Return `threshold` as floats, broadcast to `shape`.
+
+        Raise ParameterError if a number is not from -1 to 1, or the shape does not broadcast.
+        """
         t = np.asarray(threshold)
         if t.dtype.kind not in "biuf" or not np.all(abs(t) <= 1):
             raise pg.ParameterError(
@@ -551,7 +554,7 @@ def _roots(slots: int) -> Array:
 
 
 def _coefficients(s: pg.Poly, ring: pg.Ring) -> Array:
-    """Return the coefficients of a secret, centred, on the host."""
+    """Return the centred coefficients of the secret s modulo the first prime of `ring`, on the host."""
     return s.restrict(ring[:1]).intt().cpu().to_int64()
 
 
@@ -663,13 +666,13 @@ def _host(x: Array) -> Array:
 
 
 def _turns(vectors: Array, secret: Array, q: int) -> Array:
-    """Return the phases of LWE vectors on the host, divided by q, in [0, 1)."""
+    """Return phase / q of LWE vectors, in [0, 1). All arrays are on the host."""
     whole = np.concatenate([np.ones(1, np.int64), secret])
     return np.asarray(linalg.matmul(vectors, whole[:, None], q=q)[..., 0] / q)
 
 
 def _centred(turns: Array) -> Array:
-    """Reduce differences of phases, already divided by q, modulo 1 to [-1/2, 1/2]."""
+    """Return `turns`, differences of phases / q, reduced modulo 1 to [-1/2, 1/2]."""
     return np.asarray(turns - np.rint(turns))
 
 

@@ -33,12 +33,11 @@ from polygpu.examples.ml_kem import (
 
 RING = pg.Ring.preset("ml-dsa")
 N, Q = RING.n, RING.modulus
-D = 13  # number of low bits of each coefficient of the vector t that the public key leaves out
+D = 13  # the public key leaves out the low D bits of each coefficient of the vector t
 T1_BITS = (Q - 1).bit_length() - D
 
-# A round of RejNTTPoly takes three bytes, and a round of RejBoundedPoly takes one byte. 298 rounds of the
-# first, or 481 rounds of the second, give 256 coefficients, except with probability below 2^-256 (FIPS 204,
-# appendix C).
+# For 256 coefficients, RejNTTPoly takes at most 298 rounds of three bytes, and RejBoundedPoly takes at most
+# 481 rounds of one byte. Each bound fails with a probability below 2^-256 (FIPS 204, appendix C).
 MATRIX_BYTES = 3 * 298
 SECRET_BYTES = 481
 
@@ -93,8 +92,8 @@ def _expand_s(rho_prime: Batch, eta: int, nonces: Sequence[int]) -> Array:
     """
     seeds = [seed + nonce.to_bytes(2, "little") for seed in rho_prime for nonce in nonces]
     stream = as_array([_h(seed, SECRET_BYTES) for seed in seeds], SECRET_BYTES)
-    # RejBoundedPoly (FIPS 204, algorithm 31): a half-byte is accepted if it is below the largest multiple of
-    # 2 * eta + 1 up to 16. So the remainders modulo 2 * eta + 1 are uniform.
+    # RejBoundedPoly (FIPS 204, algorithm 31) accepts a half-byte below the largest multiple of 2 * eta + 1 up
+    # to 16. So the remainders modulo 2 * eta + 1 are uniform.
     width = 2 * eta + 1
     values = first_accepted(byte_decode(stream, 4), below=16 // width * width) % width
     return (eta - values.astype(np.int64)).reshape(len(rho_prime), len(nonces), N)

@@ -28,7 +28,7 @@ Batch = Sequence[bytes]  # one entry per key pair
 
 RING = pg.Ring.preset("ml-kem")
 N, Q = RING.n, RING.modulus
-XOF_BYTES = 840  # 280 rounds of SampleNTT, which are too few with probability 2^-261 (appendix B)
+XOF_BYTES = 840  # 280 rounds of SampleNTT; more are needed with probability 2^-261 (appendix B)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def decaps(p: ParameterSet, dk: Batch, c: Batch) -> list[bytes]:
 
 
 def _pke_keygen(p: ParameterSet, d: Batch) -> tuple[list[bytes], list[bytes]]:
-    """Return t = A * s + e and s, both in the evaluation domain (K-PKE.KeyGen, algorithm 13)."""
+    """Return the encoded keys (t || rho, s) with t = A * s + e, evaluated (K-PKE.KeyGen, algorithm 13)."""
     check_lengths(d, 32)
     rho, sigma = columns([_g(di + bytes([p.k])) for di in d], 32, 32)
     s = _noise(sigma, p.eta1, range(p.k)).ntt()
@@ -97,7 +97,7 @@ def _pke_keygen(p: ParameterSet, d: Batch) -> tuple[list[bytes], list[bytes]]:
 
 
 def _pke_encrypt(p: ParameterSet, ek: Batch, m: Batch, r: Batch) -> list[bytes]:
-    """Return u = A^T * y + e1 and v = t * y + e2 + m, both compressed (K-PKE.Encrypt, algorithm 14)."""
+    """Return u || v, compressed: u = A^T * y + e1, v = t * y + e2 + m (K-PKE.Encrypt, algorithm 14)."""
     packed, rho = columns(ek, 384 * p.k, 32)
     t = _unpack(packed, p.k)
     y = _noise(r, p.eta1, range(p.k)).ntt()
@@ -111,7 +111,7 @@ def _pke_encrypt(p: ParameterSet, ek: Batch, m: Batch, r: Batch) -> list[bytes]:
 
 
 def _pke_decrypt(p: ParameterSet, s: Batch, c: Batch) -> list[bytes]:
-    """Return m = v - s * u, each coefficient rounded to one bit (K-PKE.Decrypt, algorithm 15)."""
+    """Return m = v - s * u, with coefficients rounded to one bit (K-PKE.Decrypt, algorithm 15)."""
     c1, c2 = columns(c, 32 * p.du * p.k, 32 * p.dv)
     u = _decompress(byte_decode(as_array(c1, p.k, 32 * p.du), p.du), p.du)
     v = _decompress(byte_decode(as_array(c2, 32 * p.dv), p.dv), p.dv)
@@ -166,7 +166,7 @@ def _j(data: bytes) -> bytes:
 
 
 def byte_encode(values: Array, d: int) -> list[bytes]:
-    """Encode each row of values of d <= 16 bits by ByteEncode_d (algorithm 5); rows lie on the first axis."""
+    """Encode each row values[i] by ByteEncode_d (algorithm 5). Values have d <= 16 bits."""
     if values.dtype.kind not in "iu":
         raise pg.errors.CoefficientError(
             f"The dtype of values is {values.dtype}. It must be an integer dtype. Round the values first."

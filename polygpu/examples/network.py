@@ -104,8 +104,8 @@ def train(digits: Digits, passes: int = 60, seed: int = 1) -> Network:
                 square += 0.001 * (g**2 - square)
                 w -= 0.005 * mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
     first, first_bias, second, second_bias = weights
-    # The bootstrap needs slots in [-1, 1]. The factor 1.25 leaves room for other images, which may give
-    # larger numbers than the training images.
+    # The bootstrap needs slots in [-1, 1]. The factor 1.25 leaves room for images that are not training
+    # images.
     largest = 1.25 * abs(digits.images @ first.T + first_bias).max()
     return Network(first / largest, first_bias / largest, second * largest**2, second_bias)
 
@@ -182,7 +182,7 @@ class EncryptedNetwork:
 
 
 def _matrix(weights: Array, ring: pg.Ring, special: pg.Ring) -> lattice.LinearTransform:
-    """Return the matrix that multiplies each block of 64 slots by `weights`, a matrix (rows, columns)."""
+    """Return the matrix that multiplies each block of 64 slots by `weights` (rows, columns)."""
     rows, columns = weights.shape
     diagonals = {}
     for k in range(1 - rows, columns):  # entry j of diagonal k is weights[j, j + k]

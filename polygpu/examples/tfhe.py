@@ -163,7 +163,7 @@ class TFHE:
         return reduce(self._sum, terms)
 
     def _sum(self, x: Array, y: Array) -> Array:
-        """Return x + y modulo q, even if the sum before reduction does not fit a machine word."""
+        """Return x + y modulo q. Before the reduction, x + y may be too large for the dtype."""
         rest = x.dtype.type(self.q % (1 << 8 * x.dtype.itemsize)) - y
         wraps = (x >= rest) & (y > 0)
         return backend_of(x).xp.where(wraps, x - rest, x + y)  # type: ignore[no-any-return]
@@ -198,8 +198,9 @@ class TFHE:
     def _table(self, f: Callable[[int], int]) -> list[int]:
         """Return the coefficients of the polynomial of a table f.
 
-        The coefficients at exponents around m * N / p are the phase of f(m). For m = 0 some of these
-        exponents are below 0. Their coefficients come last, with the opposite sign, because X^N = -1.
+        The coefficients at exponents around m * N / p are the phase of f(m). For m = 0, half of these
+        exponents are negative. At exponent -j the coefficient has the opposite sign and is stored at N - j,
+        because X^N = -1.
         """
         if 2 * self.p > self.N:
             raise pg.ParameterError(f"N={self.N} must be at least 2 p = {2 * self.p}. Use a larger N.")
@@ -220,10 +221,10 @@ class TFHE:
 
         The formulas are those of Chillotti et al. 2018/421, theorems 4.1 and 6.3. Digits to the base B are
         assumed to be uniform, and their squares are (B^2 + 2) / 12 on average. l digits leave out the low
-        bits of a coefficient, and this error has the variance 1 / (12 * B^(2 l)). In each step, the error is
-        multiplied by a bit of the secret, and half of these bits are 1. In a step for a group of g bits, the
-        error is multiplied by a power of X instead, so it always counts, and the noises of 2^g matrices add
-        up. Each component of a product has a rounding error too.
+        bits of a coefficient. The variance of this error is 1 / (12 * B^(2 l)). A step for one bit multiplies
+        the error by a bit of the secret, and half of these bits are 1. A step for a group of g bits
+        multiplies the error by a power of X instead, so the error always counts. In such a step the noises of
+        2^g matrices add up. Each component of a product has a rounding error too.
         """
         bits, levels = self.digits
         # The phase is a sum of 1 + k * N / 2 coefficients with errors, because half of the secret bits are 1.
@@ -388,10 +389,9 @@ class Integers:
         return self._tables(x, f)[0]
 
     def _carried(self, columns: list[list[Array]]) -> Array:
-        """Return one block for each column: the sum of the column's blocks and of carries, modulo 4.
+        """Return one block for each column: the sum of its blocks and of incoming carries, modulo 4.
 
-        Carries of a sum go to the next column; those of the last column are dropped. Blocks and carries are
-        below 4.
+        Carries go to the next column. Carries of the last column are dropped. Blocks and carries are below 4.
         """
         waiting, blocks = [list(column) for column in columns], []
         for i, column in enumerate(waiting):

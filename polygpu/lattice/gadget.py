@@ -79,15 +79,16 @@ def decompose(a: Poly, *, bits: int, levels: int, out: Poly | None = None) -> Po
 class Prepared:
     """GGSW ciphertexts in the form that products read fastest: their FFTs. Made by prepare().
 
-    The matrices of a bootstrapping key for groups of bits (multi_bit_key) are combined before they are
-    transformed. So a Prepared holds such a key as residues, without a transform.
+    A bootstrapping key for groups of bits (multi_bit_key) is kept as residues, without a transform, because
+    the matrices of such a key are combined before they are transformed.
 
     The fields are: `ring`; `shape`, the batch shape of the ciphertexts; `bits`, the bit length of the digits
-    in products with them; `device`; `precision`; and `error`, the rounding error of each coefficient of one
-    product. `error.bound` is a proven bound on its absolute value. `error.std` is its standard deviation for
-    uniform digits and ciphertexts, from a model that is right within 10 %. The unit of both is the distance
-    between neighbouring residues. Both are 0 if products are exact. A Prepared is not a Poly and cannot be
-    pickled, because its numbers are laid out for one device and, on the CPU, for one instruction set.
+    in products; `device`; `precision`; and `error`, the rounding error of each coefficient of one product.
+    `error.bound` is a proven bound on the absolute value of the error. `error.std` is the standard deviation
+    of the error for uniform digits and ciphertexts, from a model that is right within 10 %. The unit of
+    `bound` and `std` is the distance between neighbouring residues. Both are 0 if products are exact. A
+    Prepared is not a Poly. It cannot be pickled, because its numbers are laid out for one device and, on the
+    CPU, for one instruction set.
 
     >>> import polygpu as pg
     >>> pg.lattice.prepare(pg.Ring(32, 2**32).random((2, 3, 2), seed=1), bits=7)
@@ -95,7 +96,7 @@ class Prepared:
     """
 
     ring: Ring
-    shape: tuple[int, ...]  # the batch shape of the GGSW ciphertexts, see prepare()
+    shape: tuple[int, ...]  # the batch shape of the GGSW ciphertexts
     bits: int  # the bit length of the digits in products with these ciphertexts
     device: str
     precision: ops.Precision
@@ -112,9 +113,10 @@ class Prepared:
         )
 
     def _for(self, c: Poly, bits: int, name: str) -> ops.Matrices:
-        """Return the prepared matrices, for a product with the ciphertexts c.
+        """Return the matrices for products with c. `name` is the name of the Prepared in error messages.
 
-        Raise an error if they were prepared for another ring or device than c's, or for another `bits`.
+        Raise an error unless self has c's ring, c's device and the given `bits`. On the CPU, FFTs must also
+        be laid out for the instruction set in use.
         """
         if self.ring != c.ring:
             raise RingMismatch(
@@ -219,7 +221,7 @@ def external_product(
     The result is the sum over components i and levels l of digit_l(c_i) * ggsw[i, l], where digit_l(c_i) is
     digit l of component i. There are two kinds of digits. If `bits` is given, they are the digits of
     `decompose`. If `limbs_per_digit` and `special` are given, each digit is a group of limbs, as in
-    `Poly.digits`, and the sum is computed modulo T = c.ring.join(special). It is then divided by P, the
+    `Poly.digits`, and the sum is computed modulo T = c.ring.join(special). This sum is divided by P, the
     product of the special primes, and rounded to the nearest. If P is about as large as a digit, the noise
     stays small, however large the digits are.
 
@@ -313,7 +315,6 @@ def cmux(
     return ops.cmux(matrices, c0, other, way)
 
 
-# Seven parameters: three operands, three that choose the digits, and `out`.
 def blind_rotate(
     acc: Poly,
     bsk: Poly | Prepared,
@@ -386,7 +387,6 @@ def blind_rotate(
     return held(ops.blind_rotate(acc, matrices, exponents, way, memory_of(acc._plan, out)), out)
 
 
-# Seven parameters: two operands, their names in error messages, and three that choose the digits.
 def _of_one_ring(
     c: Poly,
     c_name: str,
@@ -396,9 +396,10 @@ def _of_one_ring(
     limbs_per_digit: int | None,
     special: Ring | None,
 ) -> tuple[Poly, ops.Matrices, int | KeySwitch]:
-    """Check the operands of a product. Return the ciphertexts, the GGSW matrices, and the kind of digits.
+    """Check the operands of a product. Return (c, GGSW matrices, kind of digits).
 
-    The kind of digits is the int `bits`, or a KeySwitch plan if digits are groups of limbs.
+    c_name, name: the names of c and `matrices` in error messages. The kind of digits is the int `bits`, or a
+    KeySwitch plan if digits are groups of limbs.
     """
     c = checked_poly(c, c_name)
     if (bits is None) == (limbs_per_digit is None) or (limbs_per_digit is None) != (special is None):

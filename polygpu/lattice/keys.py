@@ -86,7 +86,7 @@ class SwitchKey:
             )
 
     def _switch(self, ring: Ring, conversion: Any = "exact") -> ops.KeySwitch:
-        """Return the plan of a key switch for values of this ring."""
+        """Return the plan of key switches of values in `ring`."""
         special, whole = plan_of(self.special, "special"), self.value._plan
         return ops.key_switch_plan(plan_of(ring, "ring"), special, whole, self.limbs_per_digit, conversion)
 
@@ -157,11 +157,11 @@ class SwitchKey:
         return self.to("cpu")
 
     def _stored(self) -> Poly:
-        """Return what a file stores: only the bodies b_j if all masks a_j have known seeds, else `value`."""
+        """Return what a file stores: the bodies b_j if the seeds of the masks a_j are known, else `value`."""
         return self.value if self._masks is None else self.value[:, 0]
 
     def _with(self, **changes: Any) -> SwitchKey:
-        """Return a copy of the key with some fields changed. The new values are not checked."""
+        """Return a copy of the key with the fields in `changes`. `changes` is not checked."""
         new = object.__new__(SwitchKey)
         for name in _FIELDS:
             _set(new, name, changes[name] if name in changes else getattr(self, name))
@@ -191,7 +191,7 @@ _set = object.__setattr__
 
 
 def _restored(*values: Any) -> SwitchKey:
-    """Return the SwitchKey of a pickle. Its fields are checked, because a pickle may come from anywhere."""
+    """Return the SwitchKey of a pickle. A pickle may come from anywhere, so the fields are checked."""
     given = dict(zip(_FIELDS, values, strict=True))
     masks = given.pop("_masks")
     key = SwitchKey(given.pop("value"), **given)
@@ -199,9 +199,10 @@ def _restored(*values: Any) -> SwitchKey:
 
 
 def expanded(bodies: Poly, masks: tuple[bytes, ...], **options: Any) -> SwitchKey:
-    """Return the SwitchKey with these bodies, and with masks drawn from public seeds.
+    """Return the SwitchKey with the given bodies b_j and with masks a_j drawn from public seeds.
 
-    masks: the seeds, one for each digit. options: the other arguments of SwitchKey.
+    bodies: batch shape (digits,), evaluated. masks: the seed of each a_j. options: other arguments of
+    SwitchKey.
     """
     T = bodies.ring
     data = empty(backend(), (len(masks), 2, T.rows, T.n), T.dtype)
@@ -270,7 +271,7 @@ def switch_key(
     return maker.key(maker.to, maker.secret(other, "other"), "switch")
 
 
-# Eight parameters: six that switch_key has too, and two for rotations only.
+# Eight parameters: six as in switch_key, and galois_elements and turned.
 def rotation_keys(
     secret: Poly,
     galois_elements: Iterable[int],
@@ -348,7 +349,7 @@ def rotation_keys(
 
 
 class _Maker:
-    """A maker of keys for one ring. No two of its keys share a mask or noise."""
+    """A maker of keys for one ring. Each key has its own masks and noise."""
 
     def __init__(
         self, to: Poly, ring: Ring, special: Ring, limbs_per_digit: int, sigma: float, seed: Seed
@@ -367,16 +368,16 @@ class _Maker:
         self.state.update(_limb(self.to))
 
     def secret(self, x: Poly, name: str) -> Poly:
-        """Return a secret converted to the ring of the keys, evaluated, on the current device."""
+        """Return the secret x converted to the ring T, evaluated, on the current device."""
         x = checked_poly(x, name).to()
         return (x if x.ring == self.T else x.convert(self.T)).ntt()
 
     def seeds(self, label: str, g: int | None, other: Poly) -> list[tuple[bytes, bytes]]:
         """Return, for each digit, the public seed of its mask and the secret seed of its noise.
 
-        Each seed is a hash of the user's seed, the parameters, the label, the digit, and one limb of each
-        secret. So keys for different secrets have different masks even if the user gives the same seed. For a
-        rotation, g is hashed instead of the secret `other`, because g determines `other`.
+        Each seed is a hash of the user's seed, the parameters, `label`, g, the digit, and one limb of each
+        secret. So keys for different secrets have different masks even if the user gives the same seed. If g
+        is given, `other` is not hashed, because g determines `other`.
         """
         state = self.state.copy()
         state.update(repr((label, g)).encode())
@@ -393,16 +394,14 @@ class _Maker:
         return made
 
     def key(self, to: Poly, other: Poly, label: str, **options: Any) -> SwitchKey:
-        """Make the key that switches from `other` to `to`. Both are evaluated, in the ring of the keys.
+        """Make the key that switches from `other` to `to`. Both secrets are evaluated, in the ring T.
 
-        label: the kind of the key, which is hashed into its seeds. options: for a rotation, its
-        galois_element and `turned`.
+        label: see `seeds`. options: for a rotation, galois_element and `turned`.
         """
         seeds = self.seeds(label, options.get("galois_element"), other)
         P, own = self.special.modulus, self.ring.rows
         # Entry j of the key hides P * w_j * other. The integer P * w_j is P modulo the limbs of digit j, and
-        # 0 modulo all other moduli. So P * w_j * other equals `scaled` in the rows of these limbs, and is 0
-        # in all other rows. Only the rows of digit j are added to the body of entry j.
+        # 0 modulo all other moduli. So the loop adds to body j only the rows of digit j of `scaled`.
         scaled = other.scale_by(limbs=[P % q if i < own else 0 for i, q in enumerate(self.T.moduli)])
         minus = -to
         data = empty(backend(), (len(seeds), 2, self.T.rows, self.T.n), self.T.dtype)
@@ -430,7 +429,7 @@ def _evaluated(ring: Ring, data: Array) -> Poly:
 
 
 def _checked_element(ring: Ring, g: object) -> int:
-    """Return g reduced modulo the order of X. Raise ParameterError unless g is coprime to this order."""
+    """Return g modulo the order of X. Raise ParameterError unless g is coprime to the order of X."""
     number, quotient = integer(g, "galois_element"), ring._plan.quotient
     multipliers(quotient, (number,), True)
     return number % quotient.order

@@ -195,7 +195,7 @@ def expand(c: Poly, keys: Mapping[int, SwitchKey], count: int) -> Poly:
     n = _checked_ring(c, "c")
     levels = _checked_count(count, n, "count").bit_length() - 1
     gs = [(n >> j) + 1 for j in range(levels)]
-    # The steps multiply by X^(-2**j), which is X^(2 * n - 2**j), because X^(2 * n) is 1.
+    # Step j multiplies by X^(-2**j) = X^(2 * n - 2**j).
     return _stepped(ops.expand, c, keys, gs, tuple(2 * n - (1 << j) for j in range(levels)))
 
 
@@ -248,7 +248,7 @@ def rgsw_from_rlwe(c: Poly, relin: SwitchKey) -> Poly:
 
 
 def _embedded(x: Any, keys: Mapping[int, SwitchKey]) -> Poly:
-    """Return LWE vectors as ciphertexts of the ring that all keys share, on the keys' device."""
+    """Return LWE vectors x as ciphertexts, in the ring and on the device of the keys."""
     if not keys:
         raise ParameterError(
             "keys is empty, so the ring of the LWE vectors is not known. Use embed to make ciphertexts of "
@@ -274,11 +274,11 @@ def _embedded(x: Any, keys: Mapping[int, SwitchKey]) -> Poly:
 def _stepped(
     operation: Any, c: Poly, keys: Mapping[int, SwitchKey], gs: list[int], shifts: tuple[int, ...]
 ) -> Poly:
-    """Check the keys and run pack, trace or expand on ciphertexts.
+    """Check the keys, and run `operation` on ciphertexts.
 
-    operation: `pack` of polygpu/_ops/packing.py for pack and trace, or `expand` of the same file.
+    operation: `pack` or `expand` of polygpu/_ops/packing.py. The function trace() uses `pack` too.
     gs: the Galois element of each step.
-    shifts: step j multiplies by X^shifts[j]; steps beyond the end of `shifts` do not multiply.
+    shifts: step j multiplies by X^shifts[j] if j < len(shifts).
     """
     given = _checked_keys(keys)
     missing = [g for g in gs if g not in given]
@@ -311,7 +311,7 @@ def _checked_keys(keys: object) -> Mapping[int, SwitchKey]:
 
 
 def _checked_ring(c: Poly, name: str) -> int:
-    """Return the degree n of c's ring. Raise ParameterError if it is not modulo X^n + 1 with n = 2^k."""
+    """Return the degree n of c's ring. Raise ParameterError unless c's ring is modulo X^n + 1 and n = 2^k."""
     n = c.ring.n
     if c.ring.kind != "negacyclic" or n & (n - 1):
         raise ParameterError(

@@ -205,7 +205,10 @@ def inner_product(
 def _checked_operands(
     a: Sequence[Poly], b: Sequence[Poly], ring: Ring | None
 ) -> tuple[Ring, tuple[Any, ...], tuple[Any, ...], bool]:
-    """Return the ring of products, the evaluated arrays of a and of b, and whether any Poly is in "eval"."""
+    """Return (ring of the products, arrays of a, arrays of b, is_evaluated). The arrays are evaluated.
+
+    is_evaluated: whether at least one Poly of a or b is in "eval".
+    """
     for name, operands in (("a", a), ("b", b)):
         if isinstance(operands, Poly) or not isinstance(operands, Sequence) or not operands:
             kind = "an empty sequence" if isinstance(operands, Sequence) else type(operands).__name__
@@ -239,11 +242,11 @@ def _checked_operands(
             "equal, or one of them must be 1."
         ) from None
     is_evaluated = any(x.domain == "eval" for x in given)
-    made: dict[int, Any] = {}  # by the id of the Poly: a Poly that occurs twice is transformed only once
+    made: dict[int, Any] = {}  # from id(Poly) to its array: a Poly that occurs twice is transformed once
     arrays = tuple(made[id(x)] if id(x) in made else made.setdefault(id(x), _evaluated(x)) for x in given)
     return ring, arrays[: len(a)], arrays[len(a) :], is_evaluated
 
 
 def _evaluated(a: Poly) -> Any:
-    """Return the residues of a, evaluated. The array need not be contiguous."""
+    """Return the evaluated residues of a. The array can be non-contiguous."""
     return a._data if a.domain == "eval" else ntt(a._with(contiguous(a._data)))._data

@@ -22,7 +22,7 @@ from .gadget import gadget
 from .products import add_constant
 
 
-# Eight parameters: two secrets, three for the digits and their modulus, two for the noise, and the seed.
+# Eight parameters: two secrets; q, bits and levels for the digits; two for the noise; and the seed.
 def lwe_switch_key(
     to: Any,
     other: Any,
@@ -83,7 +83,7 @@ def lwe_switch_key(
     return made
 
 
-# Nine parameters: the messages and their secret, four for the digits, two for the noise, and the seed.
+# Nine parameters: messages and secret, four for the digits, two for the noise, and the seed.
 def ggsw(
     messages: Any,
     secret: Poly,
@@ -176,14 +176,14 @@ def ggsw(
     rows = stack([made, *(mask[..., i] for i in range(k))], axis=-1)
     products = (values.astype(object)[..., None] * np.array(weights, object)).tolist()
     for i in range(k + 1):
-        # rows[place] is component i of the rows (i, l), with a last batch axis of length 1. add_constant adds
-        # to entry 0 on this axis.
+        # rows[place] is component i of the rows (i, l). The last batch axis has length 1, because
+        # add_constant adds to entry 0 of the last batch axis.
         place = (..., i, slice(None), slice(i, i + 1))
         rows[place] = add_constant(rows[place], products)
     return rows.ntt(out=rows) if R.leaf_size == 1 else rows
 
 
-# Eight parameters: seven that ggsw has too, and the number of bits in a group.
+# Eight parameters: two secrets, three for groups and digits, two for the noise, and the seed.
 def multi_bit_key(
     small: Any,
     secret: Poly,
@@ -248,7 +248,7 @@ def multi_bit_key(
 
 
 class _Noise:
-    """The source of noise for one key, and the seeds of its masks and noise. No other key has these seeds."""
+    """Noise and seeds of one key. The seeds are hashes of the user's seed, the parameters and all secrets."""
 
     def __init__(
         self,
@@ -267,13 +267,13 @@ class _Noise:
             self.state.update(repr(secret.shape).encode() + np.ascontiguousarray(secret).tobytes())
 
     def seed(self, label: str) -> bytes:
-        """Return the seed for the part of the key that `label` names: its masks or its noise."""
+        """Return the seed of the masks if `label` is "mask", and of the noise if `label` is "noise"."""
         state = self.state.copy()
         state.update(label.encode())
         return state.digest()
 
     def draw(self, ring: Ring, batch: tuple[int, ...]) -> Poly:
-        """Draw noise: Gaussian if sigma was given, else TUniform."""
+        """Draw noise polynomials of batch shape `batch`: Gaussian if sigma was given, else TUniform."""
         if self.b is None:
             assert self.sigma is not None
             return ring.gaussian(self.sigma, batch=batch, seed=self.seed("noise"))
@@ -281,7 +281,7 @@ class _Noise:
 
 
 def _secret(x: Any, name: str) -> NDArray[np.int64]:
-    """Return a secret as int64 on the host."""
+    """Return the vector x as int64 on the host. Its entries must be below 2**31 in absolute value."""
     given = as_integers(x, name)
     values = backend_of(given).to_host(given)
     if values.ndim != 1 or not values.size:
@@ -290,7 +290,7 @@ def _secret(x: Any, name: str) -> NDArray[np.int64]:
 
 
 def _as_int64(values: Array, name: str, bits: int) -> NDArray[np.int64]:
-    """Return integers as int64; raise ParameterError unless all are below 2**bits in absolute value."""
+    """Return `values` as int64. Raise ParameterError if an absolute value is 2**bits or more."""
     if values.size and max(map(abs, (int(values.min()), int(values.max())))) >= 1 << bits:
         raise ParameterError(
             f"{name} contains an entry that is not below 2**{bits} in absolute value. Give smaller integers."

@@ -25,10 +25,10 @@ _TERNARY = {
 # Source: the lattice estimator at commit 27a581b of 2026-06-06, run on 2026-11-27 with its default cost model
 # (MATZOV), n samples and a power of two as the modulus. The bounds hold against all of these attacks: usvp,
 # bdd, bdd_hybrid, bdd_mitm_hybrid, dual, and the dual hybrid attack of `lwe_dual` with and without meet in
-# the middle. The dual hybrid attack is nearly always the best one. As a control, the estimator was run for
-# uniform ternary secrets with the bounds 868 and 1747 of _TERNARY, and gave 128.0 bits for both. For the
-# attack primal_hybrid(mitm=True, babai=False) the estimator gives 1 to 6 bits of security less, but it also
-# calls this estimate too optimistic for the attacker.
+# the middle. The dual hybrid attack is nearly always the best attack. Control: for uniform ternary secrets
+# and the bounds 868 and 1747 of _TERNARY, the estimator gave 128.0 bits. For the attack
+# primal_hybrid(mitm=True, babai=False) the estimator gives 1 to 6 bits of security less. The estimator calls
+# that estimate too optimistic for the attacker.
 _SPARSE = {
     32: {1 << 15: 172, 1 << 16: 364, 1 << 17: 777},
     64: {1 << 15: 511, 1 << 16: 1052},

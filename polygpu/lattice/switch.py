@@ -19,11 +19,11 @@ from .keys import SwitchKey
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Hoisted:
-    """A value and its digits, which several key switches share. Made by `hoist`.
+    """A value together with its digits, for several key switches. Made by `hoist`.
 
-    The field `value` holds a value, or ciphertexts of batch shape (*batch, 2). The field `digits` holds the
-    digits of the value, or of the masks c_1 of the ciphertexts. It is evaluated and has batch shape
-    (*batch, number of digits). `special`, `limbs_per_digit` and `conversion` are the arguments of `hoist`.
+    `value` is a value, or ciphertexts of batch shape (*batch, 2). `digits` are the digits of the value, or of
+    the masks c_1 of the ciphertexts. `digits` is evaluated, of batch shape (*batch, number of digits).
+    `special`, `limbs_per_digit` and `conversion` are the arguments of `hoist`.
 
     >>> import polygpu as pg
     >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=3))
@@ -203,8 +203,7 @@ def key_switch(
         memory_of(ring._plan, out),
         None if add is None else checked_addend(a.ring, a.domain, (*a.shape, 2), add),
     )
-    # Call one of four operations: the digits are made already or not, and the result is divided by the
-    # product of the special primes or not.
+    # One operation for each case: `a` is hoisted or not, and the result is divided or not.
     if hoisted is None and divide:
         value = ops.key_switch(
             a, key.value, switch, None if more is None else more._data, ring._plan, out=memory
@@ -325,7 +324,7 @@ def rotate_many(
 
 
 def checked_key(key: object, name: str) -> SwitchKey:
-    """Return the key; raise ParameterError unless it is a SwitchKey."""
+    """Return `key`. Raise ParameterError unless `key` is a SwitchKey."""
     if not isinstance(key, SwitchKey):
         raise ParameterError(
             f"{name} must be a SwitchKey, not {type(key).__name__}. Use SwitchKey(value, ring=Q, special=P, "
@@ -335,7 +334,7 @@ def checked_key(key: object, name: str) -> SwitchKey:
 
 
 def checked_ciphertext(c: object) -> Poly:
-    """Return ciphertexts; raise ParameterError unless they have two components."""
+    """Return c. Raise ParameterError unless c is a Poly of batch shape (*batch, 2)."""
     x = checked_poly(c, "c")
     if x.shape[-1:] != (2,):
         raise ParameterError(
@@ -350,10 +349,10 @@ def checked_rotations(
     keys: Mapping[Any, SwitchKey],
     advice: str = "Give only keys with equal special and limbs_per_digit in one call.",
 ) -> tuple[Poly, Poly | None, dict[Any, SwitchKey]]:
-    """Return the ciphertexts, the digits of their masks if they are hoisted (else None), and the keys.
+    """Return (ciphertexts, digits of their masks, keys). The digits are None if c is not a Hoisted.
 
-    Raise unless all keys are rotation keys, on the ciphertexts' device, and have the same special primes and
-    limbs_per_digit. advice: the last sentence of the error message if the keys differ in one of these two.
+    Raise an error unless all keys are rotation keys on c's device, with equal special primes and equal
+    limbs_per_digit. advice: the last sentence of the error message about unequal keys.
     """
     hoisted = c if isinstance(c, Hoisted) else None
     c = checked_ciphertext(c if hoisted is None else hoisted.value)
@@ -374,10 +373,10 @@ def checked_rotations(
 
 
 def checked_addend(ring: Ring, domain: str, shape: tuple[int, ...], add: object) -> Poly:
-    """Return `add` restricted to `ring`, with the batch shape `shape`. Raise unless `add` is in `domain`.
+    """Return `add` restricted to `ring`, with the batch shape `shape`.
 
-    If `add` has the batch shape shape[:-1], it becomes component 0 of the result, and component 1 is 0. Raise
-    if it has any other shape than these two.
+    The batch shape of `add` is `shape` or shape[:-1]. For shape[:-1], component 0 of the result is `add`, and
+    component 1 is 0. Raise an error if `add` has another shape or is not in `domain`.
     """
     add = checked_poly(add, "add")
     if add.domain != domain:

@@ -92,8 +92,8 @@ class LinearTransform:
             )
         rows, half = _checked_diagonals(diagonals, ring.n // 2), ring.n // 2
         size = _best_baby(rows, half) if baby is None else _checked_baby(baby, half)
-        # Diagonal k belongs to giant step g = k - k % size, where `size` is the number of baby steps. The
-        # diagonal is stored rolled by g, because step g rolls the sum of its products by -g.
+        # Diagonal k belongs to giant step g = k - k % size. Diagonal k is stored rolled by g, because giant
+        # step g rolls its sum by -g.
         slots = fft.from_slots(np.stack([np.roll(row, k - k % size) for k, row in rows.items()]))
         encoded = T.from_floats(slots, scale=scale)
         encoded.ntt(out=encoded)
@@ -143,7 +143,7 @@ class LinearTransform:
         return self._with(self.diagonals.to(device))
 
     def _with(self, diagonals: Poly) -> LinearTransform:
-        """Return a copy of the matrix with `diagonals` as its encoded diagonals."""
+        """Return a copy of self with other encoded diagonals."""
         new = copy(self)
         object.__setattr__(new, "diagonals", diagonals)
         return new
@@ -158,9 +158,9 @@ class LinearTransform:
 
     @cached_property
     def _places(self) -> tuple[tuple[int, ...], ...]:
-        """Table with one row for each giant step g and one column for each baby step i.
+        """Table with a row for each giant step g and a column for each baby step i.
 
-        An entry is the index of d_(g+i) in `diagonals`, or -1 if d_(g+i) is 0.
+        The entry is the index of d_(g+i) in `diagonals`, or -1 if d_(g+i) is 0.
         """
         at = {k: i for i, k in enumerate(self._steps)}
         return tuple(tuple(at.get(g + i, -1) for i in self._babies) for g in self._giants)
@@ -293,11 +293,11 @@ def transform(
 
 
 def _plan(M: LinearTransform, chosen: list[list[SwitchKey | None]]) -> ops.SlotProduct:
-    """Return the plan of a product.
+    """Return the plan of a product with M.
 
-    chosen: the keys of the baby steps, and the keys of the giant steps. Step 0 has None in place of a key.
+    chosen: two lists, the keys of the baby steps and the keys of the giant steps. Step 0 has the key None.
     """
-    # Without keys nothing is split into digits, so any number of limbs per digit will do.
+    # Without keys nothing is split into digits. Then the number of limbs in a digit does not matter.
     size = next((key.limbs_per_digit for some in chosen for key in some if key is not None), M.ring.rows)
     T = M.diagonals._plan
     switch = ops.key_switch_plan(M.ring._plan, M.special._plan, T, size)
@@ -309,7 +309,10 @@ def _plan(M: LinearTransform, chosen: list[list[SwitchKey | None]]) -> ops.SlotP
 
 
 def _checked_diagonals(diagonals: object, half: int) -> dict[int, Array]:
-    """Return a dict from k in [0, half), in ascending order, to diagonal k as `half` complex numbers."""
+    """Return a dict from k to diagonal k, an array of `half` complex numbers.
+
+    The k are in [0, half), ascending. Raise an error if `diagonals` is not valid.
+    """
     if not isinstance(diagonals, Mapping):
         raise ParameterError(
             f"diagonals must be a dict from the index of a diagonal to its entries, such as "
@@ -351,9 +354,9 @@ def _checked_baby(baby: object, half: int) -> int:
 
 
 def _best_baby(steps: Any, half: int) -> int:
-    """Return the power of two for which baby and giant steps are fewest in total; of several, the smallest.
+    """Return the power of two, as `baby`, with the fewest baby plus giant steps. Ties go to the smallest.
 
-    steps: the indices of the diagonals that are given.
+    steps: the indices k of the diagonals.
     """
 
     def work(size: int) -> int:

@@ -15,7 +15,7 @@ __all__ = ["CudaBackend", "absence", "count", "describe"]
 class CudaBackend(Context, Backend):
     """The operations of one GPU, each taken from the module that implements it."""
 
-    divided_bytes = 1 << 30  # large: having fewer launches saves more time than staying in a cache
+    divided_bytes = 1 << 30  # bytes; large, because launches cost more time than cache misses
     observe = records.observe
     copy, gather, scatter = copies.copy, copies.gather, copies.scatter
     uniform, sample = sampling.uniform, sampling.sample

@@ -43,10 +43,9 @@ Axis = tuple[int, int, int]  # the length of an axis, and its strides in x and i
 
 
 def shared_axes(axes: list[Axis]) -> list[Axis]:
-    """Merge the axes of a copy to as few as possible. The axis with the longest stride in out comes first.
+    """Merge the axes of a copy into as few as possible. Sort the axes by descending stride in `out`.
 
-    Two axes are merged if one continues the other in both arrays. Because the axis of the longest stride is
-    first, neighbouring threads write neighbouring entries.
+    Two axes are merged if both arrays have one constant stride over the two axes.
     """
     merged: list[Axis] = []
     for n, x_step, y_step in sorted((a for a in axes if a[0] != 1), key=lambda a: -abs(a[2])):
@@ -58,10 +57,9 @@ def shared_axes(axes: list[Axis]) -> list[Axis]:
 
 
 def axes_of(x: Array, out: Array, places: int) -> tuple[list[Axis], str, str]:
-    """Return the axes of a copy, the innermost last, and the C++ types of the entries of x and of out.
+    """Return the axes of a copy, the innermost last, and the C++ types of the entries of x and of `out`.
 
-    The strides in these axes count entries. places: the bitwise or of the addresses of x and out, which shows
-    how both are aligned.
+    Strides count entries of these C++ types. places: the bitwise or of the addresses of x and `out`.
     """
     lead = out.ndim - x.ndim
     axes = [
@@ -73,11 +71,10 @@ def axes_of(x: Array, out: Array, places: int) -> tuple[list[Axis], str, str]:
         types = INTEGER_TYPES[source.str[1:]], INTEGER_TYPES[target.str[1:]]
         sizes = source.itemsize, size
     else:
-        # No conversion: copy bytes. The bytes of an entry become one more axis, which merges with dense axes
-        # beside it to a run of bytes. The run is moved in the largest units that its length, the strides and
-        # the alignment allow. A unit may be larger or smaller than an entry.
+        # No conversion: copy bytes. The innermost axis is a run of bytes: one entry or several dense entries.
+        # A thread copies `unit` bytes at once, as many as the run, the strides and the alignment allow.
         axes = shared_axes([*axes, (size, 1, 1)])
-        if not axes or axes[-1][1:] != (1, 1):  # single bytes, not side by side: a run has length 1
+        if not axes or axes[-1][1:] != (1, 1):  # the bytes are not neighbours: a run is one byte
             axes.append((1, 1, 1))
         *outer, (run, _, _) = axes
         unit = gcd(ALIGNMENT, places, run, *(step for axis in outer for step in axis[1:]))
@@ -103,7 +100,10 @@ def copy_launch(axes: list[Axis], source: str, target: str, **values: int) -> La
 
 
 def items_launch(size: int, items: int, unit: int, scatters: bool, **values: int) -> Launch:
-    """Return the launch that gathers or scatters `items` entries of `size` bytes, `unit` bytes at a time."""
+    """Return the launch that gathers or scatters `items` items.
+
+    size: bytes of an item. unit: bytes that a thread copies at once.
+    """
     n = size // unit
     blocks = -(-n // THREADS), min(_MAX_BLOCKS, items)
     parameters = ITEMS(n=n, items=items, **values)
@@ -160,7 +160,7 @@ def _copy_in_parts(gpu: Context, x: Array, out: Array) -> None:
 
 
 def filled(gpu: Context, shape: tuple[int, ...], dtype: np.dtype[Any], value: int) -> Array:
-    """Return a new array with this value in every entry."""
+    """Return a new array with `value` in every entry."""
     array = gpu.empty(shape, dtype)
     copy(gpu, gpu.constant(np.array(value, dtype)), array)
     return array
@@ -179,9 +179,9 @@ def dense(gpu: Context, x: Array) -> Array:
 
 
 def fitted(gpu: Context, shape: tuple[int, ...], *operands: Array) -> tuple[Array, ...]:
-    """Return operands that kernels can broadcast to a result of this shape, (*batch, rows, n).
+    """Return the operands in a form that kernels can broadcast to `shape`, (*batch, rows, n).
 
-    If the shape has more batch axes than kernels can broadcast over, the operands are copied to this shape.
+    If `shape` has more than MAX_AXES batch axes, return dense operands of this shape.
     """
     if len(shape) - 2 <= MAX_AXES:
         return operands
@@ -189,13 +189,13 @@ def fitted(gpu: Context, shape: tuple[int, ...], *operands: Array) -> tuple[Arra
 
 
 def broadcast(gpu: Context, x: Array, shape: tuple[int, ...]) -> Array:
-    """Return the operand itself if it is dense and has this shape, otherwise a dense copy in this shape."""
+    """Return x itself if it is dense and has shape `shape`, otherwise a dense copy broadcast to `shape`."""
     return x if x.shape == shape and x.flags.c_contiguous else copied(gpu, x, shape)
 
 
 def repeated(gpu: Context, x: Array, shape: tuple[int, ...]) -> Array:
     """Return x itself if its shape is the end of `shape`, otherwise a copy broadcast to `shape`.
 
-    This is for kernels that can repeat an operand over leading axes, but cannot broadcast it otherwise.
+    Use this for kernels that repeat an operand over leading axes, and cannot broadcast other axes.
     """
     return x if shape[len(shape) - x.ndim :] == x.shape else broadcast(gpu, x, shape)

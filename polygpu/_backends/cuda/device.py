@@ -32,7 +32,7 @@ from .words import Card
 
 _LEAST_CAPABILITY = (7, 5)
 _DRIVER = ("cuLaunchKernelEx", "cuMemsetD32Async", "cuGetErrorName", "cuGetErrorString")
-# Functions of the driver for graphs; drivers for CUDA 12.3 and later have all of them.
+# The driver's functions for graphs. Drivers for CUDA 12.3 or later have all of them.
 _GRAPHS = (
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
@@ -46,11 +46,11 @@ _GRAPHS = (
     "cuGraphExecDestroy",
     "cuGraphDestroy",
 )
-_PER_THREAD = 2  # the handle that names a different stream in each thread (cudaStreamPerThread)
+_PER_THREAD = 2  # the handle cudaStreamPerThread: a different stream in each thread
 _NO_MEMORY, _CAPTURE = 2, range(900, 909)  # cudaError codes: out of memory; not allowed while recording
-_LONGEST_STEP = 1 << 31  # bytes; in a 2D copy, the distance from row to row must be smaller
+_LONGEST_STEP = 1 << 31  # a 2D copy needs rows that are less than this many bytes apart
 _PEER_ALREADY = 704  # cudaError code: access to the other card's memory was enabled before
-_RESERVE = 1 << 22  # bytes; a graph's pool has this many more than 9/8 of what the first run took
+_RESERVE = 1 << 22  # bytes that a graph's pool gets in addition to 9/8 of the first run's memory
 _LARGE_BYTES = 1 << 28  # the most bytes of large constants kept on the device
 _SMALL_BYTES = 1 << 16  # constants up to this size are looked up by their bytes, larger ones by identity
 
@@ -131,9 +131,9 @@ def describe() -> str:
 
 
 class Kept(list[Any]):
-    """Notes of calls that run while a graph is recorded: their launches, and the arrays that they read.
+    """A list of the launches that a graph records, and of the arrays that they read.
 
-    The graph keeps these arrays alive. All work is on one device.
+    The graph keeps this list, so the arrays stay allocated. All launches are on `device`.
     """
 
     def __init__(self, device: str) -> None:
@@ -141,7 +141,7 @@ class Kept(list[Any]):
         self.device = device
 
     def check(self, device: str) -> None:
-        """Raise DeviceError if `device` is not the recorded one: the graph would lack its work."""
+        """Raise DeviceError if `device` is not the device of the graph."""
         if device != self.device:
             raise DeviceError(
                 f"{device} was used while {self.device} records a graph, and a graph holds the work of one "
@@ -150,42 +150,42 @@ class Kept(list[Any]):
             )
 
     def take(self, memory: Any, size: int) -> None:
-        """Do nothing when a call allocates: the memory comes from the graph's pool, which the graph keeps."""
+        """Do nothing: `memory` comes from the graph's own pool, which the graph keeps."""
 
     def refuse(self) -> None:
-        """Do nothing for work other than launches of this library: CUDA records that work in the graph."""
+        """Do nothing: a CUDA graph also contains work that is not noted in this list."""
 
 
 class Tape(Kept):
-    """The launches, allocations and arrays of one call, in their order, for its record (records.py).
+    """A list of the launches, allocations and arrays of one call, oldest first (see records.py).
 
-    repeatable: whether the notes are complete, so that the call can be repeated from them.
+    repeatable: whether the list is complete. If it is not, the call gets no record.
     """
 
     repeatable = True
 
     def check(self, device: str) -> None:
-        """Make the call unrepeatable if it does work on another device: the record would lack this work."""
+        """Set `repeatable` to False if `device` is not the device of the tape."""
         self.repeatable &= device == self.device
 
     def take(self, memory: Any, size: int) -> None:
-        """Add the note that the call allocated `size` bytes of memory."""
+        """Append the address and the size of `memory`, which the recorded call allocated. size: bytes."""
         self.append(Taken(memory.ptr, size))
 
     def refuse(self) -> None:
-        """Make the call unrepeatable: it did work that a record cannot repeat."""
+        """Set `repeatable` to False. Call this for work that a record cannot repeat."""
         self.repeatable = False
 
 
 class Taken(NamedTuple):
-    """A note that a call allocated `size` bytes at this address."""
+    """An entry of a Tape: the recorded call allocated `size` bytes at `address`."""
 
     address: int
     size: int
 
 
 class Launched(NamedTuple):
-    """A note that a prepared call was launched, with the addresses of its operands."""
+    """An entry of a Kept or a Tape: a prepared call was launched on operands at `addresses`."""
 
     steps: Sequence[Any]  # the launches, in the form that the native core takes (cpu/bindings/launches.hpp)
     addresses: Sequence[int]
@@ -193,17 +193,17 @@ class Launched(NamedTuple):
 
 @dataclass(frozen=True)
 class Replay:
-    """A function without arguments that launches a recorded graph, on the arrays of the recording."""
+    """A recorded graph, as a function without arguments. It works on the arrays of the recording."""
 
     device: Any
     graph: Any
-    kept: tuple[Any, ...]  # all that the graph reads and writes, so that it stays allocated
+    kept: tuple[Any, ...]  # objects whose memory the graph reads or writes
     result: Any  # what the recorded function returned
     nbytes: int  # bytes of the memory pool that only this graph uses
     launches: int  # how many kernels of this library the graph launches
 
     def __call__(self) -> Any:
-        """Launch the graph on the current stream. Return the recorded result, which the graph overwrites."""
+        """Launch the graph on the current stream. Return `result`, which the graph overwrites."""
         self.device.note(self)
         with self.device.device_scope():
             self.graph.launch()
@@ -211,7 +211,7 @@ class Replay:
 
 
 class _Handle(NamedTuple):
-    """The handle of another library's stream, as CUDA's stream protocol gives it to CuPy."""
+    """The handle of another library's stream, with the method of CUDA's stream protocol."""
 
     stream: int
 
@@ -219,15 +219,15 @@ class _Handle(NamedTuple):
         return 0, self.stream  # version 0 of the protocol
 
 
-# Whether this thread's work is done for another library, with its stream and its memory (Device.guest).
+# Whether this thread uses the stream and the memory of another library (Device.guest).
 _is_guest: ContextVar[bool] = ContextVar("polygpu_guest", default=False)
-# The notes to which this thread's work is added: Kept for a graph, Tape for a record of a call, or None.
+# The list to which this thread's work is added: Kept for a graph, Tape for a record of a call, or None.
 recording: ContextVar[Kept | None] = ContextVar("polygpu_recording", default=None)
 
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Do not record the work inside a `with`, such as making a table once for all later calls."""
+    """Turn recording off inside a `with` block, for example to make a table for all later calls."""
     token = recording.set(None)
     try:
         yield
@@ -236,7 +236,7 @@ def aside() -> Iterator[None]:
 
 
 def _check_not_captured(stream: Any, name: str) -> None:
-    """Raise DeviceError if a graph is being recorded: work queued now would run only in its replays."""
+    """Raise DeviceError if `stream` is recording a graph: new work would run only in replays."""
     if stream.is_capturing():
         raise DeviceError(
             f"f made a table or copied from the host while {name} recorded f. Calls such as poly(x) and "
@@ -246,12 +246,11 @@ def _check_not_captured(stream: Any, name: str) -> None:
 
 
 class _Recordings:
-    """A context manager for all threads, which each recording of a graph enters.
+    """A context manager that encloses each recording of a graph. All threads share one object.
 
-    While a graph is being recorded, CUDA does not allow waiting for a device. So values that could be freed
-    only after such a wait are kept until the last recording ends. Python's automatic cycle collection is
-    off too: it could free the memory pools of earlier graphs, which the driver does not allow in a thread
-    that records.
+    While any thread records, CUDA forbids waiting for a device. So `kept` holds values that may be freed
+    only after such a wait. Python's cycle collection is off while any thread records: it could free
+    memory pools of earlier graphs, and the driver forbids this in a thread that records.
     """
 
     def __init__(self) -> None:
@@ -262,9 +261,9 @@ class _Recordings:
         os.register_at_fork(after_in_child=self._forget_others)
 
     def _forget_others(self) -> None:
-        """Forget, in a child of fork(), the recordings of threads that exist only in the parent.
+        """Forget the recordings of other threads. Python calls this in the child process after fork().
 
-        Device memory is not freed.
+        The values in `kept` are not freed.
         """
         others, self._threads = self._threads, [x for x in self._threads if x == get_ident()]
         if others and not self._threads and self._collected:
@@ -288,7 +287,7 @@ class _Recordings:
                 self.kept.clear()
 
     def let_go(self, value: Any, device: Any) -> None:
-        """Keep a value alive until all work on the device is done."""
+        """Wait for the work on `device`. If a graph is being recorded, store `value` instead of waiting."""
         with self._lock:
             if self._threads:
                 self.kept.append((value, device))
@@ -302,14 +301,15 @@ _recordings = _Recordings()
 class Shared:
     """Arrays that are made once, on one stream (home), and read on any stream.
 
-    Before a stream reads the arrays for the first time, it waits until the arrays and their parts are made.
-    Parts are other arrays whose addresses are in these arrays, and launches that fill arrays
-    (Context.filling). When the arrays are freed, their memory goes back to the pool of the home stream, which
-    first waits for all streams that read them.
+    Before a stream reads the arrays for the first time, the stream waits until they are made. When the
+    arrays are freed, the home stream waits for all streams that read them. Then the pool of the home
+    stream gets the memory.
 
-    A part that fills arrays has a function `fill`, which executes the launches in `launches` once, at the
-    first use on any stream. Until then, `pending` returns these launches, so that their kernels can be
-    compiled. After the first use, the part drops its launches and its value.
+    parts: other objects Shared that must be made first. These arrays contain the addresses of a part's
+    arrays, or the part fills these arrays (Context.filling).
+
+    fill: the function of a part that fills arrays, otherwise None. The first use on any stream calls
+    `fill`. Then the part drops its value. launches: the launches that `fill` executes.
     """
 
     def __init__(
@@ -325,24 +325,24 @@ class Shared:
         self._fill, self._launches = fill, launches
         self._made, self._maker = stream.record(), stream.ptr
         self.ready = False  # whether the arrays and all parts are made, so that no stream has to wait
-        # Streams other than home that read the value, by handle. If one of them was deleted, nothing can wait
-        # for it: _all_known becomes False, and __del__ waits for the whole device.
+        # Streams other than home that read the value, by handle. If one of these streams is unknown or was
+        # deleted, _all_known becomes False, and __del__ waits for the whole device.
         self._readers: dict[int, ReferenceType[Any]] = {}
         self._all_known = True
         self._one_at_a_time = new_lock()
 
     def parts(self) -> Iterator[Shared]:
-        """Yield all parts, the parts of these parts, and so on."""
+        """Yield the parts, and recursively the parts of each part."""
         for part in self._parts:
             yield part
             yield from part.parts()
 
     def pending(self) -> list[Any]:
-        """Return the launches that the first use will execute to fill this value and its parts."""
+        """Return the launches that the first use will execute, to compile their kernels in advance."""
         return [*self._launches, *(launch for part in self._parts for launch in part.pending())]
 
     def on(self, stream: Any) -> Any:
-        """Make `stream`, the current stream, wait for the value. Return the value for work on this stream."""
+        """Make `stream`, which must be the current stream, wait until the value is made. Return the value."""
         with self._one_at_a_time:
             for part in self._parts:
                 part.on(stream)
@@ -354,8 +354,8 @@ class Shared:
                     with self._device, aside():
                         self._fill()
                         self._made, self._maker = stream.record(), stream.ptr
-                        # The arrays that `fill` reads are later freed to the pool of the home stream, so this
-                        # stream waits for the launches of `fill`.
+                        # Below, the value is freed to the pool of the home stream. So the home stream waits
+                        # for the launches of `fill`.
                         if stream.ptr != self._home.ptr:
                             self._home.wait_event(self._made)
                     self.value, self._fill, self._launches = None, None, ()
@@ -368,7 +368,7 @@ class Shared:
         return self.value
 
     def follows(self, stream: Any) -> bool:
-        """Return whether a stream can use the value without waiting: it is ready, or made on this stream."""
+        """Return whether `stream` can use the value at once: the value is ready, or `stream` made it."""
         own = stream.ptr == self._maker == self._home.ptr != _PER_THREAD and self._fill is None
         return self.ready or (own and all(part.follows(stream) for part in self._parts))
 
@@ -377,7 +377,7 @@ class Shared:
         self.ready = self._fill is None and self._made.done and all(part.ready for part in self._parts)
 
     def _note(self, stream: Any) -> None:
-        if stream.ptr == _PER_THREAD:  # this handle names another stream in each thread
+        if stream.ptr == _PER_THREAD:  # a different stream in each thread
             self._all_known = False
         elif (reader := self._readers.get(stream.ptr)) is None or reader() is not stream:
             living = {at: reader for at, reader in self._readers.items() if reader() is not None}
@@ -399,7 +399,7 @@ class Shared:
 
 
 class _Identity:
-    """A dictionary key that stands for an object by its identity."""
+    """A dictionary key that holds an object. Two keys are equal if they hold the same object."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -414,7 +414,7 @@ class _Identity:
 class _Scope:
     """A `with` block that makes a device current and turns CUDA's errors into errors of polygpu.
 
-    foreign: whether functions of CuPy compute in the block. If so, the call cannot be repeated by a record.
+    foreign: whether CuPy's own kernels run in the block. A record cannot repeat these kernels.
     """
 
     def __init__(self, name: str, cupy: Any, device: Any, foreign: bool) -> None:
@@ -447,11 +447,11 @@ class _Scope:
 
 
 def _as_rows(x: Array, target: Array) -> tuple[int, int, int, int, int]:
-    """Return how to copy x to target: the tuple (axes, rows, width, target's step, x's step).
+    """Return how to copy x to `target`: (axes, rows, width, step of target, step of x).
 
-    The arrays have the same shape. For each index of the first `axes` axes there is one copy, of `rows` rows
-    of `width` bytes; a row is dense in both arrays. A step is the number of bytes from one row to the
-    next. If a step is too long for a copy engine, each copy has a single row.
+    Both arrays have the same shape. Each index of the first `axes` axes takes one copy of `rows` rows.
+    Rows are dense in both arrays. width: bytes of a row. step: bytes from one row to the next. `rows` is
+    1 if a step would be _LONGEST_STEP or more.
     """
     ends, axes, width = (target, x), x.ndim, x.dtype.itemsize
     while axes and (x.shape[axes - 1] == 1 or all(a.strides[axes - 1] == width for a in ends)):
@@ -484,7 +484,7 @@ class Device:
         self.scope = _Scope(self.name, cupy, self._device, foreign=False)
         self._foreign_scope = _Scope(self.name, cupy, self._device, foreign=True)
         self._guests: dict[int, Any] = {}  # streams of other libraries, by handle
-        self._lanes: dict[int, Any] = {}  # the stream for copies to each device, by the device's index
+        self._lanes: dict[int, Any] = {}  # streams for copies, by the index of the target device
         self._constants, self._large_constants = Calls(), Calls(_LARGE_BYTES)
 
     @property
@@ -504,7 +504,8 @@ class Device:
     def driver(self) -> dict[str, int]:
         """Return the addresses of the driver's functions for launches and graphs, by name.
 
-        Raise DeviceError if `libcuda` raises it.
+        If the driver lacks a function for graphs, the result has no functions for graphs. Raises the
+        errors of `libcuda`.
         """
         graphs = _GRAPHS if all(hasattr(self.libcuda, name) for name in _GRAPHS) else ()
         return {
@@ -537,10 +538,10 @@ class Device:
     def guest(
         self, stream: int, allocate: Callable[[int, int, int], int], free: Callable[[int], None]
     ) -> Iterator[None]:
-        """Work on a stream of another library, with its memory. See base.py.
+        """Enter a block that uses the stream and the memory of another library. See base.py.
 
         Raises:
-            DeviceError: `capture` is recording a graph, on a stream of its own.
+            DeviceError: `capture` is recording a graph.
         """
         if type(recording.get()) is Kept:
             raise DeviceError(
@@ -559,7 +560,7 @@ class Device:
         token = _is_guest.set(True)
         try:
             with self.scope:
-                # One object for each handle, because Shared tells streams apart by their objects.
+                # Keep one Stream object for each handle, because Shared compares these objects.
                 if len(self._guests) >= _GUESTS:
                     self._guests.clear()
                 known = self._guests.get(stream)
@@ -574,7 +575,7 @@ class Device:
     # ---- copies between devices ----
 
     def mark(self) -> Mark:
-        """Return an event on the current stream. Raise DeviceError while a graph is recorded."""
+        """Record an event on the current stream and return it. Raise DeviceError if a graph is recorded."""
         if self.is_recording():
             raise DeviceError(
                 f"{self.name} cannot record a copy between devices. Make such copies outside capture."
@@ -590,9 +591,10 @@ class Device:
                 stream.wait_event(mark)
 
     def send(self, x: Array, target: Array, after: Iterable[Mark]) -> Mark:
-        """Copy from card to card by the copy engines, directly if the cards can access each other's memory.
+        """Copy x to `target` by copy engines. If both are on this card, copy by a kernel.
 
-        Within one card, a kernel copies, because it reaches the memory bandwidth even if rows are short.
+        A kernel reaches the memory bandwidth even if rows are short. Copy engines copy directly if
+        the cards can access each other's memory.
         """
         runtime = self.xp.cuda.runtime
         to: int = target.data.device_id  # type: ignore[attr-defined]
@@ -618,7 +620,10 @@ class Device:
             return lane.record()
 
     def _lane_to(self, index: int) -> Any:
-        """Return the stream for copies to a card, after enabling access to that card's memory if possible."""
+        """Return the stream for copies to card `index`.
+
+        The first call enables access to that card's memory, if possible.
+        """
         lane = self._lanes.get(index)
         if lane is None:
             runtime = self.xp.cuda.runtime
@@ -650,7 +655,7 @@ class Device:
     def require(self, nbytes: int, hint: str) -> None:
         """Raise OutOfDeviceMemory if card and CuPy's pool together have fewer than `nbytes` bytes free.
 
-        Nothing is checked for a guest, since only the other library knows how much its allocator has free.
+        Inside `guest`, do nothing: only the other library knows how much memory is free.
         """
         if _is_guest.get():
             return
@@ -668,7 +673,7 @@ class Device:
             )
 
     def _allocate(self, size: int) -> Any:
-        """Allocate `size` bytes on the current device, which must be this one, and return CuPy's pointer."""
+        """Allocate `size` bytes and return CuPy's pointer. This device must be the current one."""
         try:
             memory = self.xp.cuda.alloc(size)
         except self.memory_error as error:
@@ -679,12 +684,12 @@ class Device:
         return memory
 
     def to_host(self, x: Array) -> Array:
-        """Copy to host memory; wait for the current stream."""
+        """Copy x to host memory. Wait for the current stream."""
         self._refuse()
         return self.xp.asnumpy(x)  # type: ignore[no-any-return]
 
     def from_host(self, x: Array) -> Array:
-        """Copy to the card. Raise DeviceError while a graph is recorded."""
+        """Copy x to the card. Raise DeviceError while a graph is recorded."""
         self._refuse()
         return self._uploaded(x)
 
@@ -694,17 +699,17 @@ class Device:
             return self.xp.asarray(x)  # type: ignore[no-any-return]
 
     def _refuse(self) -> None:
-        """Tell the record being made, if there is one, that its call did work that a record cannot repeat."""
+        """Call refuse() of the current recording, if there is one."""
         noting = recording.get()
         if noting is not None:
             noting.refuse()
 
     def constant(self, x: Array) -> Array:
-        """Return the array copied to the card.
+        """Return a copy of x on the card.
 
-        Small arrays with equal values share a copy, which is kept for later calls. The copy of a large
-        read-only array is kept too, and found again by the identity of x. A large writeable array is copied
-        in each call.
+        Arrays of up to _SMALL_BYTES bytes share one copy if their values are equal. A larger
+        read-only array has one copy for all calls with the same object x. A larger writeable array is
+        copied in each call.
         """
         if x.nbytes <= _SMALL_BYTES:
             known: Calls = self._constants
@@ -737,9 +742,9 @@ class Device:
         return self.scope if views else self._foreign_scope
 
     def kept(self, handles: Handles, key: str, make: Callable[[], tuple[Any, Sequence[Shared]]]) -> Shared:
-        """Return the value stored for this device in `handles` under the key.
+        """Return what `handles` stores for this device under `key`.
 
-        If no value is stored, call `make`, which returns the value and its parts (see Shared).
+        If nothing is stored, call `make` for a value and its parts (see Shared), and store them.
         """
         key = f"{self.name} {key}"
         shared = handles.get(key)
@@ -758,10 +763,10 @@ class Device:
         return (noting is not None and type(noting) is not Tape) or self.stream().is_capturing()
 
     def _reserve(self, pool: Any) -> None:
-        """Replace the free blocks of a pool by a single block, an eighth larger than the whole pool was.
+        """Replace the free blocks of a pool by one block: 9/8 of the pool's size, plus _RESERVE bytes.
 
-        The driver allocates no memory while work is recorded. The recorded run of a function may ask for
-        other sizes than its first run, and one large block can be cut into pieces of any size.
+        The driver allocates no memory while work is recorded. The recorded run may need other sizes
+        than the first run, and the pool can cut the block into pieces of any size.
         """
         taken = pool.total_bytes()
         pool.free_all_blocks()

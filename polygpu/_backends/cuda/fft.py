@@ -28,9 +28,9 @@ def convolve_launch(n: int, dtype: np.dtype[Any], rows: int, **values: int) -> L
 
 
 def _launch(kernel: str, n: int, dtype: np.dtype[Any], rows: int, parameters: bytes) -> Launch:
-    """Return the launch of a kernel on rows.
+    """Return the launch of a kernel on `rows` rows of n complex numbers of type `dtype`.
 
-    kernel: its name. It contains {} twice, for the template arguments: the type, and log2 of the length n.
+    kernel: the name. In it, {} stands for two template arguments: the real type, and log2 of n.
     """
     lanes = max(1, n // 8)
     threads = max(128, lanes)

@@ -16,7 +16,7 @@ from .launch import INTEGER_TYPES, POINTER, U32, U64, Context, Launch, Recipe, S
 from .sources import enumeration
 
 _FILE = "integers.cu"
-# How many words an integer of a kernel may have. Above 64, every power of two is allowed.
+# The allowed numbers of words of an integer in a kernel. Powers of two above 64 are allowed too.
 _WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _NORM_THREADS, _NORM_SHARED, _NORM_PARTS = 128, 48 << 10, 64
 _OUT = enumeration(_FILE, "Out")
@@ -66,8 +66,7 @@ def integers_launch(basis: Basis, source: np.dtype[Any], entries: int, **values:
 def out_launch(basis: Basis, size: int, to: str, entries: int, **values: Any) -> Launch:
     """Return the launch that composes integers from residues.
 
-    size: the number of words of the integers in the kernel. to: the form of the output, which is "words",
-    "int64" or "float64".
+    size: words of an integer in the kernel. to: "words", "int64" or "float64", the form of the output.
     """
     kernel = f"compose_integers<{ctype(basis)}, {size}, {_OUT[f'to_{to}']}>"
     return entrywise(_FILE, kernel, entries, OUT(entries=entries, **values))
@@ -76,10 +75,10 @@ def out_launch(basis: Basis, size: int, to: str, entries: int, **values: Any) ->
 def norm_launches(
     basis: Basis, words: int, p: float, shape: tuple[int, int], tables: bytes, of_norm: int
 ) -> tuple[Launch, Launch, int]:
-    """Return two launches that compute norms of integers composed from residues, and the workspace in bytes.
+    """Return the launches of norm_parts and norm_rows, and the bytes of the workspace between them.
 
-    The first launch writes norms of parts of rows to the workspace. The second combines them to norms of
-    rows. shape: (items, n). of_norm: the number of words of each norm in the result.
+    The first launch writes norms of parts of rows. The second combines them to norms of rows. words:
+    64-bit words of a composed integer. shape: (items, n). of_norm: words of a norm in the result.
     """
     items, n = shape
     code = _NORM_CODES[_NORMS[p]]
@@ -159,7 +158,7 @@ def norm(gpu: Context, basis: Basis, x: Array, p: float, out: Array) -> None:
 def _tables(
     gpu: Context, basis: Basis, words: int, n: int, centered: bool
 ) -> tuple[tuple[Shared, ...], bytes]:
-    """Return the constants for composing integers, and the packed struct TABLES with their addresses."""
+    """Return arrays of constants for composing integers, and the packed struct Tables of their addresses."""
     moduli, limbs = gpu.moduli_of(basis), basis.rows
 
     def make() -> tuple[Array, tuple[()]]:

@@ -50,7 +50,7 @@ from .words import (
 _FILE = "gadget.cu"
 _WORD = (1 << 64) - 1
 _MOST_RESULTS = 8  # the most weighted sums that a thread computes
-_MOST_COMPONENTS = 3  # the most components of a ciphertext in a block; a thread has one sum for each
+_MOST_COMPONENTS = 3  # the most components of a ciphertext in the kernel gadget_product
 
 DIGIT_ROWS = Struct(
     "keyswitch.cu",
@@ -99,11 +99,10 @@ GADGET = Struct(
 def digit_rows_launch(
     made: Listed, items: int, limbs: int, n: int, adds: bool, card: Card, /, **values: int
 ) -> Launch:
-    """Return the launch that does the second pass of the digits' transforms and multiplies by the key.
+    """Return the launch of digit_rows: the second pass of the digits' transforms, then products with the key.
 
-    The kernel start_rows does the first pass (start_listed in rns.py). limbs: the number of limbs of this
-    launch, while values["limbs"] is the number of all limbs. adds: whether a multiple of the operand `more`
-    is added to the sums.
+    limbs: the number of limbs of this launch. values["limbs"]: the number of all limbs. adds: whether to
+    add a multiple of the operand `more` to the sums.
     """
     grid = items * n >> made.rows.log_block_values, limbs
     inverse = table_offsets(made.tables, made.word)[3]
@@ -123,7 +122,7 @@ def digit_rows_launch(
 
 
 def limb_rows(plan: DigitProduct, limbs: Sequence[int]) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return the struct LimbRow (cuda/keyswitch.cu) of each of these limbs, as words."""
+    """Return the struct LimbRow (cuda/keyswitch.cu) of each limb in `limbs`, as words."""
 
     def row(limb: int) -> tuple[int, ...]:
         own = plan.own.get(limb, (plan.digits, 0))
@@ -166,10 +165,10 @@ def signed_digits_launch(
 def gadget_tile(points: int, components: int, items: int, word: Word, card: Card) -> Pass | None:
     """Return the tile of an external product in one kernel, or None if the kernel cannot compute it.
 
-    The kernel needs at least 2^8 points, at most _MOST_COMPONENTS components, and a tile that fits a block.
-    A thread works on eight coefficients, and holds their values, their digits and a sum for each component.
-    It works on only four if eight would leave multiprocessors idle, or if `word` has 64-bit integers, which
-    need more registers.
+    The kernel needs at least 2^8 points, at most _MOST_COMPONENTS components, and a tile that fits a
+    block. A thread works on 4 coefficients if `word` has 64-bit integers (for lack of registers). It also
+    works on 4 if there are fewer items than multiprocessors and at most 2^11 points (to fill the card).
+    Otherwise a thread works on 8 coefficients.
     """
     log_points = points.bit_length() - 1
     if log_points < 8 or components > _MOST_COMPONENTS:
@@ -184,9 +183,9 @@ def gadget_tile(points: int, components: int, items: int, word: Word, card: Card
 def gadget_launch(
     gadget: Gadget, word: Word, tile: Pass, components: int, rotates: bool, items: int, **values: int
 ) -> Launch:
-    """Return the launch that multiplies `items` ciphertexts by a GGSW matrix, or does a blind rotation.
+    """Return the launch that multiplies `items` ciphertexts by a GGSW matrix.
 
-    rotates: True for the blind rotation, with one matrix after another (Backend.gadget_rotation).
+    rotates: whether the launch does a blind rotation instead (Backend.gadget_rotation).
     """
     size, n = word.bytes, 1 << tile.log_length
     forward, inverse, _ = table_offsets((tile,), word)
@@ -238,9 +237,9 @@ def _in_two_passes(
     out: Array,
     more: Array | None,
 ) -> bool:
-    """Transform digits in two passes, of which the second multiplies them by the key.
+    """Compute digits, transform them in two passes, and multiply by the key in the second pass.
 
-    If the kernels cannot do this for the plan or the arrays, do nothing and return False.
+    Return True. If the kernels do not support the plan or the arrays, do nothing and return False.
     """
     (x, own), (*batch, _, limbs, n) = value, out.shape
     items, rows = prod(batch), plan.digits * limbs
@@ -271,9 +270,9 @@ def _multiply_listed(
     shape: tuple[int, ...],
     adds: bool,
 ) -> None:
-    """Add the launches of both passes to the recipe, for the chosen limbs.
+    """Add the launches of both passes to `recipe`, for the limbs in `chosen`.
 
-    All these limbs compute with the same class Word (words.py), made.word.
+    All limbs in `chosen` compute with the Word made.word.
     """
     (*batch, _, limbs, n), tables = shape, plan.transform.tables
     items, moduli = prod(batch), gpu.moduli_of(plan.transform.basis)
@@ -302,9 +301,9 @@ def _multiply_listed(
 def _end_inverse(
     gpu: Context, recipe: Recipe, plan: DigitProduct, made: Listed, items: int, number: int
 ) -> None:
-    """Add the last pass of the inverse transforms of the sums. The kernel digit_rows did the first pass.
+    """Add the second pass of the inverse transforms of the sums.
 
-    number: the index of the operand that holds the sums.
+    The kernel digit_rows does the first pass. number: the operand index of the sums.
     """
     limbs, part = len(plan.key_rows), plan.inverse_transform
     for group in transform_groups(part, gpu.card, len(plan.inverse) < limbs):
@@ -316,7 +315,10 @@ def _end_inverse(
 
 
 def _make_digits(gpu: Context, plan: DigitProduct, value: tuple[Array, Array], digits: Array) -> None:
-    """Write all digits, evaluated. If a digit equals the value modulo a limb, the value's row is copied."""
+    """Write all digits, evaluated, to `digits`. value: the pair (coefficients, evaluated).
+
+    Copy the rows in which a digit equals the evaluated value.
+    """
     x, own = value
     *batch, count, limbs, n = digits.shape
     rows = digits.reshape(*batch, count * limbs, n)
@@ -332,12 +334,11 @@ def _make_digits(gpu: Context, plan: DigitProduct, value: tuple[Array, Array], d
 def rotated_launch(
     word: Word, size: int, sets: int, rows: int, together: int, wide: bool, /, **values: Any
 ) -> Launch:
-    """Return the launch of sums over rotations (Backend.rotated_sums), for limbs with the same Word.
+    """Return the launch of Backend.rotated_sums for limbs with the same Word.
 
-    size: bytes of a residue. sets: the number of sets into which the terms are divided; each set has its own
-    sum. With weights there is one set. rows: the number of limbs. together: how many weighted results a block
-    computes, each from all terms, or 0 without weights. wide: whether a thread works on several
-    neighbouring points.
+    size: bytes of a residue. sets: the number of sets of terms; each set gets its own sum. rows: the
+    number of limbs. together: how many weighted sums a block computes, or 0 without weights. With
+    weights, sets is 1. wide: whether a thread works on several neighbouring points.
     """
     argument = word.argument if word.bytes == size else word.grouped(size).argument
     points = max(1, (16 if together <= 4 else 8) // size) if wide else 1
@@ -382,9 +383,9 @@ def _rotated_terms(
     wide: bool,
     out: Array,
 ) -> None:
-    """Add the launches for terms start, start + 1, ..., at most ROTATED_TERMS terms.
+    """Add the launches for at most ROTATED_TERMS terms, beginning with term `start`.
 
-    If start > 0, the launches add to the sums over the earlier terms, unless each term is a separate result.
+    If start > 0 and results are sums of terms, the launches add to the sums in `out`.
     """
     basis, quotient = plan.transform.basis, plan.transform.quotient
     results, *batch, _, limbs, n = out.shape
@@ -442,7 +443,7 @@ def _rotated_terms(
 
 
 def _limbs(gpu: Context, plan: RotatedSums, chosen: Sequence[int]) -> tuple[Array, tuple[()]]:
-    """Return the array of structs RotatedLimb of these limbs, and () for its parts (see Device.kept)."""
+    """Return an array with the struct RotatedLimb of each limb in `chosen`, and () (see Device.kept)."""
     rows = [(limb, plan.more_rows[limb], plan.factors[limb]) for limb in chosen]
     return gpu.from_host(np.array(rows, ROTATED_LIMB.dtype).view(np.uint64)), ()
 
@@ -533,16 +534,16 @@ def rotate_by_groups(
 
 
 def _here(gpu: Context, x: Array) -> Array:
-    """Return an array on this device: x itself, or a copy of x if it is in host memory."""
+    """Return x, or a copy of x on this device if x is in host memory."""
     return gpu.from_host(x) if isinstance(x, np.ndarray) else x
 
 
 def _by_one_kernel(
     gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Array | None, out: Array
 ) -> bool:
-    """Multiply by a GGSW matrix in one kernel, or, if there are exponents, do a blind rotation.
+    """Multiply c by a GGSW matrix in one kernel. If `exponents` are given, do a blind rotation instead.
 
-    If the kernel does not support these sizes or arrays, do nothing and return False.
+    Return True. If the kernel does not support the sizes or the arrays, do nothing and return False.
     """
     plan, (k, n) = gadget.transform, (c.shape[-3], c.shape[-1])
     assert plan is not None

@@ -1,4 +1,4 @@
-"""Kernel launches. They are prepared once for each kind of call. Only this module launches kernels."""
+"""Kernel launches: parameters of kernels, recipes of launches, and prepared calls."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ MAX_AXES = constant("rows.cuh", "MAX_AXES")
 MODULUS_BYTES = 128  # the size of struct Modulus
 
 _STREAMS = 64  # the most streams that a prepared call remembers
-_STEP_BYTES = 512  # an estimate of the memory that one prepared launch takes, not counting its parameters
-_CAN_START_EARLY = (9, 0)  # the least compute capability on which a kernel may start while another ends
+_STEP_BYTES = 512  # estimated bytes of a prepared launch without its parameters
+_CAN_START_EARLY = (9, 0)  # least compute capability on which a kernel may start before the previous one ends
 _EARLY_BLOCKS = constant("ptx.cuh", "EARLY_BLOCKS")  # the most blocks of a launch that may start early
 
 _log = logging.getLogger("polygpu")
@@ -58,8 +58,8 @@ class Struct:
     Args:
         file: the file of cuda/ that defines the struct.
         name: the struct's name in C++.
-        fields: pairs, in the order of the struct: names separated by spaces, and their common type, which is
-            a NumPy dtype or another Struct. Pointers are addresses of type uint64.
+        fields: pairs (names, type), in the order of the struct. `names` is one string with spaces. `type` is
+            a NumPy dtype (uint64 for pointers) or a Struct.
     """
 
     dtype: np.dtype[Any]
@@ -82,7 +82,7 @@ class Struct:
         self.made.append(self)
 
     def __call__(self, **values: Any) -> bytes:
-        """Pack these values into bytes. The value of a field that is a Struct or an array must be bytes."""
+        """Pack the values of all fields into bytes. Give a field that is a Struct or an array as bytes."""
         if len(values) != len(self._fields):
             raise TypeError(
                 f"{self.name} has the fields {self._fields}, but values were given for {tuple(values)}."
@@ -113,45 +113,45 @@ class Launch(NamedTuple):
     threads: int  # threads of a block
     parameters: bytes  # a packed Struct
     shared: int = 0  # bytes of dynamic shared memory
-    counters: int = 0  # if > 0: number of 32-bit words of an extra last operand, all 0 when the kernel begins
+    counters: int = 0  # 32-bit words of an extra last operand, all 0 at the start; 0: no such operand
 
 
 class Step(NamedTuple):
-    """A launch in a call. Its parameters begin with the addresses of some of the call's operands."""
+    """A launch in a Recipe. The parameters of the kernel begin with the addresses of `operands`."""
 
     launch: Launch
-    operands: tuple[int, ...]  # indices of the operands of the launch among those of the call
+    operands: tuple[int, ...]  # the launch's operands, as indices of the recipe's operands
     offsets: tuple[int, ...]  # bytes, added to the address of each operand
 
 
 class Recipe:
     """The launches of a call, in order.
 
-    Operands have indices, from 0: first the operands that the call is given, then the temporaries.
+    Operands are numbered from 0: first the operands of the call, then the temporaries.
 
     Args:
-        operands: the number of operands that the call is given.
+        operands: the number of operands of the call.
         used: other arrays that the launches read, such as tables.
     """
 
     def __init__(self, operands: int, *used: Shared) -> None:
         self.given = operands
         self.steps: list[Step] = []
-        self.used = list(used)  # arrays that the launches read, and that are not operands
+        self.used = list(used)  # arrays, other than operands, that the launches read
         self.temporaries: list[int] = []  # bytes of each temporary operand
-        # Indices of temporaries that a launch or an added recipe uses only while it runs. All launches and
-        # added recipes share them, because they run one after another.
+        # Indices of temporaries that all launches and added recipes share. The contents are not kept from one
+        # launch or added recipe to the next.
         self._lent: list[int] = []
 
     def temporary(self, size: int) -> int:
-        """Return the index of a new temporary of `size` bytes. Each run of the recipe allocates it anew."""
+        """Add a temporary of `size` bytes. Return its operand index."""
         self.temporaries.append(size)
         return self.given + len(self.temporaries) - 1
 
     def _lend(self, number: int, size: int) -> int:
-        """Return the index of shared temporary `number`, enlarged to at least `size` bytes.
+        """Return the operand index of shared temporary `number`. Enlarge it to at least `size` bytes.
 
-        The next launch or added recipe may overwrite it.
+        The next launch or added recipe may overwrite the contents.
         """
         if number == len(self._lent):
             self._lent.append(self.temporary(size))
@@ -160,7 +160,10 @@ class Recipe:
         return self._lent[number]
 
     def launch(self, launch: Launch, *operands: int, offsets: int | tuple[int, ...] = 0) -> None:
-        """Append a launch. offsets: bytes to skip at the start of each operand, or one integer for all."""
+        """Append a launch on the operands with these indices.
+
+        offsets: bytes to skip at the start of each operand. One integer stands for all operands.
+        """
         if isinstance(offsets, int):
             offsets = (offsets,) * len(operands)
         if launch.counters:
@@ -168,14 +171,14 @@ class Recipe:
         self.steps.append(Step(launch, operands, offsets))
 
     def add(self, recipe: Recipe, *operands: int) -> None:
-        """Append the launches of another recipe, whose operand i is operand operands[i] of this one."""
+        """Append the launches of `recipe`. Its operand i is operand operands[i] of this recipe."""
         numbers = (*operands, *(self._lend(i, size) for i, size in enumerate(recipe.temporaries)))
         self.steps += [s._replace(operands=tuple(numbers[i] for i in s.operands)) for s in recipe.steps]
         self.used += recipe.used
 
 
 class Prepared:
-    """A recipe whose kernels are loaded, so that a launch needs only a stream and operands' addresses."""
+    """A recipe whose kernels are loaded. A launch needs only a stream and the addresses of operands."""
 
     __slots__ = ("held", "launch", "steps", "streams", "temporaries", "used")
 
@@ -195,17 +198,17 @@ def bytes_of(steps: Sequence[Any]) -> int:
 
 
 def entrywise(file: str, kernel: str, entries: int, parameters: bytes, rows: int = 1) -> Launch:
-    """Return a launch with one thread for each of the `entries` entries of each of `rows` rows."""
+    """Return a launch with at least `entries` threads along x, and `rows` blocks along y."""
     return Launch(file, kernel, (-(-entries // THREADS), rows), THREADS, parameters)
 
 
 def layout_of(
     shape: tuple[int, ...], *operands: tuple[int, ...], steps: Sequence[tuple[int, ...] | None] = ()
 ) -> dict[str, Any]:
-    """Return the fields `layout` and `dense` for operands that broadcast to a result (*batch, rows, n).
+    """Return the kernel parameters `layout` and `dense` for operands that broadcast to `shape`.
 
-    shape: the shape of the result. operands: the shape of each operand. steps: for each operand
-    the strides of its batch axes, counted in rows, or None if it is dense.
+    shape: (*batch, rows, n). operands: the shape of each operand. steps: for each operand, the strides of
+    its batch axes, counted in rows, or None if the operand is dense. Empty steps: all operands are dense.
     """
     if not any(steps) and all(len(x) == len(shape) and x[:-1] == shape[:-1] for x in operands):
         return {"layout": DENSE, "dense": True}
@@ -218,7 +221,7 @@ def layout_table(
     steps: Sequence[tuple[int, ...] | None],
     count: int,
 ) -> bytes:
-    """Return a packed layout with space for `count` operands; layout_of explains the arguments."""
+    """Return the packed layout for `count` operands. See `layout_of` for the other arguments."""
     limbs, batch = shape[-2], shape[:-2]
     table = np.zeros((1 + count, MAX_AXES), np.uint64)
     table[0] = 1
@@ -233,7 +236,7 @@ def layout_table(
 
 
 def modulus_constants(moduli: Sequence[int]) -> Array:
-    """Return the struct Modulus of cuda/modulus.cuh for each modulus, one in each row."""
+    """Return an array with the struct Modulus (cuda/modulus.cuh) of modulus i in row i."""
     table = np.zeros((len(moduli), MODULUS_BYTES // 8), np.uint64)
     for row, q in zip(table, moduli, strict=True):
         bits, shift = q.bit_length(), 64 - q.bit_length()
@@ -270,7 +273,7 @@ class Context(Device):
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
-        self.handles: Handles = {}  # prepared calls that do not depend on a plan; keys begin with a name
+        self.handles: Handles = {}  # prepared calls and tables that do not belong to a plan
         self._kernels: dict[str, Any] = {}
         self._one_at_a_time = new_lock()  # held while the limit of a kernel's shared memory is raised
         self._make_context = partial(self.xp.cuda.runtime.free, 0)
@@ -278,12 +281,11 @@ class Context(Device):
     def run(
         self, handles: Handles, key: tuple[Any, ...], recipe: Callable[[], Recipe], *operands: Array
     ) -> None:
-        """Launch, on the current stream, the recipe stored under a key.
+        """Launch the prepared call that `handles` stores under `key`, on the current stream.
 
-        The first call with a key gets the recipe from `recipe()`.
-
-        The key must contain everything that the recipe depends on, except the card and the object that owns
-        `handles`, such as a plan.
+        If nothing is stored, prepare recipe() and store the prepared call. The key must contain
+        everything on which the recipe depends, except the card and the owner of `handles` (such as a
+        plan).
         """
         records = handles.get(self._records_key)
         prepared = None if records is None else records.get(key)
@@ -296,21 +298,21 @@ class Context(Device):
                 self.launch_prepared(prepared, [x.data.ptr for x in operands])  # type: ignore[attr-defined]
 
     def run_once(self, recipe: Recipe, *operands: int) -> None:
-        """Launch a recipe on operands at these addresses, without storing the prepared call."""
+        """Launch a recipe without storing the prepared call. operands: addresses."""
         self._refuse()
         with self.scope:
             self.launch_prepared(self._prepare(recipe), list(operands))
 
     def launch(self, launch: Launch, *operands: int) -> None:
-        """Execute a single launch on operands at these addresses, without storing the prepared call."""
+        """Execute a single launch without storing a prepared call. operands: addresses."""
         recipe = Recipe(len(operands))
         recipe.launch(launch, *range(len(operands)))
         self.run_once(recipe, *operands)
 
     def filling(self, launches: Sequence[Launch], *kept: Array) -> Shared:
-        """Return a part (see class Shared) that fills arrays at their first use.
+        """Return a part (see Shared) that executes `launches` at its first use, to fill arrays.
 
-        launches: the launches that fill the arrays. kept: all arrays that these launches read or write.
+        kept: all arrays that `launches` read or write.
         """
 
         def fill() -> None:
@@ -320,7 +322,11 @@ class Context(Device):
         return Shared(kept, self._device, self.stream(), (), fill, launches)
 
     def launch_prepared(self, prepared: Prepared, addresses: list[int]) -> None:
-        """Launch a prepared call on the current stream, on operands at these addresses."""
+        """Launch a prepared call on the current stream.
+
+        addresses: those of the operands. This method appends the addresses of temporaries to the
+        list.
+        """
         stream = self.stream()
         at = stream.ptr
         recorded = recording.get()
@@ -333,8 +339,8 @@ class Context(Device):
                 if len(prepared.streams) == _STREAMS:
                     prepared.streams.clear()
                 prepared.streams.add(at)
-        # Temporaries may be freed when all kernels are launched, even before they have run: the pool gives
-        # the memory of temporaries only to later work of this stream.
+        # Temporaries may be freed before the kernels have run: the pool gives their memory only to later work
+        # of this stream.
         if prepared.temporaries:
             temporaries = [self._allocate(size) for size in prepared.temporaries]
             addresses += [x.ptr for x in temporaries]
@@ -351,10 +357,7 @@ class Context(Device):
             raise DeviceError(f"{self.name} failed with {error}.") from error
 
     def _keep(self, handles: Handles, key: tuple[Any, ...], recipe: Recipe) -> Prepared:
-        """Prepare a recipe and store the result under the key.
-
-        If the stored results take too many bytes together, drop the oldest.
-        """
+        """Prepare a recipe. Store the prepared call in `handles` under `key`, and return it."""
         records: Calls = handles.setdefault(self._records_key, Calls())
         with self.scope:
             prepared = self._prepare(recipe)
@@ -377,7 +380,7 @@ class Context(Device):
         return Prepared(call, ready, recipe.used, recipe.temporaries)
 
     def _compile(self, launches: Sequence[Launch]) -> None:
-        """Compile the missing kernels in parallel threads; NVRTC uses one core for each."""
+        """Compile the kernels that are not loaded yet, each in a thread of its own."""
         missing = {x.kernel: x for x in launches if x.kernel not in self._kernels and x.grid[0]}
         if not missing:
             return
@@ -397,7 +400,10 @@ class Context(Device):
                     work.step()
 
     def _kernel(self, launch: Launch) -> int:
-        """Return the driver's handle of a kernel, after raising its shared-memory limit for this launch."""
+        """Return the driver's handle of the kernel of `launch`.
+
+        Load the kernel, and raise its limit of shared memory, if necessary.
+        """
         kernel = self._kernels.get(launch.kernel)
         if kernel is None:
             began = time.perf_counter()

@@ -138,7 +138,7 @@ COMPOSE = Struct(
 def narrow_launch(
     basis: Basis, batch: int, rows: int, columns: int, part: int, width: int, card: Card, **values: int
 ) -> Launch:
-    """Return the launch that multiplies by matrices with few columns, which are stored transposed.
+    """Return the launch for products whose right matrix has few columns and is stored transposed.
 
     part: how many terms of each sum the launch adds up. width: words that a thread reads at once.
     """
@@ -157,10 +157,10 @@ def integer_launch(basis: Basis, batch: int, rows: int, columns: int, card: Card
 
 
 def points_launch(basis: Basis, tile: PointsTile, integers: bool, **values: int) -> Launch:
-    """Return the launch that multiplies matrices of evaluated polynomials at each point.
+    """Return the launch that multiplies matrices of evaluated polynomials, point by point.
 
-    integers: whether the entries are integers instead. If so, the first matrix has few rows, and the columns
-    of the second matrix take the place of points.
+    integers: whether the entries are integers. If so, the left matrix has few rows, and the kernel treats
+    the columns of the right matrix as points.
     """
     sizes = {"log_lanes": tile.log_lanes, "log_columns": tile.log_columns, "log_rows": tile.log_rows}
     parameters = POINTS(entries=basis.rows * values["points"], **sizes, **values)
@@ -170,7 +170,7 @@ def points_launch(basis: Basis, tile: PointsTile, integers: bool, **values: int)
 
 
 def staged_launch(basis: Basis, tile: StagedTile, **values: int) -> Launch:
-    """Return the launch that multiplies matrices at each point, and stages operands in shared memory."""
+    """Return the launch that multiplies matrices point by point, with operands staged in shared memory."""
     parameters = STAGED(entries=basis.rows * values["points"], **values)
     kernel = f"matmul_points_staged<{sum_of_products(basis).name}, {tile.side}, {tile.width}>"
     return Launch("matmul_scalar.cu", kernel, (tile.grid, 1), 1 << LOG_POINTS_THREADS, parameters)
@@ -179,9 +179,9 @@ def staged_launch(basis: Basis, tile: StagedTile, **values: int) -> Launch:
 def digits_launch(
     basis: Basis, batch: int, m: int, n: int, aligned: int, card: Card, **values: int
 ) -> Launch:
-    """Return the launch that multiplies matrices of words, cut into bytes, on tensor cores.
+    """Return the launch of gemm_digits: it cuts words into bytes and multiplies on tensor cores.
 
-    aligned: how many bytes of the left matrix a copy may move at once.
+    aligned: bytes that one instruction copies from the left matrix.
     """
     size = basis.dtype.itemsize
     stages, rows = digits_stages(size, card), digits_rows(m)
@@ -200,7 +200,7 @@ def digits_launch(
 def cut_launch(basis: Basis, size: int, n: int, pitch: int, **values: int) -> Launch:
     """Return the launch that cuts words into bytes, for a product with a matrix of small integers.
 
-    size: bytes of an entry of that matrix. pitch: bytes of a row of the result.
+    size: bytes of a small integer. pitch: bytes of a row of the result.
     """
     parameters = CUT(n=n, pitch=pitch, **values)
     return entrywise("matmul_bytes.cu", f"cut_words<{ctype(basis)}, {size}>", n * pitch // 16, parameters)
@@ -219,9 +219,9 @@ def bytes_launch(
 ) -> Launch:
     """Return the launch that multiplies a matrix of bytes by words cut into bytes.
 
-    k: bytes of a row of the left matrix. part: how many of these bytes one block sums over. aligned:
-    bytes that a copy may move at once. turned: 0 if the rows of the left matrix are dense. If the columns of
-    the left matrix are dense instead, turned is the size of an entry in bytes.
+    k: bytes of a row of the left matrix. part: bytes of a row that one block multiplies. aligned: bytes
+    that one instruction copies. turned: 0 if the rows of the left matrix are dense. If its columns are
+    dense, turned is the size of an entry in bytes.
     """
     grid = -(-m // tile.rows) * -(-n * basis.dtype.itemsize // tile.columns), -(-k // part)
     shape = f"{tile.rows}, {tile.columns}, {tile.warp_rows}, {tile.warp_columns}, {tile.stages}"
@@ -233,7 +233,7 @@ def bytes_launch(
 def split_launch(
     basis: Basis, matrices: int, rows: int, depth: int, transposed: bool, **values: int
 ) -> Launch:
-    """Return the launch that reduces matrices modulo each of several small moduli (COPRIMES)."""
+    """Return the launch that reduces matrices modulo several small moduli (COPRIMES)."""
     groups = -(-rows // 8) * 8 if transposed else rows
     parameters = SPLIT(matrices=matrices, rows=rows, depth=depth, **values)
     kernel = f"gemm_split<{ctype(basis)}, {cbool(transposed)}>"
@@ -307,7 +307,10 @@ def by_integer(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> No
 
 
 def _matmul_parts(gpu: Context, basis: Basis, a: Array, b: Array, out: Array, part: int) -> None:
-    """Compute the products, or partial sums of one product if sums have more than `part` terms."""
+    """Multiply a by b. If sums have more than `part` terms, out[i] gets the sums over part i of the terms.
+
+    In this case a and b are one matrix each.
+    """
     if out.size == 0:
         return
     turned = 1 < out.shape[2] <= MOST_NARROW
@@ -356,7 +359,7 @@ def _parts_recipe(
 
 
 def _of_three(gpu: Context, basis: Basis) -> tuple[Recipe, dict[str, int]]:
-    """Return a recipe with the operands a, b and out, and the parameters that its kernels have in common."""
+    """Return an empty recipe for the operands a, b and out, and a dict of kernel parameters."""
     moduli = gpu.moduli_of(basis)
     return Recipe(3, moduli), dict.fromkeys(("a", "b", "out"), 0) | {"moduli": gpu.address(moduli.value)}
 
@@ -397,7 +400,7 @@ def _points_recipe(gpu: Context, basis: Basis, a: Array, b: Array, out: Array, a
 
 
 def by_digits(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
-    """Multiply words cut into bytes, on tensor cores. Requires has_digits(), of matmul_tiles.py."""
+    """Multiply words, cut into bytes, on tensor cores. Call this only if has_digits() returns True."""
     (batch, m, n), k, size = out.shape, a.shape[2], basis.dtype.itemsize
     aligned = next(x for x in (16, 8, 4) if k * size % x == 0 and gpu.address(a) % x == 0)
 
@@ -406,7 +409,7 @@ def by_digits(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> Non
         moduli = gpu.moduli_of(basis)
         values = {"left_stride": k, "left_step": left_step, "right_step": right_step}
         values |= dict.fromkeys(("left", "right", "out"), 0) | {"moduli": gpu.address(moduli.value)}
-        # In one launch, a sum has at most 2^15 products of bytes, so that it stays below 2^31.
+        # A launch sums at most 2^15 products of bytes, so sums stay below 2^31.
         made, longest = Recipe(3, moduli), (1 << 15) // size
         for first in range(0, k, longest):
             values |= {"k": min(longest, k - first), "add": first > 0}
@@ -418,9 +421,9 @@ def by_digits(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> Non
 
 
 def by_bytes(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
-    """Multiply one matrix of 1-byte or 2-byte integers, (1, m, k), by words, modulo any q.
+    """Multiply one matrix of small integers by words, modulo any q.
 
-    The rows or the columns of the matrix are dense.
+    a: (1, m, k), integers of 1 or 2 bytes, with dense rows or dense columns.
     """
     (_, m, n), k, size = out.shape, a.shape[2], a.itemsize
     turned = size if a.strides[2] != size else 0
@@ -463,7 +466,7 @@ def by_bytes(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None
 
 
 def _sums_of_parts(gpu: Context, basis: Basis, b: Array, part: int) -> Array:
-    """Add up each group of `part` neighbouring rows of b, (1, k, n). Return the sums, (parts, 1, n)."""
+    """Return the sum of each group of `part` neighbouring rows of b: (parts, 1, n). b: (1, k, n)."""
     _, k, n = b.shape
     parts = -(-k // part)
     # First add up groups of `few` rows, so that there are enough blocks of threads. `few` divides `part`.
@@ -483,7 +486,7 @@ def _sums_of_parts(gpu: Context, basis: Basis, b: Array, part: int) -> Array:
 
 
 def by_residues(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
-    """Multiply modulo q <= 2^62: reduce modulo small moduli, and let cuBLAS multiply those residues."""
+    """Multiply modulo q <= 2^62: reduce modulo small moduli, multiply by cuBLAS, compose the results."""
     longest = RESIDUE_DEPTH
     for first in range(0, a.shape[2], longest):
         parts = a[:, :, first : first + longest], b[:, first : first + longest]
@@ -521,9 +524,9 @@ def _add_residues(gpu: Context, basis: Basis, a: Array, b: Array, out: Array, ad
 def _residues(
     gpu: Context, basis: Basis, x: Array, table: Array, rows: int, depth: int, transposed: bool
 ) -> Array:
-    """Return x modulo each small modulus of the table: int8, (count, size, rows, depth).
+    """Return x modulo each small modulus in `table`: int8, (moduli, size, rows, depth), padded.
 
-    x: (size, m, k), or (size, k, m) if transposed, with m <= rows and k <= depth. The result is padded.
+    x: (size, m, k), or (size, k, m) if `transposed`. m <= rows and k <= depth.
     """
     count, size, k = len(table), len(x), x.shape[1 if transposed else 2]
     residues = gpu.empty((count, size, rows, depth), np.dtype(np.int8))
@@ -537,7 +540,7 @@ def _residues(
 def multiply_bytes(gpu: Context, left: Array, right: Array, sums: Array) -> None:
     """Set sums[..., i, j] to the inner product of left[..., i, :] and right[..., j, :], by cuBLAS.
 
-    If the second axis of left or of right has length 1, its one matrix is used for all matrices of the other.
+    sums: (count, size, m, n). left: (count, size or 1, m, k). right: (count, size or 1, n, k).
     """
     cublas = gpu.xp.cuda.cublas
     (_, size, m, n), k = sums.shape, left.shape[3]

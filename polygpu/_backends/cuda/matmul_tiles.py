@@ -43,8 +43,8 @@ def points_tile(
 ) -> PointsTile:
     """Choose the tile for `batch` products of shape (rows, columns), at `points` points of each limb.
 
-    Large tiles read operands less often. If they would leave multiprocessors idle, smaller ones are chosen.
-    chunks: whether a thread may move 16 bytes at once.
+    Large tiles read operands less often. If large tiles would leave multiprocessors idle, choose a
+    smaller tile. chunks: whether a thread may move 16 bytes at once.
     """
     most = sum_of_products(basis).most_side
     entries = basis.rows * points
@@ -108,9 +108,9 @@ def staged_tile(
 
 
 def _side(size: int, most: int) -> int:
-    """Choose the side of a tile, a power of two up to `most`, with the least work for `size` rows or columns.
+    """Choose the side of a tile for `size` rows or columns: the power of two with the least work.
 
-    The work is the number of tiles times (side + 2), an estimate that counts products and reads.
+    The side is at most `most`. The work is estimated as the number of tiles times (side + 2).
     """
     sides = [1 << i for i in range(min(size, most).bit_length())]
     return min(reversed(sides), key=lambda side: -(-size // side) * (side + 2))
@@ -159,9 +159,9 @@ def part_of_sums(sums: Sum, batch: int, rows: int, columns: int, length: int, ca
 
 
 def narrow_lanes(batch: int, rows: int, columns: int, steps: int, card: Card) -> tuple[int, int]:
-    """Return log2 of the threads that share a sum, and the number of blocks, for matrices of few columns.
+    """Return log2 of the threads that share a sum, and the number of blocks, for a matrix with few columns.
 
-    steps: the number of reads for a sum; the threads that share the sum divide these reads among them.
+    steps: the number of reads for one sum. The threads of a sum divide its reads.
     """
     rows_of_thread = 2 if columns > 4 else 4
     groups = batch * -(-rows // rows_of_thread)
@@ -173,8 +173,7 @@ def narrow_lanes(batch: int, rows: int, columns: int, steps: int, card: Card) ->
 
 # ---- on tensor cores: cuda/matmul_tensor.cu ----
 
-# Pairwise coprime, from 256 down: each is the largest number, below its predecessor, that is coprime to all
-# earlier ones.
+# Small moduli: the largest pairwise coprime numbers, chosen one by one from 256 down.
 COPRIMES = (
     *(256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193, 191, 181, 179),
     *(173, 167, 163, 157),
@@ -184,12 +183,12 @@ COPRIMES = (
 # most 2^31 - 2^20.
 RESIDUE_DEPTH = (1 << 17) - 64
 
-# If a product of matrices takes at least this many multiplications, it is faster to call cuBLAS once for each
-# small modulus than to call it once for all (a batched product).
+# A product of at least this many multiplications is faster by one cuBLAS call for each small modulus than by
+# one batched call for all small moduli.
 LONE_PRODUCT = 1 << 34
 
-# For gemm_digits: a block computes DIGITS_EDGE columns of bytes, and at most as many rows. For words of 4 or
-# 8 bytes, DIGITS_DEPTH is how many bytes of each row a stage holds, and DIGITS_STAGES the number of stages.
+# For gemm_digits. DIGITS_EDGE: columns of bytes of a block, and the most rows of a block. DIGITS_DEPTH: bytes
+# of a row in a stage. DIGITS_STAGES: the most stages of the left operand. Keys: bytes of a word.
 DIGITS_EDGE = 128
 DIGITS_DEPTH = {4: 64, 8: 128}
 DIGITS_STAGES = {4: 4, 8: 3}
@@ -198,8 +197,8 @@ DIGITS_STAGES = {4: 4, 8: 3}
 def coprimes(q: int, k: int) -> tuple[int, ...]:
     """Return the fewest of COPRIMES that determine sums of k products of centred residues modulo q.
 
-    Let P be the product of these moduli. A sum X has |X| <= k * (q // 2)^2, and the kernel gemm_compose needs
-    |X| < P/2 * (1 - 2^-11).
+    Let P be the product of the returned moduli. A sum X has |X| <= k * (q // 2)^2, and the kernel
+    gemm_compose needs |X| < P/2 * (1 - 2^-11).
     """
     needed, count = 2 * max(k, 1) * (q // 2) ** 2, 1
     while prod(COPRIMES[:count]) * ((1 << 11) - 1) >> 11 <= needed:
@@ -209,10 +208,10 @@ def coprimes(q: int, k: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def residue_table(primes: tuple[int, ...], word_bytes: int, left: bool) -> Array:
-    """Return the struct Residue of cuda/matmul_tensor.cu for each small modulus p, one in each row.
+    """Return an array with the struct Residue (cuda/matmul_tensor.cu) of one small modulus in each row.
 
-    left: whether the table is for the left operand. Residues of the left operand are also multiplied by
-    (P/p)^-1 mod p, where P is the product of all p.
+    primes: the small moduli p; P is their product. left: whether the table is for the left operand. Only
+    its residues get the factor (P/p)^-1 mod p.
     """
     table = np.zeros((len(primes), 8), np.uint32)
     product, width = prod(primes), 16 if word_bytes == 4 else 21
@@ -228,9 +227,9 @@ def residue_table(primes: tuple[int, ...], word_bytes: int, left: bool) -> Array
 
 @lru_cache(maxsize=64)
 def weight_table(q: int, primes: tuple[int, ...]) -> Array:
-    """Return the struct Weight of cuda/matmul_tensor.cu for each small modulus p, one in each row.
+    """Return an array with the struct Weight (cuda/matmul_tensor.cu) of one small modulus in each row.
 
-    The last row is for -P. P is the product of all small moduli.
+    primes: the small moduli; P is their product. The last row is for -P.
     """
     table, product = np.zeros((len(primes) + 1, 2), np.uint64), prod(primes)
     for row, p in zip(table, primes, strict=False):
@@ -243,7 +242,7 @@ def weight_table(q: int, primes: tuple[int, ...]) -> Array:
 def digits_stages(word_bytes: int, card: Card) -> int:
     """Return how many stages of the left operand the kernel gemm_digits keeps in shared memory.
 
-    It also keeps two stages of the right operand there.
+    Two stages of the right operand are in shared memory too.
     """
     stage_bytes = DIGITS_EDGE * DIGITS_DEPTH[word_bytes]
     return min(DIGITS_STAGES[word_bytes], card.shared_bytes // stage_bytes - 2)
@@ -255,15 +254,15 @@ def digits_shared(word_bytes: int, rows: int, card: Card) -> int:
 
 
 def digits_rows(m: int) -> int:
-    """Return the number of rows of a block of gemm_digits, which is also its number of threads."""
+    """Return the number of rows of a block of gemm_digits. A block has one thread for each row."""
     return DIGITS_EDGE // 2 if m <= DIGITS_EDGE // 2 else DIGITS_EDGE
 
 
 def has_digits(q: int, word_bytes: int) -> bool:
     """Return whether gemm_digits can compute modulo q.
 
-    The kernel multiplies partial sums by 2^8 and reduces them to [0, 2q), so 2q must fit a word. With 32-bit
-    words, q = 2^32 works too, because their arithmetic wraps modulo q.
+    The kernel multiplies partial sums by 2^8 and reduces them to [0, 2q), which must fit a word. With
+    32-bit words, q = 2^32 is allowed too: arithmetic wraps modulo q.
     """
     return q <= 1 << (31 if word_bytes == 4 else 62) or (word_bytes == 4 and q == 1 << 32)
 
@@ -280,7 +279,7 @@ class BytesTile:
     """How a product of a matrix of bytes is divided among blocks and their warps."""
 
     rows: int  # rows of a block
-    columns: int  # columns of a block; they are columns of bytes, into which words are cut
+    columns: int  # columns of bytes of a block; a word has several columns
     warp_rows: int
     warp_columns: int
     stages: int
@@ -314,9 +313,9 @@ def bytes_tile(word_bytes: int, m: int, n: int, turned: bool, card: Card) -> Byt
 
 
 def bytes_part(m: int, k: int, n: int, word_bytes: int, tile: BytesTile, card: Card) -> int:
-    """Choose how many of a row's k bytes one block sums.
+    """Choose how many of the k bytes of a row one block multiplies: a multiple of BYTES_DEPTH.
 
-    The choice is a whole number of stages, and gives enough blocks to fill the card if possible.
+    The choice is at most BYTES_PART. If possible, it gives enough blocks to fill the card.
     """
     blocks = -(-m // tile.rows) * -(-n * word_bytes // tile.columns)
     held = card.multiprocessors * min(2, card.shared_bytes // tile.shared)  # blocks that work at once
@@ -330,7 +329,7 @@ Method = Literal["integer", "digits", "residues"]
 
 
 def matmul_method(q: int, word_bytes: int, batch: int, m: int, k: int, n: int, card: Card) -> Method:
-    """Choose the fastest method, by estimates in microseconds that were fitted to measurements on an H100."""
+    """Choose the method with the least estimated time. Estimates are in microseconds, fitted to an H100."""
     share = 132 / card.multiprocessors
     costs: dict[Method, float] = {
         "integer": 16 + share * _integer_work(word_bytes, batch, m, k, n),
@@ -350,9 +349,8 @@ def _digits_work(word_bytes: int, batch: int, m: int, k: int, n: int, card: Card
     return rounds * (4 + -(-k * word_bytes // depth) * (alone if tiles <= card.multiprocessors else together))
 
 
-# For gemm_digits. A key is (bytes of a word, rows of a block). A value is (the number of blocks that a
-# multiprocessor can hold, limited by registers or an H100's shared memory; the microseconds of a stage if one
-# block runs on a multiprocessor; the same if all these blocks run on it).
+# For gemm_digits. Key: (bytes of a word, rows of a block). Value: (most blocks on an H100's multiprocessor,
+# microseconds of a stage if one block runs there, microseconds of a stage if the most blocks run there).
 _STAGES_OF_BLOCKS = {
     (4, 64): (4, 0.77, 1.1),
     (4, 128): (2, 0.68, 0.9),

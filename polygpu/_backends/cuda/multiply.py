@@ -51,8 +51,8 @@ from .transform import (
 )
 from .words import COMPLEX, Card, transform_groups, word_of
 
-# Products are computed in chunks. This is the most bytes of a chunk, which holds transformed digits and their
-# sums, or an operand modulo the auxiliary primes.
+# The most bytes of temporaries for one chunk of a product: transformed digits and their sums, or an operand
+# modulo the auxiliary primes.
 _CHUNK_BYTES = 1 << 28
 _MAX_PRIMES = constant("auxiliary.cu", "MAX_PRIMES")
 
@@ -152,10 +152,9 @@ def leaves_launch(plan: NttPlan, entries: int, **values: Any) -> Launch:
 def product_passes(
     points: int, leaf_size: int, word_bytes: int, card: Card, rows: int | None = None
 ) -> tuple[Pass, ...]:
-    """Return a tuple of one pass if one kernel can compute the product, otherwise an empty tuple.
+    """Return (pass,) if one kernel can compute the product, otherwise ().
 
-    One kernel cannot compute it if the two operands do not fit one block of threads, or if the
-    transform is incomplete or has one point.
+    The kernel needs a complete transform of at least two points, and both operands must fit a block.
     """
     passes = passes_over(None, points, leaf_size, word_bytes, card) if points > 1 else ()
     if leaf_size > 1 or len(passes) != 1:
@@ -170,8 +169,8 @@ def product_passes(
 def product_launch(rows: Rows, passed: Pass, offsets: tuple[int, ...], card: Card, **values: int) -> Launch:
     """Return the launch of a product in one kernel.
 
-    offsets: two offsets in bytes, at which the twiddles of the forward and of the inverse pass begin in the
-    table of each prime.
+    offsets: where the twiddles of the forward pass and of the inverse pass begin in a prime's table, in
+    bytes.
     """
     tiles, grid = tiles_and_grid(rows, passed, card)
     room = leaves_room(grid, passed.threads, card)
@@ -262,7 +261,7 @@ def compose_launch(plan: AuxiliaryPlan, units: int, **values: int) -> Launch:
 
 
 def product_ns(gpu: Context, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
-    """Estimate the time of a product by constants measured on an H200 (docs/performance.md)."""
+    """Estimate the nanoseconds of a product, by constants measured on an H200 (docs/performance.md)."""
     if isinstance(way, FftProductPlan):
         one_kernel = fft_tile(way, gpu.card) is not None
         ps = 3.5 * way.work(kernel_digits(way)) if one_kernel else 9 * way.work(way.digits)
@@ -278,7 +277,7 @@ def product_ns(gpu: Context, basis: Basis, way: FftProductPlan | TransformSize |
 
 
 def prefers_matrix(gpu: Context, plan: Plan, count: int) -> bool:
-    """Return whether a product of matrices is the faster way to multiply `count` polynomials by one.
+    """Return whether to use a product of matrices to multiply `count` polynomials by one polynomial.
 
     The thresholds were measured (docs/studies/gemm.md).
     """
@@ -311,7 +310,7 @@ def multiply_eval(gpu: Context, plan: NttPlan, a: Array, b: Array, out: Array) -
     if plan.leaf_size == 1:
         pointwise(gpu, plan.basis, "mul", a, b, None, out)
         return
-    # Each coefficient of a leaf in out depends on the whole leaf of a and of b, so out must not overlap them.
+    # Each coefficient of `out` depends on a whole leaf of a and of b, so `out` must not overlap a or b.
     with gpu.scope:
         a, b = (copied(gpu, x) if gpu.xp.may_share_memory(x, out) else x for x in (a, b))
     shape = out.shape
@@ -323,7 +322,7 @@ def multiply_eval(gpu: Context, plan: NttPlan, a: Array, b: Array, out: Array) -
 def _eval_recipe(gpu: Context, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
     """Return the recipe for products of evaluated polynomials.
 
-    The shapes must not have more batch axes than kernels can broadcast over (see `fitted` in copies.py).
+    The shapes must have at most MAX_AXES batch axes (see `fitted` in copies.py).
     """
     if plan.leaf_size == 1:
         recipe = Recipe(3)
@@ -338,7 +337,7 @@ def _eval_recipe(gpu: Context, plan: NttPlan, a: Shape, b: Shape, out: Shape) ->
 
 
 def _product_operands(gpu: Context, plan: Plan, a: Array, b: Array, shape: Shape) -> tuple[Array, ...]:
-    """Return the operands, copied to the result's shape if the kernels cannot broadcast them."""
+    """Return a and b, copied to `shape` if the kernels cannot broadcast them."""
     if a.shape == b.shape == shape:
         return a, b
     if _in_one_kernel(gpu, plan):
@@ -375,7 +374,7 @@ def _product_recipe(gpu: Context, plan: Plan, a: Shape, b: Shape, out: Shape, sa
 
 
 def _fused_recipe(gpu: Context, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
-    """Return the recipe that launches one kernel for each group of limbs. The kernel does all steps."""
+    """Return the recipe for a product with one kernel for each group of limbs."""
     count, size = prod(out[:-2]), plan.basis.dtype.itemsize
     rows_of_all = count * len(plan.basis.moduli)
     passes = product_passes(plan.points, plan.leaf_size, size, gpu.card, rows_of_all)
@@ -414,11 +413,7 @@ def _fft_recipe(gpu: Context, plan: FftProductPlan, tile: Pass, a: Shape, b: Sha
 
 
 def _digits_recipe(gpu: Context, plan: FftProductPlan, a: Shape, b: Shape, out: Shape, same: bool) -> Recipe:
-    """Return the recipe for a product by FFT in several launches, a chunk of rows at a time.
-
-    The launches split rows into digits, transform the digits, sum their products, transform the sums back,
-    and compose residues from them.
-    """
+    """Return the recipe for a product by FFT in several launches, a chunk of rows at a time."""
     recipe, units, points = Recipe(3), prod(out[:-1]), plan.points
     step = min(units, max(1, _CHUNK_BYTES // (16 * points * (2 * plan.digits + plan.sums))))
     spectra = [recipe.temporary(16 * step * plan.digits * points) for _ in range(1 if same else 2)]
@@ -453,8 +448,8 @@ def prepare_by_fft(gpu: Context, plan: FftSumPlan, matrices: Array, out: Array) 
 def sum_by_fft(gpu: Context, plan: FftSumPlan | TorusPlan, x: Array, matrix: Array, out: Array) -> None:
     """Multiply vectors of small polynomials by a prepared matrix.
 
-    x: (items, terms, 1, n). matrix: made by Backend.prepare(). out: (items, k, 1, n). The items are taken in
-    chunks, so that the transforms of a chunk take at most _CHUNK_BYTES.
+    x: (items, terms, 1, n). matrix: made by Backend.prepare(). out: (items, k, 1, n). Items are processed
+    in chunks. The temporaries of a chunk take at most _CHUNK_BYTES.
     """
     points, k = plan.points, out.shape[1]
     step = max(1, _CHUNK_BYTES // (16 * points * (plan.terms + k * plan.sums)))
@@ -516,17 +511,14 @@ def _add_fft(gpu: Context, recipe: Recipe, plan: FftPlan, rows: int, x: int, dir
 
 
 def _moduli_for(gpu: Context, recipe: Recipe, plan: FftPlan) -> int:
-    """Add the plan's moduli to the arrays that the recipe uses, and return their address."""
+    """Add the array of the plan's moduli to recipe.used. Return its address."""
     moduli = gpu.moduli_of(plan.basis)
     recipe.used.append(moduli)
     return gpu.address(moduli.value)
 
 
 def _fft_tables(gpu: Context, plan: FftPlan, passes: tuple[Pass, ...]) -> Shared:
-    """Return a table of twiddles. Those of each pass are in the order in which the pass reads them.
-
-    table_offsets says where the twiddles of each pass begin.
-    """
+    """Return a table of twiddles, pass by pass. See table_offsets for the start of each pass."""
 
     def make() -> tuple[Array, tuple[Shared, ...]]:
         nodes, offsets = gpu.from_host(plan.twiddles), table_offsets(passes, COMPLEX)
@@ -543,11 +535,7 @@ def _fft_tables(gpu: Context, plan: FftPlan, passes: tuple[Pass, ...]) -> Shared
 
 
 def _auxiliary_recipe(gpu: Context, plan: AuxiliaryPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
-    """Return the recipe for a product by auxiliary primes, a chunk of rows at a time.
-
-    The launches reduce the operands modulo the primes, multiply modulo each prime, and compute the residues
-    of the product modulo the basis.
-    """
+    """Return the recipe for a product modulo auxiliary primes, a chunk of rows at a time."""
     basis, transform, n = plan.basis, plan.transform, plan.degree
     count, length = len(transform.basis.moduli), transform.degree
     if count > _MAX_PRIMES:

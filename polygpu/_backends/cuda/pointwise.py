@@ -101,7 +101,7 @@ def pointwise_launch(basis: Basis, op: Op, width: int, entries: int, **values: A
 
 
 def _moduli(basis: Basis) -> str:
-    """Return a property that all moduli have, as pointwise.cu calls it: SHORT, ONLY_GOLDILOCKS or ANY."""
+    """Return the name in pointwise.cu for the kind of the moduli: SHORT, ONLY_GOLDILOCKS or ANY."""
     if max(basis.moduli).bit_length() <= 62:
         return "SHORT"
     return "ONLY_GOLDILOCKS" if set(basis.moduli) == {GOLDILOCKS} else "ANY"
@@ -139,7 +139,7 @@ def tensor_launch(basis: Basis, is_square: bool, width: int, entries: int, **val
 
 
 def fill_powers_launch(basis: Basis, entries: int, **values: int) -> Launch:
-    """Return the launch that fills the tables of powers whose products are the factors of scale_by_powers."""
+    """Return the launch that fills the tables of powers that scale_launch reads."""
     parameters = FILL_POWERS(entries=entries, limbs=basis.rows, **values)
     return entrywise(_FILE, f"fill_powers<{ctype(basis)}>", entries, parameters)
 
@@ -147,8 +147,7 @@ def fill_powers_launch(basis: Basis, entries: int, **values: int) -> Launch:
 def scale_launch(basis: Basis, width: int, entries: int, *, n: int, **values: int) -> Launch:
     """Return the launch that multiplies each entry by two powers, from the tables of fill_powers_launch.
 
-    width: the number of neighbouring entries in a chunk. In long rows a thread processes several chunks.
-    n: entries of a row.
+    width: the number of neighbouring entries in a chunk. n: entries of a row.
     """
     chunks = _chunks(n, width, _CHUNKS)
     parameters = SCALE(entries=entries, limbs=basis.rows, n=n, **values)
@@ -169,10 +168,7 @@ def reorder_launch(basis: Basis, kernel: str, flag: bool, width: int, entries: i
 
 
 def take_launch(itemsize: int, entries: int, **values: int) -> Launch:
-    """Return the launch that permutes the entries of rows by an index array (Memory.take).
-
-    itemsize: bytes of an entry.
-    """
+    """Return the launch that permutes the entries of rows by an index array. itemsize: bytes of an entry."""
     return entrywise(_FILE, f"take<u{8 * itemsize}>", entries, TAKE(entries=entries, **values))
 
 
@@ -214,7 +210,7 @@ def pointwise(
 
 
 def _steps(x: Array) -> tuple[int, ...] | None:
-    """Return the strides of the batch axes, counted in rows, or None if the operand is dense."""
+    """Return the strides of the batch axes of x, counted in rows, or None if x is dense."""
     row = x.shape[-1] * x.dtype.itemsize
     return None if x.flags.c_contiguous else tuple(stride // row for stride in x.strides[:-2])
 
@@ -228,9 +224,10 @@ def pointwise_recipe(
     *operands: tuple[int, ...],
     steps: Sequence[tuple[int, ...] | None] = (None, None, None),
 ) -> Recipe:
-    """Return a recipe for operands and a result of these shapes.
+    """Return the recipe of `op`. shape: the shape of the result. operands: the shape of each operand.
 
-    If `op` has fewer than three operands, the kernel gets the address of another operand and ignores it.
+    steps: see layout_of. The kernel always gets three addresses and ignores those that `op` does not
+    need.
     """
     count, n = len(operands), shape[-1]
     numbers = (0, min(1, count - 1), 2 if count > 2 else 0)
@@ -354,7 +351,7 @@ def scale_by_powers(gpu: Context, basis: Basis, x: Array, first: Array, step: Ar
     if not out.size:
         return
     n, size = x.shape[-1], x.dtype.itemsize
-    # An array that is not dense has items of one row each (see Backend.scale_by_powers).
+    # If x or out is not dense, each item has only one row (see Backend.scale_by_powers).
     pitches = x_pitch, y_pitch = [n * size if a.flags.c_contiguous else a.strides[0] for a in (x, out)]
     runs = out.ndim > x.ndim
     run, run_step = (out.shape[-1], out.strides[-2]) if runs else (n, n * size)

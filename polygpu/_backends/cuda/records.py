@@ -21,7 +21,11 @@ _GRAPH_BYTES = 1 << 17  # an estimate of the device memory that a graph of a rec
 def observe(
     gpu: Context, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
 ) -> tuple[Array, Record | None]:
-    """Do the work of a call. Record its launches if the operands and `out` are dense and aligned."""
+    """Call work(). Return its result and its record. The record may be None or NEVER (see _record).
+
+    The record is None if an operand or `out` is empty, not dense, not aligned or not on this card, or if
+    launches are already being recorded.
+    """
     given = operands if out is None else (*operands, out)
     if recording.get() is not None or any(not x.size or not _is_here(gpu, x) for x in given):
         return work(), None
@@ -43,10 +47,10 @@ def _is_here(gpu: Context, x: Array) -> bool:
 def _record(
     gpu: Context, tape: Tape, operands: Sequence[Array], out: Array | None, result: Array
 ) -> Record | None:
-    """Make the record of a call from its notes.
+    """Return the record of a call, made from its notes.
 
-    Return NEVER if the call cannot be repeated. Return None if only these arrays prevent a record, for
-    example because `out` overlaps an operand: a later call on other arrays may be recorded.
+    Return NEVER if no call of this kind can be recorded. Return None if only these arrays prevent a
+    record, for example an `out` that overlaps an operand.
     """
     if not result.size or (out is not None and result is not out) or not _is_here(gpu, result):
         return None
@@ -70,13 +74,13 @@ def _record(
 def _steps(
     gpu: Context, tape: Tape, operands: Sequence[Array], result: Array, given: bool
 ) -> tuple[list[tuple[Any, ...]], int] | None:
-    """Return the launches in the form of the native core, and the bytes that the temporaries share.
+    """Return the launches in the form of the native core, and the bytes of the workspace for temporaries.
 
-    An operand of a launch is an operand of the call, the result, the workspace (`room`), or a constant. A
-    constant is represented by address 0 with the constant's address as the offset. Return None if a launch
-    works on memory that is none of these, or if there are too many launches or none.
+    Operands are numbered in this order: operands of the call, the result, constants (one number for all),
+    the workspace. A constant has address 0, and its own address is the offset. Return None if a launch
+    uses other memory, or if the number of launches or of temporaries is not allowed.
 
-    given: whether the result was written to an operand or to `out`, not to memory that the call allocated.
+    given: whether the result is an operand or `out`. Otherwise the call allocated the result.
     """
     never, room = len(operands) + 1, len(operands) + 2
     blocks, sizes, uses = Blocks(), list[int](), list[list[int]]()
@@ -124,7 +128,7 @@ def _steps(
 
 
 def _taken_for(gpu: Context, result: Array, tape: Tape) -> Taken | None:
-    """Return the note of the allocation that is exactly the memory of `result`, or None."""
+    """Return the note of the allocation of `result`, or None if no allocation is exactly this memory."""
     whole = Taken(gpu.address(result), result.nbytes)
     return next((x for x in reversed(tape) if isinstance(x, Taken) and x == whole), None)
 
@@ -132,7 +136,7 @@ def _taken_for(gpu: Context, result: Array, tape: Tape) -> Taken | None:
 def _replay(gpu: Context, call: Prepared, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Replay:
     """Return a function that repeats a record's launches on other operands.
 
-    The function returns None if it cannot repeat the launches on these operands.
+    The returned function returns None if it cannot repeat the launches.
     """
     launch, streams, index, noting = call.launch.on, call.streams, gpu.index, recording.get
     stream_of, device, new = gpu.xp.cuda.get_current_stream, gpu.current_device, gpu.xp.ndarray
@@ -142,8 +146,8 @@ def _replay(gpu: Context, call: Prepared, shape: tuple[int, ...], dtype: np.dtyp
     def takes(out: Any, operands: Sequence[Any]) -> bool:
         """Return whether the result can be written to `out`.
 
-        `out` must have the shape and the dtype of the result, lie dense on this card, and overlap no operand,
-        unless the operand is `out` itself.
+        The shape, the dtype and the card must fit, `out` must be dense, and no operand may overlap
+        `out`. An operand may be `out` itself.
         """
         if type(out) is not new or out.shape != shape or out.dtype != dtype:
             return False
@@ -179,10 +183,10 @@ def _replay(gpu: Context, call: Prepared, shape: tuple[int, ...], dtype: np.dtyp
 
 
 def _noted(gpu: Context, call: Prepared, operands: Sequence[Array], out: Array, fresh: bool) -> Array | None:
-    """Repeat the launches of a record on a stream where it has not run yet, or while calls are recorded.
+    """Repeat a record's launches on a stream that is new to it, or while launches are recorded. Return `out`.
 
-    If an array is not aligned, do nothing and return None. fresh: whether `out` was allocated for this
-    call.
+    If an array is not aligned, do nothing and return None. fresh: whether the caller just allocated
+    `out`.
     """
     addresses = [gpu.address(x) for x in (*operands, out)]
     if any(x % ALIGNMENT for x in addresses):

@@ -102,10 +102,9 @@ def convert_blocks(conversion: Conversion, width: int, sums: Sum) -> int:
 def share_of(conversion: Conversion, blocks: int, held: int, most: int, card: Card) -> int:
     """Choose how many rows of the target a thread computes, at most `most`.
 
-    Every thread first computes values from the source that all its rows need. So fewer rows for each thread
-    mean more work, but also more blocks, which fill the card. The choice has the least estimated time.
-
-    blocks: the number of blocks if a thread computes all rows. held: blocks that a multiprocessor holds.
+    Fewer rows give more blocks, but every thread repeats the work on the source. The choice has the least
+    estimated time. blocks: the number of blocks if a thread computes all rows. held: blocks that a
+    multiprocessor holds.
     """
     targets = len(conversion.target.moduli)
     if not conversion.source.moduli:
@@ -119,10 +118,10 @@ def share_of(conversion: Conversion, blocks: int, held: int, most: int, card: Ca
 
 
 def width_of(conversion: Conversion, n: int, aligned: bool) -> int:
-    """Return how many neighbouring coefficients a thread processes.
+    """Return how many neighbouring coefficients a thread processes: 1 or 2.
 
-    Two coefficients share the factors that a thread reads. If there are many rows, a thread has registers for
-    only one coefficient.
+    Two coefficients share the factors that a thread reads. With many rows, registers suffice for only one
+    coefficient.
     """
     return 2 if aligned and n % 2 == 0 and len(conversion.source.moduli) <= _MOST_ROWS else 1
 
@@ -170,10 +169,7 @@ def convert_launch(
 
 
 class Listed(NamedTuple):
-    """Two passes that transform the rows that a list names (cuda/ntt_rows.cu).
-
-    The limbs of these rows have the same Word (words.py).
-    """
+    """Two passes over listed rows of polynomials (cuda/ntt_rows.cu). All listed rows have the same Word."""
 
     word: Word
     columns: Pass
@@ -198,7 +194,7 @@ class Listed(NamedTuple):
         *flags: str,
         **values: Any,
     ) -> Launch:
-        """Return the launch in which a kernel does one pass. grid: (blocks per row, number of rows)."""
+        """Return the launch of `kernel` for one pass. grid: (blocks for each listed row, listed rows)."""
         offset = table_offsets(self.tables, self.word)[1 if passed.log_blocks else 0]
         starts = leaves_room(grid, passed.threads, card)
         parameters = struct(offset=offset, starts_next=starts, **values)
@@ -211,10 +207,9 @@ ListedGroups = tuple[tuple[Listed, tuple[int, ...]], ...]
 
 
 def listed(plans: Sequence[NttPlan], n: int, count: int, card: Card) -> ListedGroups:
-    """Return a pair for each Word (words.py) of the plans' limbs: the passes, and the indices of its limbs.
+    """Return pairs (passes, indices of limbs), one for each Word of the limbs, or () if no kernel fits.
 
-    The limbs of all plans are numbered one after another. count: the number of rows to transform. The result
-    is empty if there is no kernel of ntt_rows.cu for these limbs or this n.
+    The limbs of all plans are numbered one after another. count: the number of rows to transform.
     """
     sizes = {plan.basis.dtype.itemsize for plan in plans}
     if len(sizes) > 1 or any(plan.points < n for plan in plans):
@@ -234,8 +229,8 @@ def _listed(moduli: tuple[int, ...], size: int, points: int, count: int, card: C
     if log_points not in _LOG_POINTS:
         return ()
     length = min(8, log_points // 2)
-    # If a column has 2^7 or 2^8 values, a thread processes 16 of them, so that two rounds are enough. Tiles
-    # are 64 bytes wide.
+    # If a column has 2^7 or 2^8 values, a thread processes 16 values: then two rounds are enough. Tiles are
+    # 64 bytes wide.
     log_values, log_width = 4 if length in (7, 8) else 3, int(size == 4)
     columns = Pass(0, length, 3 + log_width, 0, log_values, log_width)
     below = log_points - length
@@ -290,8 +285,8 @@ def packed_table(conversion: Conversion, sums: Sum) -> np.ndarray[Any, np.dtype[
         target.moduli, target.at, own, conversion.table.tolist(), strict=True
     ):
         words += [place, own_place]
-        # For each value y from the source, the kernel multiplies the factor by y - 2^49 instead of y. So the
-        # sum starts at 2^49 * (sum of the factors).
+        # The kernel multiplies factors by y - 2^49 instead of values y of the source. So the sum starts at
+        # 2^49 * (sum of the factors).
         if sums.doubles:
             words.append(packed_factor((sum(factors) << 49) % q, q, sums))
         packed = [packed_factor(factor, q, sums) for factor in factors]
@@ -320,7 +315,7 @@ def convert(gpu: Context, conversion: Conversion, x: Array | None, own: Array | 
     given = [a for a in operands if a is not None]
     types = tuple("u32" if (out if a is None else a).dtype == np.uint32 else "u64" for a in (*operands, out))
     aligned = all(gpu.address(a) % ALIGNMENT == 0 for a in (*given, out))
-    # If x or own is None, the kernel gets the address of the result instead, and does not read from it.
+    # If x or own is None, the kernel gets the address of `out` for this operand, and does not use it.
     x_number = 0 if operands[0] is not None else len(given)
     own_number = len(given) - 1 if operands[1] is not None else len(given)
     numbers = x_number, own_number, len(given)
@@ -392,7 +387,7 @@ def _add_launch(
 ) -> None:
     """Add one launch for conversions with equal keys (see alike).
 
-    The tables of all conversions are stored in the first conversion.
+    parts[0].handles stores the tables of all conversions.
     """
     conversion, sums = parts[0], sum_of(parts[0], types, gpu.card)
 
@@ -419,10 +414,10 @@ def _add_launch(
 def table_pointers(
     gpu: Context, primes: Sequence[PrimeTables], made: Listed, both: Sequence[PrimeTables] = ()
 ) -> tuple[Array, list[Shared]]:
-    """Return a device array of the addresses of the primes' twiddle tables, and a list of these tables.
+    """Return a device array of addresses of twiddle tables, and a list of the tables.
 
-    both: more primes. Their tables are for the forward and the inverse transform, those of `primes` only for
-    the forward transform.
+    primes: primes whose tables are for the forward transform. both: more primes, whose tables are for the
+    forward and the inverse transform.
     """
     tables = prime_tables(gpu, primes, made.word, made.tables, 1)
     tables += prime_tables(gpu, both, made.word, made.tables)
@@ -439,11 +434,13 @@ def start_listed(
     shape: tuple[int, ...],
     number: int,
 ) -> dict[str, int]:
-    """Add the first pass over the rows of a list. Return a dict from field names to addresses of arrays.
+    """Add the first pass over listed rows. Return the addresses of the arrays moduli, places and tables.
 
-    places: the list, as indices of rows in each polynomial. primes: the prime of each of these rows. number:
-    the index of the operand. handles: the dict that stores the arrays. Their key in it contains only
-    places[0] and len(places), so two lists with the same `handles` must differ in one of these.
+    places: the list, as indices of rows in a polynomial. primes: the prime of each listed row. shape:
+    that of the operand. number: the index of the operand.
+
+    handles: stores the arrays under a key with only places[0] and len(places). Two lists with the same
+    `handles` must differ in places[0] or in len(places).
     """
     *batch, total, n = shape
 
@@ -482,9 +479,10 @@ def _add_listed(
     numbers: tuple[int, int],
     aligned: bool,
 ) -> bool:
-    """Add the transforms of the rows by two passes (see Listed); the second adds multiples of `own`.
+    """Add the transforms of the target's rows in two passes (see Listed).
 
-    If no kernels can do this, or if other transforms are faster, add nothing and return False.
+    The second pass adds multiples of rows of `own`. Return True. If no kernels fit, or if other
+    transforms are faster, add nothing and return False.
     """
     first, (*batch, total, n) = parts[0], shape
     plans = [c.transform for c in parts if c.transform is not None]
@@ -494,7 +492,7 @@ def _add_listed(
     count = prod(batch) * len(places)
     groups = listed(plans, n, count, gpu.card)
     if not groups or count * n * plans[0].basis.dtype.itemsize > gpu.card.l2_bytes:
-        return False  # these passes are faster only if the result of the first stays in the L2 cache
+        return False  # two passes are faster only if the first pass's result stays in the L2 cache
     primes = [prime for plan in plans for prime in plan.tables]
     for made, chosen in groups:
         where = start_listed(
@@ -521,7 +519,7 @@ def _add_listed(
 def _own_rows(
     gpu: Context, recipe: Recipe, conversion: Conversion, word: Word, chosen: Sequence[int]
 ) -> dict[str, int]:
-    """Return fields of FINISH: which row of `own`, times which factor, is added to each chosen row."""
+    """Return the fields own_places, own_factors and own_rows of FINISH for the limbs in `chosen`."""
     assert conversion.own is not None
     lists = conversion.own.at, conversion.own_factors
 

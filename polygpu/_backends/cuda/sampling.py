@@ -61,9 +61,9 @@ SPARSE = Struct(
 
 
 def stream_of(key: bytes, first: int, count: int, size: int) -> dict[str, Any]:
-    """Return the launch fields for `count` coefficients, from coefficient `first`, of a key's stream.
+    """Return the launch fields for coefficients first, ..., first + count - 1 of the stream of `key`.
 
-    size: bytes of a coefficient.
+    size: bytes of the stream for each coefficient.
     """
     block, rest = divmod(first * size, _BLOCK)
     blocks = -(-(rest + count * size) // _BLOCK)

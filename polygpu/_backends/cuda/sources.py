@@ -34,7 +34,7 @@ def enumeration(file: str, name: str) -> dict[str, int]:
 
 @cache
 def waits(file: str) -> bool:
-    """Return whether the kernels of a file may start early, because they wait for earlier work themselves."""
+    """Return whether kernels of `file` may start early: they wait for the previous kernel themselves."""
     return "await_previous();" in text_of(file)
 
 
@@ -42,7 +42,7 @@ def waits(file: str) -> bool:
 def digest() -> str:
     """Return a digest of all sources.
 
-    The digest is added to each source. Otherwise CuPy's cache of kernels would not notice edited headers.
+    Each source contains the digest, so that CuPy's cache of kernels notices edited headers.
     """
     made = hashlib.sha256()
     for name in sorted(os.listdir(cuda_sources())):

@@ -10,18 +10,18 @@ from ..._core.locks import cached_property
 from ..._core.plans.product import FftProductPlan
 from .words import COMPLEX, Card, Word
 
-_MAX_DIGITS = 4  # the most digits of an operand, if one kernel multiplies; a thread has a value of each digit
+_MAX_DIGITS = 4  # the most digits of an operand in the kernel fft_product
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass: one launch that does some stages of the transforms of all rows (cuda/tile.cuh).
+    """A launch that does log_length stages of the transforms of all rows, from stage log_blocks on.
 
-    It does log_length stages, beginning with stage log_blocks. So it consists of short transforms, of
-    2^log_length values each. These values are a column, or, if log_columns is 0, neighbours in memory.
+    The launch does short transforms of 2^log_length values. If log_columns is 0, the values of a short
+    transform are neighbours in memory. Otherwise they are a column of a tile. See cuda/tile.cuh.
     """
 
-    log_blocks: int  # number of earlier stages, which divide a row into 2^log_blocks blocks
+    log_blocks: int  # number of earlier stages; they divide a row into 2^log_blocks blocks
     log_length: int  # log2 of the number of values of a short transform; also the number of stages
     log_columns: int  # log2 of the number of neighbouring columns in a tile
     log_rows: int  # log2 of the number of tiles of a block of threads
@@ -75,14 +75,14 @@ class Rows:
 
     @property
     def spanned(self) -> int:
-        """Number of rows of the batch up to the last row of the group; rows of other limbs count too."""
+        """Number of rows of the batch up to the last row of the group, including rows of other limbs."""
         return (self.count // self.limbs - 1) * self.total + self.at[-1] + 1
 
 
 def table_offsets(passes: tuple[Pass, ...], word: Word) -> tuple[int, ...]:
-    """Return the offsets in bytes of each pass's twiddles in a prime's table, and last the table's size.
+    """Return the offset of each pass's twiddles in a prime's table, then the size of the table, in bytes.
 
-    The passes of the forward transform come first, then the same passes of the inverse transform.
+    The forward passes come first, then the inverse passes in the same order.
     """
     sizes = [p.entries * word.twiddle_bytes for p in passes] * 2
     return tuple(accumulate(sizes, initial=0))
@@ -92,13 +92,10 @@ def table_offsets(passes: tuple[Pass, ...], word: Word) -> tuple[int, ...]:
 def split_passes(
     points: int, leaf_size: int, word_bytes: int, card: Card, few: bool = False
 ) -> tuple[Pass, ...]:
-    """Return the passes of a forward transform, in order; the inverse runs them in reverse order.
+    """Return the passes of a forward transform, in order. The inverse transform runs them in reverse order.
 
-    few: whether there are too few rows to fill the card. Then long rows take two passes of small tiles, and
-    short rows take small blocks of threads, so that every multiprocessor has work.
-
-    The number of values of a thread and the number of threads of a block were chosen by measurements
-    (docs/experiments.md).
+    few: whether there are too few rows to fill the card. If so, tiles or blocks of threads are smaller.
+    Their sizes were chosen by measurements (docs/experiments.md).
     """
     log_points, log_base = points.bit_length() - 1, leaf_size.bit_length() - 1
     log_line, log_least = (128 // word_bytes).bit_length() - 1, (32 // word_bytes).bit_length() - 1
@@ -106,9 +103,9 @@ def split_passes(
     def tile(log_blocks: int, log_length: int, log_columns: int, small: bool = False) -> Pass | None:
         """Return the pass with tiles of 2^log_columns columns, or None if such a tile is too large.
 
-        A block has enough transforms for 256 threads, or fewer if these do not fit. small: whether a
-        block has only enough transforms for 64 threads. A thread then has at most 8 values of a transform, or
-        4 if the tile has one column of at most 16 values.
+        Tiles are added to a block up to 256 threads, or up to 64 threads if `small`. Fewer are added
+        if shared memory is short. If `small`, a thread has at most 8 values of a transform, or at
+        most 4 if log_length <= 4 and log_columns = 0.
         """
         large = word_bytes < 16 and log_length > 10 and log_length + log_columns >= 13
         shortest = log_length <= 4 and log_columns == 0
@@ -131,7 +128,8 @@ def split_passes(
     def columns(lengths: list[int]) -> list[Pass]:
         """Return passes over columns. Each entry of `lengths` is the number of stages of one pass.
 
-        Tiles are 128 bytes wide. If columns are long, tiles are narrower, but at least 32 bytes if that fits.
+        Tiles are 128 bytes wide. Tiles of long columns are narrower, below 32 bytes only if 32 bytes
+        do not fit.
         """
         made: list[Pass] = []
         for length in lengths:
@@ -150,9 +148,9 @@ def split_passes(
     whole = tile(0, log_points, log_base, small=log_points <= 6 or (few and log_points + log_base <= 11))
     if whole:
         return (whole,)
-    # The last pass works on runs of neighbouring values: at most 2^12, or at most 2^14 if columns would have
-    # more than 2^14 points. Columns have at least 16 points. If they have more than 2^10, they take several
-    # passes.
+    # The last pass works on runs of up to 2^12 neighbouring values. If columns would then have more than 2^14
+    # points, runs have up to 2^14 values. Columns have at least 16 points. Columns of more than 2^10 points
+    # take several passes.
     rows = min(12 - log_base, log_points - 4)
     while not tile(0, rows, log_base):
         rows -= 1
@@ -175,11 +173,12 @@ def split_passes(
 def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: Word, card: Card) -> int:
     """Return the lag of two passes in one launch (cuda/flow.cuh), or 0 if they should take two launches.
 
-    The second pass works `lag` units behind the first. A unit is a block of values that both passes transform
-    independently of the rest. The lag is about an eighth of the L2 cache, and at least one unit. With a
-    smaller lag the second pass waits; with a larger lag the values are no longer in the cache. Two launches
-    are better if a unit takes more than a fifth of the cache. They are also better for 64-bit integers with
-    long columns, because the code of both passes together does not fit the instruction cache.
+    The second pass works `lag` units behind the first pass. A unit is a block of values that both passes
+    transform independently of other values. The lag is at least one unit. It is about an eighth of the L2
+    cache: with less, the second pass waits; with more, values leave the cache.
+
+    Two launches are better if a unit takes more than a fifth of the cache. They are also better for
+    64-bit integers with long columns: the code of both passes does not fit the instruction cache.
     """
     log_unit = log_degree - columns.log_blocks
     unit_bytes = word.bytes << log_unit
@@ -198,7 +197,7 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: Word,
 def kernel_digits(plan: FftProductPlan) -> int:
     """Return how many digits the kernel fft_product uses: plan.digits, rounded up to a power of two.
 
-    With more digits, each digit has fewer bits, so the errors stay within the bound of the plan.
+    More digits have fewer bits each, so the error bound of the plan still holds.
     """
     return 1 << (plan.digits - 1).bit_length()
 
@@ -217,10 +216,10 @@ def fft_tile(plan: FftProductPlan, card: Card) -> Pass | None:
 
 
 def prefetch_distance(one: Pass, word_bytes: int, card: Card) -> int:
-    """Return how many blocks ahead a block prefetches into L2, so that 16 KB per multiprocessor are loading.
+    """Return how many blocks ahead a block prefetches into the L2 cache: 16 KB for each multiprocessor.
 
-    The 16 KB were chosen by measurements (docs/experiments.md). Return 0 if the compute capability is below
-    9.0, because the instruction is missing.
+    The 16 KB were chosen by measurements (docs/experiments.md). Return 0 below compute capability 9.0,
+    which lacks the instruction.
     """
     block_bytes = word_bytes << one.log_block_values
     return (card.multiprocessors << 14) // block_bytes if card.capability >= (9, 0) else 0

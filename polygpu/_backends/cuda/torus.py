@@ -56,7 +56,7 @@ class Rotation(NamedTuple):
     items: int  # ciphertexts that share a block
     is_staged: bool  # whether a block copies the key of each step to shared memory in advance
     is_own: bool = False  # whether each ciphertext has its own key, as after a Combination
-    is_split: bool = False  # whether a ciphertext has one block per component, which form a cluster
+    is_split: bool = False  # whether a cluster of blocks rotates a ciphertext, one block per component
 
     @property
     def lanes(self) -> int:
@@ -101,10 +101,7 @@ class Combination(NamedTuple):
         return self.items << self.passed.log_length - self.passed.log_values
 
     def shared(self, itemsize: int) -> int:
-        """Return how many bytes of shared memory a block of torus_combination needs (cuda/torus.cu).
-
-        itemsize: the size of a residue in bytes.
-        """
+        """Return the bytes of shared memory of a block (cuda/torus.cu). itemsize: bytes of a residue."""
         points = 1 << self.passed.log_length
         tables = _shared_twiddles(self.passed, 1)
         rooms = 16 * (self.items * points + self.threads)
@@ -121,11 +118,11 @@ def _shared_twiddles(passed: Pass, directions: int) -> int:
 def rotation_of(
     plan: TorusPlan, levels: int, items: int, card: Card, is_own: bool = False
 ) -> Rotation | None:
-    """Choose the kernel that rotates `items` ciphertexts, or return None if there is none for these sizes.
+    """Choose the kernel that rotates `items` ciphertexts. Return None if no kernel supports the sizes.
 
-    If there are few ciphertexts, each takes many threads: a cluster of blocks if all clusters can run at
-    once. If there are many, several ciphertexts share a block, and the key in the block's shared memory. The
-    thresholds were chosen by measurements (docs/experiments.md).
+    Few ciphertexts take many threads each: a cluster of blocks if all clusters can run at once. Many
+    ciphertexts share blocks, and a block's ciphertexts share the key in shared memory. The thresholds
+    were chosen by measurements (docs/experiments.md).
     """
     log_points, k = plan.points.bit_length() - 1, plan.terms // levels
     if log_points not in _LOG_POINTS or not 2 <= k <= _MOST_COMPONENTS or levels > _MOST_LEVELS:
@@ -213,8 +210,8 @@ def _rounds(passed: Pass) -> list[tuple[int, int]]:
 def _forward_twiddles(start: int, radix: int) -> NDArray[np.complex128]:
     """Return the twiddles of a round that begins with stage `start`: (2^(radix - 1), 2^start).
 
-    Each column of the result belongs to one node of stage `start`, and has entries 1, 2, 4, 6, ... of the
-    twiddles below this node (tile.cuh).
+    radix: stages of the round. Each column of the result belongs to one node of stage `start`, and has
+    entries 1, 2, 4, 6, ... of the twiddles below this node (tile.cuh).
     """
     entry = np.array([1, *range(2, 1 << radix, 2)], np.int64)[:, None]
     stage = np.array([int(e).bit_length() - 1 for e in entry[:, 0]])[:, None]
@@ -230,7 +227,7 @@ def _forward_twiddles(start: int, radix: int) -> NDArray[np.complex128]:
 def _inverse_twiddles(radix: int, log_h: int) -> NDArray[np.complex128]:
     """Return the twiddles of an inverse round: (2^(radix - 1), 2^log_h).
 
-    The values of a thread in this round have the stride 2^log_h.
+    radix: stages of the round. log_h: log2 of the stride between the values of a thread.
     """
     rows = [(0, 0), *((stage, k) for stage in range(1, radix) for k in range(1 << stage - 1))]
     order = 1 << max(3, radix + log_h)
@@ -239,7 +236,7 @@ def _inverse_twiddles(radix: int, log_h: int) -> NDArray[np.complex128]:
 
 
 def _constants(passed: Pass) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
-    """Return the twiddles of the first round, forward and inverse, each padded to 16 entries."""
+    """Return the twiddles of the first forward and the first inverse round, each padded to 16 entries."""
     rounds, both = _rounds(passed), np.zeros((2, 16), np.complex128)
     first, last = _forward_twiddles(*rounds[0]), _inverse_twiddles(rounds[-1][1], 0)
     both[0, : len(first)], both[1, : len(last)] = first[:, 0], last[:, 0]
@@ -271,10 +268,10 @@ def _tables(gpu: Context, plan: TorusPlan, passed: Pass) -> Shared:
 
 
 def prepare(gpu: Context, gadget: Gadget, matrices: Array, out: Array) -> None:
-    """Write the Fourier transforms of matrices.
+    """Write the Fourier transforms of `matrices` to `out`.
 
-    If there is a kernel for blind rotation, a bootstrapping key is written in the order in which that kernel
-    reads the key.
+    If there is a kernel for blind rotation, a bootstrapping key is stored in the kernel's order
+    (_arranged).
     """
     plan = gadget.product
     assert isinstance(plan, TorusPlan)
@@ -285,7 +282,10 @@ def prepare(gpu: Context, gadget: Gadget, matrices: Array, out: Array) -> None:
 
 
 def _arranged(spectra: NDArray[np.complex128]) -> NDArray[np.complex128]:
-    """Return spectra, (count, k, levels, k, points), in the order of the kernels (matrix_place)."""
+    """Return `spectra` in the order of the kernels (matrix_place in cuda/torus.cu).
+
+    spectra: (count, k, levels, k, points).
+    """
     count, k, levels, _, points = spectra.shape
     some, groups = KEY_ROWS // KEY_PARTS, np.arange(points // KEY_ROWS)
     rows = np.empty((count, KEY_PARTS, k, some, levels, k, len(groups)), np.complex128)
@@ -296,7 +296,10 @@ def _arranged(spectra: NDArray[np.complex128]) -> NDArray[np.complex128]:
 
 
 def rotate(gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> bool:
-    """Do a blind rotation in one kernel. If there is none for these sizes, do nothing and return False."""
+    """Do a blind rotation in one kernel.
+
+    Return True. If no kernel supports the sizes, do nothing and return False.
+    """
     plan = gadget.product
     assert isinstance(plan, TorusPlan)
     items, count = prod(c.shape[:-3]), exponents.shape[-1] - 1
@@ -319,9 +322,9 @@ def rotate(gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Arra
 def rotate_by_groups(
     gpu: Context, gadget: Gadget, keys: Array, c: Array, exponents: Array, out: Array
 ) -> bool:
-    """Do a blind rotation by combined keys (see Combination), as many at a time as _COMBINED_BYTES allows.
+    """Do a blind rotation by combined keys (see Combination), in chunks of up to _COMBINED_BYTES of keys.
 
-    If there is no kernel for these sizes, do nothing and return False.
+    Return True. If no kernel supports the sizes, do nothing and return False.
     """
     plan = gadget.product
     assert isinstance(plan, TorusPlan)

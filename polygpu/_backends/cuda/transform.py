@@ -81,7 +81,10 @@ def passes_over(
 
 
 def packed_tables(addresses: Iterable[int], at: Sequence[int] = (0,)) -> bytes:
-    """Return the packed struct Tables: the table address of each limb, and its row in a polynomial (at)."""
+    """Return the packed struct Tables.
+
+    addresses: the table of each limb. at: the row of each limb in a polynomial.
+    """
     of, rows = np.array(list(addresses), np.uint64), np.array(at, np.uint16)
     return TABLES(of=of.tobytes(), rows=rows.tobytes())  # padded with zeros
 
@@ -101,11 +104,11 @@ def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int, starts_next: 
 
 
 def leaves_room(grid: tuple[int, int], threads: int, card: Card) -> bool:
-    """Return whether the next kernel may start early, while this launch runs.
+    """Return whether the next kernel may start early, because this launch has few threads.
 
-    It may if this launch takes at most a sixteenth of the threads that the card holds. During a larger
-    launch, the blocks of the next kernel would gather on few multiprocessors. The bound was chosen by
-    measurements (docs/experiments.md).
+    The bound is 1/16 of the threads that the card holds, and was chosen by measurements
+    (docs/experiments.md). During larger launches, blocks of the next kernel would gather on few
+    multiprocessors.
     """
     return grid[0] * grid[1] * threads <= card.multiprocessors << 7
 
@@ -137,7 +140,7 @@ class Progress(NamedTuple):
 
 
 def progress_of(rows: Rows, passes: tuple[Pass, ...], card: Card) -> Progress:
-    """Decide whether the last two passes share one launch (a flow, cuda/flow.cuh), and with which lag."""
+    """Return the Progress of the last two passes. Its lag is 0 if the passes take two launches."""
     if len(passes) < 2:
         return Progress(0, 0)
     units = rows.count << passes[-2].log_blocks
@@ -150,7 +153,7 @@ class Ends(NamedTuple):
 
     below: bool = False  # whether this part is below another one
     is_open: bool = False  # whether another part follows below the leaves of this one
-    pitch: int = 0  # distance of the leaves that a forward part with is_open writes, in entries; 0: dense
+    pitch: int = 0  # entries from leaf to leaf in the result of a forward part with is_open; 0: dense
 
 
 WHOLE = Ends()
@@ -165,10 +168,11 @@ def transform_recipe(
     done: int = 0,
     ends: Ends = WHOLE,
 ) -> Recipe:
-    """Return the recipe for a transform of x to y. The first launch reads x, the others read y; all write y.
+    """Return the recipe for a transform of operand 0 (x) to operand 1 (y).
 
-    offsets: for each pass, the offset in bytes of its twiddles in the table of a prime. done: how many passes
-    were already applied to y, in the order of launches.
+    The first launch reads x, later launches read y. offsets: for each pass, where its twiddles begin in a
+    prime's table, in bytes. done: how many passes were already applied to y; the recipe omits these
+    passes.
     """
     below, is_open, pitch = ends
     recipe = Recipe(2)
@@ -177,9 +181,8 @@ def transform_recipe(
     word, forward = rows.word, direction == "forward"
     steps: list[tuple[int, ...]] = [(i,) for i in range(len(passes))]
     units, lag = progress_of(rows, passes, card)
-    # A flow (two passes in one launch) writes leaves in [0, q), and an inverse flow expects leaves in [0, q).
-    # A part with `is_open` writes and reads leaves that are not fully reduced, so its passes are separate
-    # launches.
+    # A flow (two passes in one launch) needs leaves in [0, q). A part with `is_open` has leaves that are not
+    # fully reduced, so its passes are separate launches.
     if lag and not done and not is_open:
         steps[-2:] = [tuple(range(len(passes)))[-2:]]
     for i, step in enumerate(steps if forward else steps[::-1]):
@@ -246,7 +249,7 @@ def intt(gpu: Context, plan: NttPlan, x: Array, out: Array, first: int = 0) -> N
 
 
 def prefers_tables(gpu: Context, residues: int, itemsize: int) -> bool:
-    """Choose tables if they take at most 1/8 of the memory of the card. A twiddle takes up to two words."""
+    """Return whether tables of up to 4 words for each residue take at most 1/8 of the card's memory."""
     return 4 * itemsize * residues <= gpu.card.memory_bytes >> 3
 
 
@@ -278,7 +281,7 @@ def recipe_of(
     first: int = 0,
     pitch: int = 0,
 ) -> Recipe:
-    """Return the recipe that transforms all polynomials of an array of this shape, group by group of limbs.
+    """Return the recipe that transforms all polynomials of an array of shape `shape`.
 
     first: the row of the plan's first limb in a polynomial. pitch: see Ends.
     """
@@ -308,8 +311,8 @@ def _recipe_of_thirds(
 ) -> Recipe:
     """Return the recipe for transforms whose leaves have 3 coefficients.
 
-    Each third of the coefficients, those of X^i, X^(i + 3), X^(i + 6), ... for i = 0, 1 or 2, gets a complete
-    transform in X^3. For this, the thirds are copied to dense rows, (3, items, limbs, points), and back.
+    Third i has the coefficients of X^i, X^(i + 3), X^(i + 6), ... (i = 0, 1, 2). The thirds are copied to
+    dense rows, (3, items, limbs, points), transformed completely in X^3, and copied back.
     """
     *batch, total, n = shape
     items, limbs, points, size = prod(batch), len(plan.basis.moduli), plan.points, plan.basis.dtype.itemsize
@@ -337,9 +340,10 @@ def rows_of(
     between: int = 0,
     first: int = 0,
 ) -> Rows:
-    """Return the rows of a group in `count` polynomials; add its moduli and tables to recipe.used.
+    """Return the rows of a group in `count` polynomials. Add its moduli and tables to recipe.used.
 
-    between: how many rows a polynomial has in addition to the rows of the plan, which begin at row `first`.
+    between: how many rows a polynomial has besides the rows of the plan. first: the first row of the
+    plan.
     """
     basis, limbs, log_degree = plan.basis, group.limbs, plan.degree.bit_length() - 1
     moduli = gpu.moduli_of(basis_of(tuple(basis.moduli[i] for i in limbs), basis.dtype.itemsize == 8))
@@ -414,7 +418,7 @@ def _make_tables(
 
 
 def leaf_constants(gpu: Context, plan: NttPlan) -> Shared:
-    """Return a tuple: an array with a pointer for each limb, then the arrays to which the pointers point.
+    """Return a tuple: an array with a pointer to the array of each limb, then the arrays of all limbs.
 
     The array of a limb holds the constants c of the leaves X^leaf_size - c.
     """

@@ -47,7 +47,7 @@ class Word:
     many_instructions: bool = False  # whether the code of two passes does not fit the instruction cache
     product_ps: float = 20.0  # measured picoseconds of a product, divided by its number of coefficients
     product_ps_long: float = 20.0  # product_ps for products of at least 256 points
-    among: int = 0  # bytes of a residue in memory if rows of other limbs lie between this word's; else 0
+    among: int = 0  # bytes of a residue in memory if polynomials have rows outside the Group; else 0
 
     def serves(self, q: int, storage_bytes: int, card: Card) -> bool:
         """Return whether this Word can compute modulo q, with residues of `storage_bytes` bytes in memory."""
@@ -56,15 +56,12 @@ class Word:
         return known and (card.fast_doubles or not self.needs_doubles)
 
     def grouped(self, storage_bytes: int) -> Word:
-        """Return the Word for polynomials in which rows of other limbs lie between the rows of this Word.
-
-        storage_bytes: bytes of a residue in memory.
-        """
+        """Return this Word for polynomials with rows outside its Group. storage_bytes: bytes of a residue."""
         return replace(self, among=storage_bytes)
 
     @property
     def alone(self) -> Word:
-        """The Word for rows without other rows between them. It uses the same tables of twiddles."""
+        """This Word with `among` = 0. It uses the same tables of twiddles."""
         return replace(self, among=0)
 
     @property
@@ -74,13 +71,12 @@ class Word:
 
     @property
     def bytes(self) -> int:
-        """Bytes for a value in shared memory: the most that a kernel's value or a stored residue takes."""
+        """Bytes for a value in shared memory: the larger one of `own_bytes` and `among`."""
         return max(self.own_bytes, self.among)
 
 
-# In order of preference: each modulus uses the first Word that can compute modulo it. If residues are stored
-# in 64 bits, small moduli also use Float64. A Word of 32-bit integers would be faster for them, but it would
-# need a launch of its own, which costs more.
+# In order of preference: a modulus uses the first Word that can compute modulo it. Small moduli with 64-bit
+# residues use Float64. A 32-bit Word would be faster, but its separate launch costs more time.
 WORDS = (
     FLOAT64 := Word("Float64", (0, 1 << 50), (8,), 8, 8, needs_doubles=True),
     Word("Lazy32", (0, 1 << 30), (4, 8), 4, 8, product_ps=10.0, product_ps_long=10.0),
@@ -109,7 +105,7 @@ class Group(NamedTuple):
 
 
 def limbs_by_word(moduli: tuple[int, ...], storage_bytes: int, card: Card) -> dict[Word, list[int]]:
-    """Return a dict from each Word to the indices of its limbs, in the order of the first index."""
+    """Return a dict from each Word to the indices of its limbs, sorted by the first index."""
     limbs: dict[Word, list[int]] = {}
     for i, q in enumerate(moduli):
         limbs.setdefault(word_of(q, storage_bytes, card), []).append(i)
@@ -119,7 +115,7 @@ def limbs_by_word(moduli: tuple[int, ...], storage_bytes: int, card: Card) -> di
 def groups_of(basis: Basis, card: Card, apart: bool = False) -> tuple[Group, ...]:
     """Return the Groups of the limbs of a basis. Their Words are in the order of limbs_by_word.
 
-    apart: whether other rows lie between the rows of these limbs, even if there is only one group.
+    apart: whether polynomials also have rows of limbs outside the basis.
     """
     size = basis.dtype.itemsize
     groups = [
@@ -142,9 +138,10 @@ def transform_groups(plan: NttPlan, card: Card, apart: bool = False) -> tuple[Gr
 
 
 def word_of_tree(word: Word, tables: PrimeTables) -> Word:
-    """Return the Word for a transform with these tables, given the Word that word_of chose for the modulus.
+    """Return the variant of `word` for the kind of the ring.
 
-    The Word depends on the kind of the ring, and modulo the Goldilocks prime also on the root of unity.
+    For the Goldilocks prime, the variant also depends on the root of unity. word: the result of word_of
+    for the modulus of `tables`.
     """
     if word == BY_SHIFTS:
         word = goldilocks_word(tables)
@@ -156,10 +153,9 @@ def word_of_tree(word: Word, tables: PrimeTables) -> Word:
 def goldilocks_word(tables: PrimeTables) -> Word:
     """Return the Word for a root of unity modulo the Goldilocks prime.
 
-    Modulo this prime, roots of unity of order 64 are powers of 2, so cuda/goldilocks.cuh multiplies by
-    shifts. Let m be 64, or the root's order if that is less. The Word's name contains the odd k for which
-    2^(192 * k / m) is that power of the root that has order m. If the root's order is not a power of two,
-    return Strict64.
+    Let m be the order of the root, but at most 64. The name of the Word contains the odd k for which
+    2^(192 * k / m) is the root to the power of (order / m). So cuda/goldilocks.cuh multiplies by shifts.
+    Return Strict64 if the order of the root is not a power of two.
     """
     p, order = tables.modulus, tables.quotient.order
     if order & (order - 1):  # the order is not a power of two
@@ -208,10 +204,7 @@ def sum_of_products(basis: Basis) -> Sum:
 
 
 def sum_of_conversion(source: tuple[int, ...], target: tuple[int, ...], narrow: bool, card: Card) -> Sum:
-    """Return the Sum for a conversion between these moduli.
-
-    narrow: whether all residues have four bytes in memory.
-    """
+    """Return the Sum for a conversion between these moduli. narrow: whether all residues have 4 bytes."""
     both = max((*source, *target))
     if narrow:
         return next(x for x in _NARROW if both <= x.largest)

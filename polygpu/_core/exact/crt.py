@@ -48,7 +48,7 @@ def signed_ints(words: NDArray[np.uint64], out: NDArray[np.object_] | None = Non
 def signed_words(x: list[int]) -> NDArray[np.uint64] | None:
     """Return ints as words in two's complement, (len(x), words), the lowest word first.
 
-    Return None if the ints differ so much in size that most of the words would only repeat a sign.
+    Return None if most of the words would be sign words of small ints beside a large int.
     """
     sizes = list(map(int.bit_length, x))
     words = max(sizes, default=0) // 64 + 1
@@ -60,9 +60,10 @@ def signed_words(x: list[int]) -> NDArray[np.uint64] | None:
 
 
 def reduce_ints(moduli: tuple[int, ...], x: NDArray[np.object_], out: NDArray[Any]) -> None:
-    """Write residues of Python ints x (*batch, count) to `out` (*batch, rows, n), and zeros after them.
+    """Write x modulo moduli[i] to the first `count` entries of row i of `out`, and zeros to the others.
 
-    Row i gets x modulo moduli[i]. If there is one modulus above 2^64, the rows are the words of residues.
+    x: Python ints, (*batch, count). out: (*batch, rows, n). For one modulus above 2^64, the rows of `out` are
+    the words of residues.
     """
     count = x.shape[-1]
     out[..., count:] = 0

@@ -12,11 +12,11 @@ from ..checks import shown
 from ..reporting import Work
 from .primes import is_prime
 
-# The search for the least root takes about 10 ms at these orders: the first if q < 2^64, else the second.
+# Orders for which the search for the least root takes about 10 ms: _LONG if q < 2^64, else _LONG_WIDE.
 _LONG, _LONG_WIDE = 1 << 22, 1 << 16
 _FACTOR_LIMIT = 1 << 20  # if q > 2^64, q - 1 is divided by primes below this; the rest must be 1 or a prime
 
-_POWERS_A_STEP = 1 << 12  # powers that the search for a least root visits in the time of one has_order()
+_POWERS_A_STEP = 1 << 12  # has_order() takes as long as _smallest_generator() for this many powers
 
 Rule = Literal["minimal", "generator"]
 
@@ -29,7 +29,7 @@ def has_order(x: int, order: int, q: int) -> bool:
 def any_root(q: int, order: int) -> int:
     """Return a root of unity of the given order modulo the prime q.
 
-    It is x^((q - 1) / order) for the least x >= 2 for which this power has exactly the given order.
+    The root is x^((q - 1) / order), for the least x >= 2 that gives a root of exactly this order.
     """
     if order == 1:
         return 1
@@ -42,7 +42,7 @@ def any_root(q: int, order: int) -> int:
 
 @lru_cache(maxsize=256)
 def _factors(order: int) -> tuple[int, ...]:
-    """Return the prime factors of an order by trial division. Orders have few and small prime factors."""
+    """Return the prime factors of an order by trial division, because an order has only small factors."""
     found, rest, p = [], order, 2
     while rest > 1:
         if rest % p == 0:
@@ -83,7 +83,7 @@ def root_of_unity(q: int, order: int, rule: Rule) -> int:
 def same_root(q: int, order: int, a: Rule | int, b: Rule | int) -> bool:
     """Return whether a and b, each a rule or a root of exactly this order, give the same root modulo prime q.
 
-    If "generator" finds no root, because q - 1 cannot be factored, the result is False unless a == b.
+    If q - 1 cannot be factored, "generator" finds no root. The result is then True only if a == b.
     """
     if a == b:
         return True
@@ -98,11 +98,11 @@ def same_root(q: int, order: int, a: Rule | int, b: Rule | int) -> bool:
 
 
 def _is_least(q: int, root: int, order: int) -> bool:
-    """Return whether a root is the least one of its order. Visit all other roots only if that is needed."""
+    """Return whether a root is the least one of its order."""
     if root < order // _POWERS_A_STEP:  # few numbers are smaller: test the order of each
         return not any(has_order(x, order, q) for x in range(1, root))
-    # Otherwise look for a smaller root of this order among the powers of `root`. Begin with a few powers: one
-    # smaller root is enough to answer no, and about half of the powers of a random root are smaller than it.
+    # Look for a smaller root of this order among the powers of `root`. Begin with a few powers, because about
+    # half of the powers of a random root are smaller.
     some = (order // (order & -order)) << 8
     while some < order:
         if _smallest_generator(q, root, some) < root:

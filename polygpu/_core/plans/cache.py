@@ -13,7 +13,7 @@ from ..locks import new_lock
 _K = TypeVar("_K")
 _P = TypeVar("_P")
 
-# Plans and tables. An entry disappears when nothing refers to it; `_recent` refers to the most recent plans.
+# Plans and tables. An entry disappears when nothing refers to the plan. `_recent` refers to recent plans.
 _plans: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
 _recent: deque[Any] = deque(maxlen=8)
 _lock = new_lock()  # if another thread was building a plan during a fork, the child builds it again
@@ -44,10 +44,10 @@ def keep(known: dict[_K, _P], key: _K, value: _P, most: int) -> _P:
 
 
 class Calls(dict[tuple[Any, ...], Any]):
-    """A cache of records from which calls are repeated (_ops/calls.py), or of residues of constants.
+    """A cache of records of calls (_ops/calls.py), or of residues of constants.
 
-    A key contains all that its entry depends on. If the entries together keep too many bytes, the oldest are
-    dropped. Any thread may store an entry at any time, and a look-up takes no lock.
+    A key contains everything that the entry depends on. If all entries together keep too many bytes, the
+    oldest entries are dropped. All threads may use the cache. A look-up takes no lock.
     """
 
     _MOST_BYTES = 1 << 26
@@ -101,7 +101,7 @@ def keep_ring(arguments: tuple[Any, ...], ring: _P, residues: int | None = None)
     if residues is not None and residues <= _RECENT_RESIDUES:
         _recent_rings.append((residues, kept))
         total = sum(size for size, _ in tuple(_recent_rings))
-        with suppress(IndexError):  # another thread has emptied the queue at the same time
+        with suppress(IndexError):  # another thread may have emptied the queue
             while total > _RECENT_RESIDUES or len(_recent_rings) > _RECENT_RINGS:
                 total -= _recent_rings.popleft()[0]
     return kept

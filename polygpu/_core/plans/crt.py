@@ -14,7 +14,7 @@ from ..locks import cached_property
 from .basis import Basis
 
 Table = np.ndarray[Any, np.dtype[np.uint64]]
-_PREFIX_BITS = 66  # a product of moduli with this many bits determines any int64; 1 bit is to spare
+_PREFIX_BITS = 66  # an int64 is determined modulo a product of this many bits; 65 would suffice
 
 
 def words_of(modulus: int) -> int:
@@ -95,11 +95,10 @@ class Composition:
     def bounds(self) -> Table:
         """Return two bounds for integers in [0, Q), then two for centred integers, (2, 2, m).
 
-        The bounds tell which integers x fit an int64. Let P be the product of the moduli of `prefix`, and y
-        the remainder of x modulo P, in [0, P). If y is at most the first bound, y is the only int64 that x
-        can be. If integers are centred and y is at least the second bound, y - P is the only one. The core
-        compares this candidate with x modulo the other moduli. If a residue differs, or neither bound
-        applies, x does not fit. Bounds are in mixed-radix digits for the m moduli of `prefix`.
+        A bound is m mixed-radix digits for the m moduli of `prefix`. With the bounds, the core decides
+        whether an integer x fits int64. Let P be the product of `prefix`, and y = x mod P. The candidate is y
+        if y <= first bound, and y - P if integers are centred and y >= second bound. x fits if there is a
+        candidate and it equals x modulo the other moduli.
         """
         whole = prod(self.prefix)
         half, most = (whole + 1) // 2, (1 << 63) - 1

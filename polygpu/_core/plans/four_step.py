@@ -25,9 +25,8 @@ _KEPT = 512  # a plan keeps at most this many transforms and arrays of twiddles,
 _LAUNCH_LEVELS = 10  # the most levels of the tree that one launch computes for columns
 
 
-# The part of a tree that a transform computes: the node below which the part lies, the number of levels below
-# this node that an earlier part has done, and whether a later part follows. In plans/ntt.py these three are
-# called `node`, `done` and `is_open`.
+# (node, done, is_open): the part of a tree that a transform computes; see PrimeTables and NttPlan in
+# plans/ntt.py.
 _Place = tuple[int, int, bool]
 _WHOLE: _Place = 1, 0, False
 
@@ -36,9 +35,9 @@ _WHOLE: _Place = 1, 0, False
 class FourStepPlan:
     """The steps of a complete transform of height * width coefficients, modulo each limb.
 
-    The same result can also be computed without twiddles between columns and rows. Then the transforms of
-    columns do the first levels of the whole tree of factors (docs/math.md), and those of rows_below do the
-    last levels. A column that is transformed in this way is called open.
+    There is a second method without twiddles between columns and rows. Transforms of columns do the first
+    levels of the whole tree of factors (docs/math.md), and transforms of rows_below do the last levels.
+    Columns are called open in this method.
     """
 
     basis: Basis
@@ -60,11 +59,11 @@ class FourStepPlan:
     def columns(self, i: int, count: int, is_open: bool = False) -> NttPlan:
         """Return the transform modulo limb i of `count` neighbouring columns.
 
-        The entries of all these columns, row by row, are transformed like one polynomial, by an incomplete
+        The entries of all `count` columns, row by row, are transformed like one polynomial, by an incomplete
         transform with leaves of `count` entries.
 
-        is_open: if True, the transform is the first part of the whole tree, which rows_below completes. If
-        False, it is the first step of the four-step transform.
+        is_open: if True, the transform does the first levels of the whole tree, and rows_below does the other
+        levels. If False, the transform is the first step of the four-step transform.
         """
         divisor = self.degree if is_open else self.height
         tree = self.quotient.with_degree(self.height)
@@ -78,8 +77,8 @@ class FourStepPlan:
     def rows_below(self, i: int, first: int, count: int) -> NttPlan:
         """Return the transform that does the last levels of the whole tree modulo limb i.
 
-        The transform takes the rows `first` to `first` + count - 1. They lie below one node of the tree,
-        because count is a power of two that divides `first`.
+        The transform takes the rows `first` to `first` + count - 1. count is a power of two that divides
+        `first`, so one node of the tree is above these rows.
         """
         node, done = (self.height + first) // count, count.bit_length() - 1
         return self._part(i, 1, self.quotient, 1, count * self.width, (node, done, False))
@@ -133,9 +132,8 @@ class FourStepPlan:
         """Return arrays (high, low) with the twiddles of column `power` modulo limb i.
 
         With m = len(low), the twiddle of row a * m + b is high[a] * low[b]. The twiddle of row r is
-        s_r^power, where s_r is psi^(2 * br(r) + 1) for X^n + 1 and omega^br(r) for X^n - 1. Here psi or
-        omega is the root of the limb, and br reverses bits. So the twiddle is a product with one factor for
-        each bit of r.
+        s_r^power. For X^n + 1, s_r is w^(2 * br(r) + 1). For X^n - 1, s_r is w^br(r). w is the root of the
+        limb, and br reverses the bits of r.
         """
         key: Any = i, power
         if (known := self.handles.get(key)) is not None:

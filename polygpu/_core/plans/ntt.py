@@ -53,9 +53,8 @@ class PrimeTables:
     twiddle of node i at index i, and the Shoup quotients of the twiddles. For a modulus above 2^64 there is
     one row, of Python ints. The table of the inverse includes the factor 1/divisor.
 
-    The tree may be the part of a larger tree below one node. It may also be the upper part of a larger tree;
-    then `divisor` is the number of points of the larger tree. Tables of both kinds of parts are made only
-    on GPUs.
+    The tree may be a part of a larger tree: the levels below `node`, or the upper levels. For upper levels,
+    `divisor` is the number of points of the larger tree. Only GPUs use tables of parts.
     """
 
     modulus: int
@@ -122,7 +121,7 @@ class NttPlan:
 
     @property
     def below(self) -> bool:
-        """Whether this is a part of a tree, and an earlier part does the levels above it."""
+        """Whether an earlier part of the tree does the levels above this part."""
         return self.done > 0 or self.tables[0].node > 1
 
     @property
@@ -132,23 +131,20 @@ class NttPlan:
 
     @property
     def leaves(self) -> Quotient:
-        """The quotient as a polynomial in X^leaf_size. Its roots are the c of the leaves X^leaf_size - c."""
+        """The quotient as a polynomial in X^leaf_size. The leaves are X^leaf_size - c for its roots c."""
         return self.quotient.with_degree(self.points)
 
     @cached_property
     def thirds(self) -> NttPlan:
-        """Return the complete transform of a polynomial in X^3 that has every third coefficient.
+        """Return the complete transform of n/3 coefficients: every third coefficient of a polynomial.
 
-        If leaves have 3 coefficients, the whole transform consists of three such transforms.
+        Call this only if leaf_size is 3. The transform of the polynomial is three of these transforms.
         """
         return NttPlan(self.basis, self.leaves, 1, self.tables)
 
     @property
     def block(self) -> int:
-        """The number of coefficients that fit the L1 cache of a core.
-
-        The transform of a longer row goes through its tree of factors depth first.
-        """
+        """The number of coefficients that fit L1; longer rows are transformed depth first."""
         return CACHE_BLOCK_BYTES // self.basis.dtype.itemsize
 
 
@@ -197,9 +193,9 @@ def prime_tables(
     divisor: int | None = None,
     node: int = 1,
 ) -> PrimeTables:
-    """Return the tables of a prime, the same object for all rings; see PrimeTables for the arguments.
+    """Return the tables of a prime, the same object for equal arguments; see PrimeTables.
 
-    divisor: None stands for the number of points of the whole tree.
+    divisor: None means the number of points of the whole tree.
     """
     of = q, root, quotient, dtype, quotient.degree if divisor is None else divisor, node
     return cached(("prime", *of), lambda: PrimeTables(*of), recent=False)
@@ -217,8 +213,8 @@ def _wide_tables(q: int, root: int, quotient: Quotient) -> tuple[NDArray[Any], N
     mask = (1 << half) - 1
 
     def table(x: int, scale: int) -> NDArray[Any]:
-        # `low` has powers of x, and `high` has powers of x^(2^half). x^e is the product of an entry of each,
-        # so few powers are computed.
+        # Each x^e is the product of an entry of `low`, a power of x, and an entry of `high`, a power of
+        # x^(2^half).
         low, high = [1], [1]
         for row, factor in (low, x), (high, pow(x, 1 << half, q)):
             row += accumulate(repeat(factor, 2 << half), lambda a, b: a * b % q)

@@ -31,10 +31,9 @@ def point_exponents(leaves: Quotient) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=64)
 def natural_order(leaves: Quotient, leaf_size: int = 1) -> NDArray[np.int64]:
-    """Return the indices of the evaluated entries, sorted so that the exponents of their points ascend.
+    """Return the indices of evaluated entries, in ascending order of the exponents of the points.
 
-    Entry k of the result is the index of the evaluated entry that comes k-th. If leaves have several
-    coefficients, each leaf is moved as a whole.
+    The leaf_size entries of a leaf stay together.
     """
     reversal, n = bit_reversal(leaves.degree), leaves.degree
     points = reversal if leaves.is_binomial else reversal[leaves.ascending(np.arange(n))]
@@ -69,9 +68,9 @@ def order_of_slots(n: int) -> NDArray[np.int64]:
 
 
 # An automorphism X -> X^g is a permutation with signs: entry j of the result is entry k of the row, and k
-# follows from j and a multiplier. In coefficients k = j * multiplier mod the order of X, where k >= n stands
-# for the negative of entry k - n. In the evaluation domain of a complete transform, point k is the power of
-# point j with the multiplier as the exponent.
+# follows from j and a multiplier. In coefficients, k = j * multiplier mod the order of X; if k >= n, entry j
+# of the result is minus entry k - n of the row. In the evaluation domain of a complete transform, point k is
+# (point j)^multiplier.
 
 
 @lru_cache(maxsize=1024)
@@ -89,7 +88,7 @@ def _product(x: NDArray[np.int64], multiplier: int, order: int) -> NDArray[np.in
     """Return x * multiplier modulo `order`, for x and multiplier below the order and an order below 2^39."""
     if order >> 31 == 0:
         return x * multiplier % order
-    high, low = multiplier >> 16, multiplier & 0xFFFF  # products of both with x fit 63 bits
+    high, low = multiplier >> 16, multiplier & 0xFFFF  # high * x and low * x fit 63 bits
     return (x * high % order * (1 << 16) + x * low) % order
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 AUXILIARY_BITS = 50
 
 MAX_DIGITS = 8  # the most digits of a residue in a product by FFT
-# Whether np.longdouble has enough bits for computing the twiddles, which are then rounded to doubles.
+# Whether np.longdouble is precise enough for the computation of twiddles.
 LONG_DOUBLE = np.finfo(np.longdouble).nmant >= 63
 LEAST_LENGTH = 32  # an FFT takes at least this many real numbers, so that kernels work on whole vectors
 _LONG = 1 << 16  # complex roots of unity; to compute this many takes about 10 ms and reports progress
@@ -56,11 +56,11 @@ class AuxiliaryPlan:
 class FftPlan:
     """Products for moduli up to 2^64, computed exactly over the integers by FFTs in doubles, then reduced.
 
-    Centred residues are split into balanced digits. A row of digits x_j becomes length / 2 complex numbers,
-    x_j + I * x_(j + length/2) with I^2 = -1, and is multiplied modulo X^(length/2) - I. A product of digit i
-    and digit j has the weight 2^(width * (i + j)). Products of the same weight are summed and rounded. The
-    rounded sum is exact, because the error of a coefficient is at most error_bound, which is below 1/2
-    (docs/math.md, "Products by FFT").
+    Centred residues are split into balanced digits. A row of digits x_j becomes length / 2 complex numbers
+    x_j + I * x_(j + length/2), with I^2 = -1. Such rows are multiplied modulo X^(length/2) - I. The product
+    of digit i and digit j has the weight 2^(width * (i + j)). Products of equal weight are added, and the
+    sums are rounded. Rounded sums are exact, because error_bound is below 1/2 (docs/math.md, "Products by
+    FFT").
     """
 
     basis: Basis
@@ -113,10 +113,10 @@ class FftProductPlan(FftPlan):
 
     @property
     def sums(self) -> int:
-        """The number of sums of products of digits that are computed.
+        """The number of sums of products of digits.
 
-        Sum k adds the products of digit i and digit j with i + j = k. The sum is left out if its weight
-        2^(width * k) is a multiple of q.
+        Sum k adds the products of digit i and digit j with i + j = k. A sum with a weight 2^(width * k) that
+        is a multiple of q is left out.
         """
         return self.split(self.digits)[1]
 
@@ -135,10 +135,10 @@ class FftProductPlan(FftPlan):
 
 @dataclass(frozen=True, eq=False)
 class FftSumPlan(FftPlan):
-    """Sums of `terms` products, each of a small polynomial and an arbitrary one.
+    """Sums of `terms` products of a small polynomial and an arbitrary polynomial.
 
-    The coefficients of small polynomials are at most 2^(bits - 1) in absolute value. So only the other
-    polynomials are split into digits.
+    Coefficients of small polynomials are at most 2^(bits - 1) in absolute value. Only arbitrary polynomials
+    are split into digits.
     """
 
     terms: int
@@ -156,7 +156,7 @@ Plan = NttPlan | AuxiliaryPlan | FftProductPlan
 def residue_bits(moduli: tuple[int, ...]) -> int:
     """Return a number b so that centred residues are at most 2^(b - 1) in absolute value.
 
-    It is the least such number, or one more if the largest modulus is 2^k + 1 with k >= 1.
+    b is the least such number, or one more if the largest modulus is 2^k + 1 with k >= 1.
     """
     return max(max(moduli) - 1, 1).bit_length()
 
@@ -249,8 +249,8 @@ def stage_growth() -> Fraction:
 def fft_length(quotient: Quotient) -> int:
     """Return the length such that FFTs modulo X^length + 1 compute products in the ring.
 
-    The length is the degree if the ring is Z_Q[X]/(X^degree + 1) and the degree is a power of two that is not
-    too small. Otherwise it is large enough to hold a product that is not reduced.
+    If the quotient is X^n + 1 and n is a power of two of at least LEAST_LENGTH, the length is n. Otherwise an
+    unreduced product fits the length.
     """
     n = quotient.degree
     whole = n & (n - 1) == 0 and quotient.kind == "negacyclic" and n >= LEAST_LENGTH
@@ -258,7 +258,7 @@ def fft_length(quotient: Quotient) -> int:
 
 
 def coarsest_fft(quotient: Quotient, moduli: tuple[int, ...]) -> FftProductPlan:
-    """Return the plan that plan_fft returns, without a check of memory.
+    """Return the plan of plan_fft without a check of memory.
 
     Raises:
         PrecisionError: n is so large that even products of the shortest digits are not proven exact, or NumPy
@@ -307,7 +307,7 @@ def plan_fft(quotient: Quotient, moduli: tuple[int, ...]) -> FftProductPlan:
 def plan_fft_sums(quotient: Quotient, q: int, terms: int, bits: int) -> FftSumPlan | None:
     """Return the plan of exact sums of products with small polynomials, or None if exactness is not proven.
 
-    See FftSumPlan for terms and bits. The other factors are split into as few digits as the proof allows
+    See FftSumPlan for terms and bits. The number of digits is the least for which exactness is proven
     (docs/math.md, "Products by FFT").
     """
     n, length = quotient.degree, fft_length(quotient)
@@ -327,7 +327,7 @@ def plan_fft_sums(quotient: Quotient, q: int, terms: int, bits: int) -> FftSumPl
 def _digits_of_sums(n: int, length: int, q: int, terms: int, bits: int) -> tuple[int, float] | None:
     """Return the least number of digits for which sums are proven exact, and the bound on their error.
 
-    Return None if no number of digits suffices. For the arguments see FftSumPlan; n is the degree.
+    Return None if no number of digits suffices. n: the degree. For the other arguments see FftSumPlan.
     """
     if not 1 <= terms <= _MOST_TERMS or bits > _MOST_BITS:
         return None

@@ -70,9 +70,10 @@ class Conversion:
     handles: Handles = field(default_factory=dict, repr=False)
 
     def steps(self) -> tuple[Conversion, Conversion | None]:
-        """Return this conversion as two: one to do before the transform, and one to do after it.
+        """Split the conversion: return the steps before and after the transform.
 
-        The second adds the rows of `own`. It is None if this conversion has no transform or no `own`.
+        The step after the transform adds the rows of `own`. This step is None if `transform` or `own` is
+        None.
         """
         if self.transform is None:
             return self, None
@@ -87,7 +88,7 @@ class Conversion:
 
     @property
     def scales(self) -> bool:
-        """Whether there are `divisors`, so that the value is multiplied by `factor` and divided."""
+        """Whether `divisors` is not empty."""
         return bool(self.divisors)
 
     @cached_property
@@ -144,17 +145,19 @@ class Conversion:
 
     @cached_property
     def table(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Return the factors (target rows, terms). A row of the target is the sum of terms times its factors.
+        """Return factors (target rows, terms). Row j of the target is the sum of factors[j, k] * term k.
 
-        The terms are, in this order: y_i for each row of the source; c, unless it is always 0; two sums, if
-        the value is scaled; the old row of the target, if `accumulate`; the row of `own`, if there is one.
-        The comment above `estimate` defines y_i, c, whole parts and fractions.
-        The first of the two sums has the low 16 bits of the whole parts and the rounded sum of the fractions.
-        The second has the other bits of the whole parts, in units of 2^16.
+        The comment above `estimate` defines y_i, c, whole parts and fractions. The terms are, in this order:
+        - y_i for each row i of the source;
+        - c, unless `estimate` is "none";
+        - if `divisors` is not empty: the sum of the low 16 bits of each whole part plus the rounded sum of
+        the fractions, then the sum of the other bits of each whole part, in units of 2^16;
+        - the old row j of the target, if `accumulate`;
+        - row j of `own`, if `own` is not None.
         """
         times = (
             self.factor * (self.modulus // self.divisor) if self.scales else self.modulus
-        )  # the factor of c is -multiplier * `times`, that of y_i is multiplier * floor(`times` / q_i)
+        )  # c has the factor -multiplier * `times`; y_i has the factor multiplier * floor(`times` / q_i)
         rows = []
         for j, (s, multiplier) in enumerate(zip(self.target.moduli, self.multipliers, strict=True)):
             row = [multiplier * (times // q) for q in self.source.moduli]
@@ -184,9 +187,9 @@ class Conversion:
 def multiples(
     own: Residues, factors: tuple[int, ...], target: Residues, accumulate: bool = False
 ) -> Conversion:
-    """Return the conversion that writes rows of `own`, times these factors, to rows of the target.
+    """Return the conversion that writes rows of `own`, times `factors`, to rows of `target`.
 
-    accumulate: whether the products are added to the old content of the target.
+    accumulate: whether the products are added to the old rows.
     """
     nothing, zeros = Residues((), (), 0), (0,) * len(target.moduli)
     return Conversion(nothing, target, zeros, accumulate=accumulate, own=own, own_factors=factors)
@@ -195,7 +198,7 @@ def multiples(
 def _numbers(moduli: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """Return the product P of k moduli, then each P/q_i, in words with the lowest first, (1 + k, words).
 
-    There are enough 64-bit words for 2 * k * P and a sign.
+    Words have 64 bits. There are enough words for 2 * k * P and a sign.
     """
     whole = prod(moduli)
     count = (2 * len(moduli) * whole).bit_length() // 64 + 1 if moduli else 0

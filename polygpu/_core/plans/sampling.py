@@ -30,8 +30,8 @@ _NEGLIGIBLE = 1 << (_PRECISION - 128)
 class Sampler:
     """The rule by which bytes of a random stream become an integer v, |v| <= bound.
 
-    For coefficient j of polynomial i, the `size` bytes that begin at byte size * (i * n + j) of the stream,
-    where n is the degree, form a little-endian number w. Then:
+    n is the degree. For coefficient j of polynomial i, w is the little-endian number of `size` bytes at byte
+    size * (i * n + j) of the stream.
       ternary   v = floor(3 * w / 2^64) - 1.
       sparse    v = 1 - 2 * (w mod 2) for those `parameter` coefficients of the polynomial that have the least
                 pairs (floor(w / 2), j), and v = 0 for the others.
@@ -55,7 +55,7 @@ class Sampler:
     def distance(self) -> Fraction:
         """A bound on the statistical distance of one coefficient from the ideal distribution.
 
-        The distance of a whole sparse polynomial is at most n times this bound.
+        The distance of a sparse polynomial of degree n is at most n times this bound.
         """
         from fractions import Fraction  # imported only here, because it imports decimal, which takes long
 

@@ -14,14 +14,14 @@ from .rns import Conversion, Residues, multiples, runs_of
 class DigitProduct:
     """The sums of digit_j * key[j, c] over all digits j, for c = 0 and 1, modulo each limb, evaluated.
 
-    The digits of a value are computed from the value's coefficients by `conversions`, one for each digit,
-    into rows (*batch, digits * limbs, n). Each digit belongs to a group of limbs. Modulo a limb of its group,
-    the digit equals the value. So this row of the digit, its "own" row, is read from the evaluated value,
-    (*batch, own_total, n). If `conversions` is empty, all rows of the digits are given, evaluated.
+    `conversions` has a conversion for each digit, from the coefficients of a value to rows of digits,
+    (*batch, digits * limbs, n). Each digit belongs to a group of limbs. Modulo a limb of this group, the
+    digit equals the value. Such rows of digits (own rows) are copied from the evaluated value, (*batch,
+    own_total, n). If `conversions` is empty, the caller gives evaluated digits.
 
-    A multiple of another evaluated value, (*batch, 2, own_total, n), may be added to the sums: `factors` has
-    a factor for each limb, by which the limb's row of this value is multiplied. Modulo the limbs of
-    `inverse`, which are consecutive, the sums are transformed back to coefficients.
+    The caller may give another evaluated value, `more`, (*batch, 2, own_total, n). A row of `more` times
+    factors[i] is added to row i of the sums. The limbs of `inverse` are consecutive. Modulo the limbs of
+    `inverse`, the sums are transformed back to coefficients.
     """
 
     transform: NttPlan  # complete; its limbs are those of the digits and the result
@@ -29,24 +29,23 @@ class DigitProduct:
     key_rows: tuple[int, ...]  # for each limb, its row in a key (d, 2, key_total, n), d >= digits
     key_total: int
     conversions: tuple[Conversion, ...] = ()
-    # For each limb that belongs to the group of a digit: the index of this digit, and the index of the limb's
-    # row in the value.
+    # For each limb in the group of a digit: index of the digit, and index of the limb's row in the value.
     own: dict[int, tuple[int, int]] = field(default_factory=dict)
     own_total: int = 0  # the number of rows of the value
-    factors: tuple[int, ...] = ()  # for each limb, the factor of the value that is added; 0 adds nothing
+    factors: tuple[int, ...] = ()  # for each limb, the factor of `more`; 0 adds nothing
     inverse: tuple[int, ...] = ()
     handles: Handles = field(default_factory=dict, repr=False)
 
     @cached_property
     def made_rows(self) -> list[int]:
-        """Return the indices of the rows of digits that `conversions` compute: all but the rows of `own`."""
+        """Return the indices of the rows of digits that `conversions` compute: all except own rows."""
         limbs = len(self.key_rows)
         own = {j * limbs + limb for limb, (j, _) in self.own.items()}
         return [i for i in range(self.digits * limbs) if i not in own]
 
     @cached_property
     def inverse_transform(self) -> NttPlan:
-        """Return the transform of the limbs whose sums are transformed back to coefficients."""
+        """Return the transform modulo the limbs of `inverse`."""
         return part_of(self.transform, self.inverse)
 
     @cached_property
@@ -60,13 +59,13 @@ class DigitProduct:
 
     @cached_property
     def adding(self) -> Conversion:
-        """Return the conversion that adds another value, multiplied by `factors`, to the sums."""
+        """Return the conversion that adds `more`, times `factors`, to the sums."""
         rows = tuple(self.own[i][1] if f else 0 for i, f in enumerate(self.factors))
         return _adding(self.transform, self.factors, rows, self.own_total)
 
     @cached_property
     def own_copy(self) -> Conversion:
-        """Return the conversion that copies the rows of `own` from the evaluated value to the digits."""
+        """Return the conversion that copies all own rows from the evaluated value to the digits."""
         limbs, moduli = len(self.key_rows), self.transform.basis.moduli
         places = sorted((j * limbs + limb, limb, row) for limb, (j, row) in self.own.items())
         own = tuple(moduli[limb] for _, limb, _ in places)
@@ -79,15 +78,16 @@ class DigitProduct:
 class RotatedSums:
     """Weighted sums of rotated ciphertexts after key switching, evaluated.
 
-    Result r is the sum over terms t of weight_(r, t) * rho_t(sum_j digit_j * key_t[j] + (f * more_0, 0)),
-    where rho_t is an automorphism X -> X^g, `more` is a ciphertext (more_0, more_1), digit_j are the digits
-    of its mask, and f is a factor for each limb. If a term has no key, the term is
-    weight_(r, t) * rho_t(f * more_0, f * more_1). If the result has more limbs than `more`, then `more` is
-    multiplied by the product P of the additional moduli: f is P, which is 0 modulo the additional limbs.
+    Result r is the sum over its terms t of weight_(r, t) * term_t. Let `more` be a ciphertext (more_0,
+    more_1), digit_j the digits of more_1, rho_t an automorphism X -> X^g, and f a factor for each limb. Then
+    term_t is
 
-    If `is_turned`, rho_t is applied after the key switch, as written above. If not, key_t is a key for the
-    rotated secret, so the digits and `more` are rotated but the keys are not. The term is then weight_(r, t)
-    * (sum_j rho_t(digit_j) * key_t[j] + rho_t(f * more_0, 0)).
+      without a key                rho_t(f * more_0, f * more_1)
+      with a key, is_turned        rho_t(sum_j digit_j * key_t[j] + (f * more_0, 0))
+      with a key, not is_turned    sum_j rho_t(digit_j) * key_t[j] + rho_t(f * more_0, 0)
+
+    In the last case, key_t is a key for the rotated secret. If the results have more limbs than `more`, then
+    f is the product of the additional moduli, which is 0 modulo the additional limbs.
     """
 
     products: tuple[DigitProduct | None, ...]  # one for each term; None if the term has no key
@@ -96,25 +96,24 @@ class RotatedSums:
     more_rows: tuple[int, ...]  # for each limb, the index of its row in `more`; any index if the factor is 0
     more_total: int  # the number of rows of `more`
     is_turned: bool  # whether rho_t is applied after the key switch
-    # For each result and each term, the index of the weight, or -1 if the result does not have this term. If
-    # no weights are given, all weights are 1.
+    # places[r][t]: the index of weight_(r, t), or -1 if result r does not have term t. If no weights are
+    # given, all weights are 1.
     places: tuple[tuple[int, ...], ...]
-    # Whether the arrays of digits and `more` have a first axis of terms, and so differ from term to term. In
-    # the digits, this axis has only the terms with a key.
+    # Whether `more` and the digits differ from term to term. If True, the first axis of `more` has all terms,
+    # and the first axis of the digits has the terms with a key.
     is_split: bool = False
     handles: Handles = field(default_factory=dict, repr=False)
 
     @cached_property
     def adding(self) -> Conversion:
-        """Return the conversion that adds `more`, multiplied by `factors`, to the sums."""
+        """Return the conversion that adds `more`, times `factors`, to the sums."""
         return _adding(self.transform, self.factors, self.more_rows, self.more_total)
 
 
 def _adding(transform: NttPlan, factors: tuple[int, ...], rows: tuple[int, ...], total: int) -> Conversion:
-    """Return the conversion that adds a factor times a row of another value to each limb.
+    """Return the conversion that adds factors[i] * (row rows[i] of another value) to each limb i.
 
-    factors, rows: the factor, and the index of the row, for each limb. A limb with factor 0 is left out.
-    total: the number of rows of the other value.
+    A limb with factor 0 is left out. total: the number of rows of the other value.
     """
     limbs, moduli = tuple(i for i, f in enumerate(factors) if f), transform.basis.moduli
     chosen = tuple(moduli[i] for i in limbs)

@@ -80,8 +80,8 @@ class TorusPlan(FftPlan):
     def combined_error(self) -> ProductError:
         """Return the error of a product with a sum of keys.
 
-        The sum is rounded to doubles before its FFT. Such sums occur in blind rotations with keys for groups
-        of bits.
+        Blind rotations with keys for groups of bits multiply by sums of keys. A sum is rounded to doubles
+        before its FFT.
         """
         return self._error(True)
 
@@ -110,7 +110,7 @@ class TorusPlan(FftPlan):
     def spectra(self, residues: NDArray[np.unsignedinteger]) -> NDArray[np.complex128]:
         """Return the FFTs (*batch, points) of polynomials (*batch, n), in the order of the tree's leaves.
 
-        They are computed in extended precision, and then rounded to doubles.
+        The FFTs are computed in extended precision, then rounded to doubles.
         """
         points, batch = self.points, residues.shape[:-1]
         twist = unit_roots(np.arange(points, dtype=np.int64), 4 * points, np.clongdouble)
@@ -139,8 +139,8 @@ def torus_error_bound(
 
     u, stages = Fraction(1, 1 << 53), (n // 2).bit_length() - 1
     size = Fraction(terms * n << bits + modulus_bits, 4)
-    # The relative error of the FFT of residues is at most u / 4 before it is rounded to doubles, and the
-    # rounding adds u. The twist is a product with a rounded factor, which adds 3.01 * u.
+    # In extended precision, the FFT of residues has a relative error of at most u / 4. Rounding to doubles
+    # adds u. The twist, a product with a rounded factor, adds 3.01 * u.
     of_spectrum = stage_growth() ** stages * (1 + u) if is_combined else 1 + Fraction(5, 4) * u
     growth = stage_growth() ** (2 * stages) * of_spectrum * (1 + Fraction(301, 100) * u)
     return size * (growth * (1 + 3 * terms * u) - 1)
@@ -149,15 +149,7 @@ def torus_error_bound(
 def _relative_variance(stages: int, terms: int, is_combined: bool) -> float:
     """Return the variance of the error divided by the variance of the sum, in units of 2^-106.
 
-    The model counts roundings, each weighted by the variance of the rounded number relative to the final one:
-    - A stage takes x and y to s = x + w * y and 2 * x - s. The real or imaginary part of s is rounded after
-      its first product, at 3/4 of its final variance, and after the second. 2 * x - s has the error of s and
-      one more rounding. So a stage has 3/4 + 1 + 1/2 roundings, and 1/2 for the rounded twiddle w.
-    - A sum of t = `terms` products is rounded 2 t times, while its variance grows from 0 to the final one.
-    - The twist is a product that is rounded after each of its two halves, with a rounded factor.
-    - The FFT of the residues is rounded once. If `is_combined`, the residues are rounded once instead, and
-      their FFT adds the roundings of its stages.
-    Source: docs/math.md, "Products in doubles".
+    stages: the stages of an FFT. Source of the model: docs/math.md, "Products in doubles".
     """
     of_stage, transforms = 0.75 + 1 + 0.5 + 0.5, 3 if is_combined else 2
     return _ROUNDING * (transforms * stages * of_stage + 1 + (terms + 0.5) + 1.5 + 1)

@@ -17,7 +17,7 @@ from polygpu.lattice.keys import SwitchKey, expanded
 
 Array = NDArray[Any]
 
-SEED = 32  # bytes of the public seed that a mask is expanded from
+SEED = 32  # length in bytes of the public seed of a mask
 
 
 class Layout(Protocol):
@@ -118,10 +118,10 @@ def as_bytes(data: bytes | Array) -> Array:
 
 
 def by_columns(data: Array, rows: int, columns: int) -> Array:
-    """Return the data as an int8 matrix (rows, columns), column by column, padded with bytes 0 at the end.
+    """Return the data as an int8 matrix (rows, columns), filled column by column and padded with bytes 0.
 
-    Each entry is a byte minus 128, so its absolute value is at most 128 instead of 255. This subtraction
-    halves the errors of an answer.
+    An entry is a byte minus 128. Its absolute value is at most 128 instead of 255, which halves the errors of
+    an answer.
     """
     found = np.zeros(rows * columns, np.uint8)
     found[: data.size] = data
@@ -130,7 +130,7 @@ def by_columns(data: Array, rows: int, columns: int) -> Array:
 
 
 def nearest_bytes(phase: Array, q: int) -> Array:
-    """Return the byte x of each phase modulo q < 2^56. The phase is (x - 128) * q / 256 plus noise."""
+    """Return x for each phase (x - 128) * q / 256 + noise modulo q, where x is a byte and q < 2^56."""
     words = phase.astype(np.uint64)
     return ((words * np.uint64(256) + np.uint64(q // 2)) // np.uint64(q)).astype(np.uint8) ^ 128
 
@@ -143,27 +143,24 @@ def as_index(index: int, layout: Layout) -> int:
 
 
 def log2_failure(size: int, limit: float, deviation: float) -> float:
-    """Return log2 of a bound on the probability that one of `size` Gaussian errors exceeds the limit."""
-    # One error exceeds the limit with probability erfc(x), which is below exp(-x^2) / (x sqrt(pi)).
+    """Return log2 of a bound on the probability that |e| > limit for one of `size` Gaussian errors e."""
+    # |e| > limit has the probability erfc(x) < exp(-x^2) / (x sqrt(pi)).
     x = limit / (deviation * math.sqrt(2))
     return math.log2(size) - (x * x + math.log(x * math.sqrt(math.pi))) / math.log(2)
 
 
 def switch_variance(ring: pg.Ring, special: pg.Ring, sigma: float) -> float:
-    """Return the variance of the error of a key switch with a ternary secret, if each limb is a digit.
+    """Return the variance of the error of a key switch. The secret is ternary, and each limb is a digit.
 
-    A digit is uniform modulo its limb q_i, so its variance is q_i^2 / 12. The sum of the products of digits
-    and key errors (of deviation sigma) is divided by P, the modulus of `special`, and rounded.
+    A digit is uniform modulo its limb q_i, so its variance is q_i^2 / 12. Digits are multiplied by key errors
+    of deviation sigma. The sum of the products is divided by the modulus of `special`, and rounded.
     """
     parts = sum((q / special.modulus) ** 2 for q in ring.moduli)
     return ring.n / 12 * parts * sigma**2 + rounding_variance(ring.n)
 
 
 def rounding_variance(n: int) -> float:
-    """Return the variance that rounding both components of a ciphertext adds to its phase.
-
-    The secret is ternary.
-    """
+    """Return the variance of the phase's error if both components are rounded and the secret is ternary."""
     return (1 + 2 * n / 3) / 12
 
 
@@ -188,9 +185,8 @@ def residues(words: Array, ring: pg.Ring, domain: Any = "coef") -> pg.Poly:
 class KeyFormat:
     """Encoding of key switching keys as bytes: first the public seeds of all masks, then all bodies.
 
-    A body is written as 32-bit words. Each key is for values of `ring`, splits them into digits of one limb,
-    and has the special primes of `special`. elements: the Galois element of each key, or None if the key is
-    not for an automorphism.
+    A body is written as 32-bit words. ring, special: the rings of each key, see SwitchKey. A digit has one
+    limb. elements: the Galois element of each key, or None if the key is not for an automorphism.
     """
 
     ring: pg.Ring
@@ -259,9 +255,8 @@ def trial(
 ) -> Result:
     """Fetch every step-th of 4096 random records of 256 bytes, and compare them with the database.
 
-    server_of: a function that makes a server from the data and the size of a record. client_of: a function
-    that makes a client from the server and a secret seed. seed: the seed of all secrets, or None for a random
-    one.
+    server_of: a function of the data and the size of a record that makes a server. client_of: a function of
+    the server and a secret seed that makes a client. seed: the seed of all secrets; by default it is random.
     """
     data, wanted = np.random.default_rng(1).integers(0, 256, (4096, 256), np.uint8), range(0, 4096, step)
     seed = secrets.token_bytes(32) if seed is None else seed

@@ -6,8 +6,8 @@ bytes for each byte of the database.
 
 The query is one ciphertext. It encrypts one coefficient for each column, which is Q / 256 for the column of
 the record and 0 for the others. The query also encrypts m_t * g_l for each bit m_t of the row's index and
-each weight g_l of a gadget, which has one weight here. All these values are divided by their number, rounded
-up to a power of two, because expansion multiplies by that power.
+each weight g_l of a gadget. Here the gadget has one weight. Let 2^v be the number of values, rounded up to a
+power of two. The client divides each value by 2^v, because expansion multiplies by 2^v.
 
 The server expands the query to one ciphertext for each value. It makes GGSW ciphertexts from the ciphertexts
 for the bits. It multiplies the matrix by the ciphertexts for the columns, which leaves one ciphertext for
@@ -110,9 +110,9 @@ class Layout:
         return -(-self.count // self.in_cell)
 
     def _sizes(self) -> list[tuple[int, int, int]]:
-        """Return (cost, folds, columns) for each number of folds with which a query fits into N coefficients.
+        """Return (cost, folds, columns) for each number of folds for which a query has at most N values.
 
-        The cost is the number of key switches and external products, which take about the same time.
+        cost: the number of key switches and external products. Both take about the same time.
         """
         found = []
         for folds in range(MOST_FOLDS + 1):
@@ -140,17 +140,18 @@ class Layout:
     def variance(self, entry: float = 128) -> float:
         """Return the variance of the error of an answer modulo Q.
 
-        Each step of the expansion doubles the variance of a coefficient's error, on average, and adds that of
-        a key switch. The errors of the query itself reach only few coefficients and are left out. If bits of
-        the row's index are 0, the error is smaller, because they multiply the rounding errors of digits by 0.
+        On average, each step of the expansion doubles the variance of a coefficient's error, and adds the
+        variance of a key switch. The errors of the query itself reach only few coefficients and are left out.
+        All bits of the row's index are assumed to be 1. A bit 0 gives a smaller error, because it multiplies
+        the rounding errors of digits by 0.
 
         entry: the root mean square of the coefficients in the database, which are bytes minus 128.
         """
         Q, step = rings().ring.modulus, switch_variance(rings().ring, rings().special, SIGMA)
         expanded = (self.values - 1) * step
         chosen = self.columns * N * entry**2 * expanded
-        # The rows of a GGSW ciphertext have either the error e of the expansion, or e * s plus the error of a
-        # key switch. `rows` is the sum of both variances.
+        # Half of the rows of a GGSW ciphertext have the error e of the expansion. The others have e * s plus
+        # the error of a key switch. `rows` is the sum of both variances.
         rows = expanded * (1 + 2 * N / 3) + step
         digits = LEVELS * N * (1 << 2 * BITS) / 12 * rows
         rounded = (Q / (1 << BITS * LEVELS)) ** 2 * rounding_variance(N)
@@ -222,8 +223,8 @@ class Server:
         expanded = lattice.expand(pg.stack([query.body.ntt(), mask]), keys, layout.values)
         state = pg.matmul(self.database, expanded[: layout.columns])  # (parts, rows, 2)
         for t in range(layout.folds):
-            # Bit t of the row's index, counted from the lowest, selects the even rows (if it is 0) or the odd
-            # rows (if it is 1) of those that are left.
+            # Bit t of the row's index, counted from the lowest, selects the even rows (bit 0) or the odd rows
+            # (bit 1) of `state`.
             first = layout.columns + t * LEVELS
             bit = lattice.rgsw_from_rlwe(expanded[first : first + LEVELS], relin)
             state = lattice.cmux(bit, state[:, 0::2], state[:, 1::2], bits=BITS)

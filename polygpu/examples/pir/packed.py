@@ -111,7 +111,7 @@ class Layout(ColumnLayout):
     def in_column(self) -> int:
         """The number of records in a column.
 
-        A column has as many records as fit in 1024 rows, or more if columns would exceed 2^20 in number.
+        A column has as many records as fit in 1024 rows, or more if there would be more than 2^20 columns.
         """
         return max(1, min(self.count, ROWS // self.size), -(-self.count // MOST_COLUMNS))
 
@@ -134,8 +134,8 @@ class Layout(ColumnLayout):
         """Return the variance of the error of an answer modulo Q.
 
         It is the sum of the variances of the product, of rounding to Q, and of packing. Packing takes log2 N
-        steps. Each doubles the error so far and adds that of one key switch, so the variance of packing is
-        (N^2 - 1) / 3 times that of a key switch.
+        steps. Each step doubles the error so far, and adds the error of one key switch. So the variance of
+        packing is (N^2 - 1) / 3 times the variance of a key switch.
 
         entry: the root mean square of the entries of the database matrix.
         """
@@ -165,8 +165,8 @@ class Query(NamedTuple):
 class Server:
     """Server with the matrix D, (groups, rows, N), and the masks of its rows, prepared for packing.
 
-    The last group is filled up with columns of zeros. Each group is stored as one matrix. So the part of a
-    query by which the group is multiplied stays in the first-level cache.
+    The last group is filled up with columns of zeros. Each group is stored as one matrix, so that the part of
+    a query for this group stays in the first-level cache.
     """
 
     together, hint = 32, None
@@ -180,7 +180,7 @@ class Server:
         self.masks = self._masks()
 
     def _groups(self, data: Array) -> Array:
-        """Return the database matrix, cut into groups of N columns: an array (groups, rows, N)."""
+        """Return the database matrix as an array (groups, rows, N), with N columns in each group."""
         rows, columns = self.layout.rows, self.layout.columns
         found = np.zeros((self.layout.groups, rows, N), np.int8)
         for i, group in enumerate(found):
@@ -190,18 +190,17 @@ class Server:
         return found
 
     def _masks(self) -> pg.Poly:
-        """Return ciphertexts (ciphertexts, packed, 2), one for each row r, with body 0 and mask -h_r.
+        """Return a ciphertext for each row r of the database, as batch shape (ciphertexts, packed, 2).
 
-        h_r is the sum over groups j of D_rj(1/X) * a_j. D_rj has the entries of row r in group j as
-        coefficients, and a_j is public. The masks are scaled from 2^32 to Q, and divided by N because packing
-        multiplies by N.
+        The body is 0, and the mask is -h_r. h_r is the sum over groups j of D_rj(1/X) * a_j. The coefficients
+        of D_rj are the entries of row r in group j. a_j is public. The masks are scaled from 2^32 to Q, and
+        divided by N because packing multiplies by N.
         """
         at, layout = rings(), self.layout
         padded = layout.ciphertexts * layout.packed
         found = at.ring.zeros((padded, 2), domain="eval")
-        # The mask of row r is -h_r, and h_r(1/X) is the sum over j of D_rj(X) * a_j(1/X), where D_rj is from
-        # the database and a_j is public. So the automorphism X -> 1/X is applied only to the a_j and to the
-        # sums, not to the many polynomials D_rj.
+        # h_r(1/X) is the sum over j of D_rj(X) * a_j(1/X). So the automorphism X -> 1/X is applied only to
+        # the a_j and to the sums, not to the many polynomials D_rj.
         public = layout.public(self.seed).convert(at.sums).automorphism(-1).ntt()
         step = max(1, BLOCK // (layout.groups * N))
         for i in range(0, layout.rows, step):
@@ -223,7 +222,7 @@ class Server:
 
     @pg.device("cpu")
     def pack(self, words: Array, keys: Sequence[lattice.SwitchKey]) -> pg.Poly:
-        """Pack the database's product with one query, (rows,), into ciphertexts (ciphertexts, 2) modulo Q."""
+        """Pack `words` (rows,), a result of `multiply`, into ciphertexts (ciphertexts, 2) modulo Q."""
         at, layout = rings(), self.layout
         places = np.zeros((layout.ciphertexts, 1, N), np.uint32)
         padded = np.zeros(layout.ciphertexts * layout.packed, np.uint32)

@@ -19,9 +19,9 @@ from polygpu.examples.bfv import derive
 from . import folded, packed, simple
 from .common import Array, Database, Reader, words_of
 
-# For each protocol, PROTOCOLS has the function that makes a server from the data and the size of a record.
-# _CLIENTS has the function that makes a client. Its arguments are the server's parameters, a function that
-# fetches a hint of a given length, and a secret seed.
+# PROTOCOLS[name] makes a server. The arguments are the data and the size of a record.
+# _CLIENTS[name] makes a client. The arguments are the server's parameters, a function that fetches a hint of
+# a given length, and a secret seed.
 PROTOCOLS: Mapping[str, Callable[[Any, int], Database]] = {
     "simple": simple.Server,
     "packed": packed.Server,
@@ -33,7 +33,7 @@ _CLIENTS: Mapping[str, Callable[[Mapping[str, Any], Callable[[int], bytes], byte
     "folded": folded.Client.of,
 }
 
-LONGEST_WAIT = 30.0  # seconds that a client waits for data, and the server for a complete query
+LONGEST_WAIT = 30.0  # seconds that a client waits for data, or the server for the rest of a query
 LONGEST_REPLY = 600.0  # seconds after which a connection is closed
 MOST_CLIENTS = 64  # largest number of open connections
 
@@ -81,7 +81,7 @@ class Service(ThreadingHTTPServer):
         """Ignore errors of a connection, which the base class would print."""
 
     def _answer(self) -> None:
-        """Answer queries for ever: wait for a query, and answer it together with others that wait too."""
+        """Answer queries for ever. One call of `answers` takes the waiting queries, at most `together`."""
         while True:
             some = [self._waiting.get()]
             while len(some) < self.pir.together:
@@ -100,7 +100,7 @@ class Service(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Handler of a client's requests. A query is only ever decoded as a known number of integers."""
+    """Handler of a client's requests. Queries have `query_bytes` bytes and are read as integers."""
 
     server: Service
     timeout = LONGEST_WAIT
@@ -129,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(200, self.server.submit(query).astype("<u4").tobytes())
 
     def _read(self, count: int) -> bytes | None:
-        """Return the next `count` bytes of the request, or None if they do not arrive in time."""
+        """Return the next `count` bytes of the request, or None if fewer arrive in LONGEST_WAIT seconds."""
         parts, end = bytearray(), monotonic() + LONGEST_WAIT
         while len(parts) < count and monotonic() < end:
             part = self.rfile.read1(min(1 << 16, count - len(parts)))
@@ -179,9 +179,9 @@ def fetch(url: str, indices: Sequence[int], seed: bytes | None = None) -> list[b
 
 
 def _ask(url: str, most: int, body: bytes | None = None, exact: bool = False) -> bytes:
-    """Send a request, a POST if there is a body, and return the reply.
+    """Send a request and return the reply. The request is a POST if `body` is given, else a GET.
 
-    The reply must have exactly `most` bytes if `exact` is true, and at most `most` bytes otherwise.
+    Raise OSError if the reply has more than `most` bytes, or, with `exact`, fewer.
     """
     with urlopen(Request(url, body), timeout=LONGEST_WAIT) as reply:
         data: bytes = reply.read(most + 1)

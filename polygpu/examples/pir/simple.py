@@ -27,7 +27,7 @@ from .common import Array, ColumnLayout, Result, as_bytes, as_index, by_columns,
 # LWE with modulus Q, secrets of 1024 entries and errors of deviation 6.4 has 128 bits of security for up to
 # 2^20 samples. Each column uses one sample (2022/949, section 4.2).
 Q, SECRETS, SIGMA, MOST_COLUMNS = 1 << 32, 1024, 6.4, 1 << 20
-SCALE = Q // 256  # the factor by which a byte is multiplied in an answer
+SCALE = Q // 256  # the factor of a byte in an answer
 
 
 @dataclass(frozen=True)
