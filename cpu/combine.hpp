@@ -213,8 +213,8 @@ template <class T> void combine_words(const T *const *x, const T *w, size_t term
     }
 }
 
-// Returns the kernels for rows whose butterflies are B. Rest: lanes of one residue, for the end of a row that does not
-// fill a vector. SUM: how combine_row keeps sums. C: the lanes of combine_row.
+// Returns the kernels for rows whose butterflies are B. Rest: lanes of one residue, for the last residues of a row,
+// which do not fill a vector. SUM: how combine_row keeps sums. C: the lanes of combine_row.
 template <class B, class Rest, Sums SUM = SUMS<B>, class C = typename B::Lanes>
 constexpr RowKernels<typename B::Lanes::T> row_kernels() {
     using L = typename B::Lanes;

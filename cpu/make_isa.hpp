@@ -24,8 +24,8 @@ struct None {};
 // The base of the structs that describe instruction sets. A struct has NAME, COSTS and types:
 //   Q30 ... Goldilocks   kernels of rows, by size of modulus
 //   Floats, Doubles      lanes of complex numbers
-//   Spectral             reals of products by FFT
-//   Real                 reals of all other sums and products
+//   Spectral             lanes of real numbers, for products by FFT
+//   Real                 lanes of real numbers, for all other sums and products
 //   Count                how a Gaussian counts thresholds
 //   Bytes                lanes of bytes
 // If a type is None, the set lacks the kernels. The structs are in anonymous namespaces, one in each file, so that the

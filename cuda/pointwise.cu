@@ -139,9 +139,9 @@ __global__ void __launch_bounds__(256, 2) combine(const CombineParameters<T> p) 
 
 // Products of ciphertexts of two components: pair = (x_0 * y_0, x_0 * y_1 + x_1 * y_0) and square = x_1 * y_1. If
 // SQUARE is true, y is x. adds: whether the products are added to the previous values of `pair` and `square`. has_more:
-// whether `more` is added to `pair`; at most one of `adds` and has_more is true. component: rows from component 0 to
-// component 1 of x, y and `more`; in `pair`, this distance is `limbs`. pair_rows, square_rows: rows from one item to
-// the next.
+// whether `more` is added to `pair`; at most one of `adds` and has_more is true. component: the distance, in
+// rows, of component 1 from component 0 in x, y and `more`; in `pair` the distance is `limbs`. pair_rows, square_rows:
+// the distance, in rows, from one item to the next.
 template <class T> struct TensorParameters {
     const T *x, *y, *more;
     T *pair, *square;

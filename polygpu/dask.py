@@ -772,7 +772,7 @@ def from_array(x: Any, ring: Ring, *, domain: Domain = "coef", chunks: Chunks = 
     if shape[-2:] != (ring.rows, ring.n) or len(shape) < 2:
         raise ParameterError(
             f"The shape of x is {shape}, but it must end in (rows, n) = ({ring.rows}, {ring.n}). Use "
-            "from_poly(ring(x)) to make blocks of integers (*batch, n)."
+            "from_poly(ring(x)) if x holds integers of shape (*batch, n)."
         )
     if x.dtype.kind not in "iuO":
         raise CoefficientError(

@@ -800,16 +800,16 @@ class Poly(Value, NotAnArray):
         """Multiply by X^k, in this value's domain.
 
         Args:
-            k: any int; or an array or list of ints, one for each polynomial of the result, which broadcasts
-                with the batch axes. An array on the value's GPU is not copied to the host.
+            k: any int; or an array or list of ints, whose shape broadcasts with the batch axes. Each
+                polynomial of the result has its own k. An array on the value's GPU is not copied to the host.
             out: a Poly of this ring and of the result's batch shape to write into. It may be this value.
 
         Raises:
             ParameterError: the shape of k does not broadcast with the batch axes.
             CoefficientError: k holds something other than integers.
             OutputError: `out` cannot hold the result (see Poly).
-            DeviceError: the call is recorded by polygpu.capture on a GPU, and k is an array on another GPU,
-                or k is in host memory and has more than 8192 integers.
+            DeviceError: polygpu.capture records the call on a GPU, and k is either an array on another GPU or
+                more than 8192 integers in host memory.
 
         Cost: for a value in coefficients, one pass, which rotates the coefficients. For an evaluated value,
         a transform of X^k for each exponent in k, and a pointwise product.

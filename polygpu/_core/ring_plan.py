@@ -193,7 +193,7 @@ class RingPlan:
                     f"are 1 modulo {order}. Use moduli from ntt_primes({n}, bits={self._friendly_bits()}, "
                     f"kind={self.quotient.kind!r}). Products still work."
                 )
-        raise AssertionError("The ring has a transform.")
+        raise AssertionError("Call this only if the ring has no transform.")
 
     def _friendly_bits(self) -> int:
         """Return a bit length for which there are primes with a transform for this ring.

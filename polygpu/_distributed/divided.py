@@ -129,8 +129,9 @@ def layout_of(
         tables: whether each row is transformed with its own table of twiddles (`has_tables`). If True,
         columns are long and rows are short. Long columns need two passes over memory. These passes take about
         as long as the exchange between devices that runs at the same time.
-        limbs: number of limbs of the ring. Slices are so large that the devices compute a slice in more time
-        than the host queues it. A small polynomial is one slice.
+        limbs: number of limbs of the ring. More limbs make a column longer, and then a device's columns are
+        cut into more slices. A slice is large enough that the devices need longer to compute it than the host
+        needs to queue it.
 
     Raises:
         ParameterError: n < devices**2, the number of devices is not a power of two, or log_height is outside

@@ -377,7 +377,7 @@ def rotate_many(
 
 
 def moves_of(c: Value, gs: Sequence[int]) -> Array:
-    """Return, on c's device, the multipliers of X -> X^g for evaluated values; see `multipliers`."""
+    """Return, on c's device, the array `multipliers` for evaluated values: an integer for each g in `gs`."""
     return backend_of(c._data).constant(multipliers(c._plan.quotient, tuple(gs), True))
 
 

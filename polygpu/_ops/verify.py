@@ -152,7 +152,7 @@ def check_matrices_of_points(compute: Backend, basis: Basis, a: Array, b: Array,
 
 
 def _vectors_needed(basis: Basis) -> int:
-    """Return how many random vectors a test needs to accept a wrong product with probability at most 2^-40.
+    """Return how many random vectors make a test accept a wrong product with probability at most 2^-40.
 
     A test with one vector accepts a wrong product with probability at most 1/q if q is prime, else at most
     1/2.
