@@ -93,8 +93,8 @@ class Basis {
     WideModulus wide_;
 };
 
-// y[i] = x[index[i]]. A cache line of y comes from one or two lines of x, at any place. Hardware does not prefetch such
-// lines.
+// y[i] = x[index[i]]. The entries of a cache line of y come from one or two cache lines anywhere in x. Hardware does
+// not prefetch such lines, so the function does.
 template <class T, class I> void permute_row(const T *x, const I *index, T *y, size_t n) {
     constexpr size_t LINE = 64 / sizeof(T), AHEAD = 16 * LINE;
     for (size_t i = 0; i < n; i += LINE) {

@@ -1,4 +1,4 @@
-// The clock frequency of the core that runs.
+// Measures the clock frequency of the core that runs the calling thread.
 #pragma once
 
 namespace pg {

@@ -79,9 +79,9 @@ PG_INLINE void combine_halves(const L &lanes, const typename L::T *const *x, con
     }
 }
 
-// y = sum of x[i] * w[i] mod q, in doubles, with one reduction for 7 products (docs/math.md, "Sums of products on the
-// GPU"). Words are below 2^50, and 16 <= q < 2^50. number: the factors w, in [-q/2, q/2]. start: 2^49 * (sum of all w)
-// mod q, centred.
+// y = sum of x[i] * w[i] mod q, in doubles. The sum is reduced after every 7 products (docs/math.md, "Sums of products
+// on the GPU"). Words are below 2^50, and 16 <= q < 2^50. number: the factors w, in [-q/2, q/2]. start: 2^49 * (sum of
+// all w) mod q, centred.
 template <class L, size_t COUNT>
 PG_INLINE void combine_doubles(const L &lanes, const typename L::T *const *x, const double *number, double start,
                                size_t terms, typename L::T *y, size_t begin, size_t end) {

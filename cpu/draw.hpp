@@ -7,8 +7,8 @@
 namespace pg {
 namespace {
 
-// Returns (high * 2^64 + low) mod q, for q >= 2^62 (docs/math.md, "Small random elements"). First reduces `high` < 4q.
-// Then divides like divide(), but without branches and without a quotient.
+// Returns (high * 2^64 + low) mod q, for q >= 2^62 (docs/math.md, "Small random elements"). `high` is below 4q,
+// and is first reduced below q. The division is that of divide(), but has no branches and computes no quotient.
 template <class T> PG_INLINE T divide_pair(u64 low, u64 high, const Modulus &m) {
     for (int times = 0; times < 3; ++times) high -= m.q & (0 - (u64)(high >= m.q));
     if (m.shift) high = high << m.shift | low >> (64 - m.shift), low <<= m.shift;

@@ -199,8 +199,8 @@ template <size_t MOST, class F> PG_INLINE void for_pieces(size_t count, const F 
     if constexpr (MOST > 1) for_pieces<MOST / 2>(count, f, begin);
 }
 
-// Distances of prefetches. Hardware prefetches along a row, but not into the next page, and not for pieces of many
-// rows.
+// How far ahead kernels prefetch. The hardware itself prefetches along a row, but not into the next page. It does not
+// prefetch if a kernel reads a short piece of each of many rows.
 constexpr size_t LINE = 64, PAGE = 4096;  // bytes
 constexpr size_t ROWS_AHEAD = 16;
 
@@ -364,7 +364,7 @@ template <class R, class T> void gemm(const MatrixProduct<T> &p, u64 *scratch) {
 
 // ---- matrices whose entries are rows of residues: lanes are neighbouring points, that is, indices in a row ----
 
-// Gathers the digits of entries (i, t), for `count` vectors of points: vector v of entry (i, t) goes to y[v][i][t].
+// Splits `count` vectors of points of each entry (i, t) into digits. The digits of vector v go to y[v][i][t].
 template <class S, class T>
 void gather(const S &sums, const MatrixView<const T> &x, size_t height, size_t width, size_t point, size_t count,
             u64 *y) {

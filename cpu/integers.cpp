@@ -164,8 +164,9 @@ double nearest_double(const u64 *x, size_t words, u64 *size) {
     return negative ? -value : value;
 }
 
-// Updates a norm, in digits, by n nonnegative numbers. p = 0: the maximum. p = 1: the sum. p = 2: the sum of squares.
-// norm[c] counts units of 2^(BITS * c). n must be so small that no norm[c] overflows.
+// Updates `norm` by n nonnegative numbers. p = 0: `norm` is a maximum. p = 1: a sum. p = 2: a sum of squares. `norm`
+// and the numbers are stored as digits: norm[c] counts units of 2^(BITS * c). n must be so small that no norm[c]
+// overflows.
 void add_to_norm(int p, const u64 *x, size_t digits, size_t n, u64 *norm) {
     if (p == 2) return integer_kernels().add_squares(x, digits, n, norm);
     for (size_t d = 0; p == 1 && d < digits; ++d)

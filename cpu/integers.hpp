@@ -115,7 +115,7 @@ inline void join_digits(const u64 *digits, const MixedWords &m, u64 *y, u64 *wro
         wrong[j] &= below ^ 1;
     }
 }
-// Sets wrong[j] to 1 if x[j] differs from y[j]; otherwise wrong[j], 0 or 1, stays. Returns 1 if any wrong[j] is then 1.
+// Sets wrong[j], which is 0 or 1, to 1 if x[j] differs from y[j]. Returns 1 if any wrong[j] is then 1, else 0.
 template <class T> u64 compare(const T *x, const T *y, u64 *wrong, size_t n) {
     u64 any = 0;
     for (size_t j = 0; j < n; ++j) wrong[j] |= (u64)(x[j] != y[j]), any |= wrong[j];

@@ -27,7 +27,7 @@ template <class T> class SmallField {
     void multiply(T *x, const T *y, T *) const { *x = (T)mul_mod(m_, *x, *y); }
     void subtract(T *x, const T *y) const { *x = (T)sub_mod(m_, *x, *y); }
     void invert(T *x, T *) const { *x = (T)pow_mod(m_, *x, m_.q - 2); }
-    // r[i] += high * s[i - 1] + low * s[i]. The estimated quotient is exact or 1 too small.
+    // r[i] += high * s[i - 1] + low * s[i]. product_high(t, v) is floor(t / q) or 1 less.
     void eliminate(T *__restrict r, const T *__restrict s, const T *high, const T *low, size_t count, T *) const {
         const T h = *high, l = *low, q = q_, v = quotient_;
         for (size_t i = 0; i < count; ++i) {
@@ -163,7 +163,7 @@ int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, Quotient 
             field.subtract(first, divisor.at(top));
             field.multiply(first, inverse, scratch);
             if (steps) {
-                // `after`: what the step with `high` makes of the divisor's next coefficient; it determines `low`
+                // `after`: the divisor's next coefficient after the step with `high`. It determines `low`.
                 Word *const next = divisor.at(top - 1);
                 std::copy(next, next + words, after);
                 field.eliminate(after, rest.at(rest.degree), high, zero, 1, scratch);

@@ -72,7 +72,7 @@ struct Lanes32 {
         V high = _mm256_blend_epi32(even, odd, 0xaa);
         return sub(mul_low(x, t.w), mul_low(high, q));
     }
-    // Returns Barrett's product of the low halves of 64-bit lanes.
+    // Returns the products modulo q of the low halves of 64-bit lanes, by Barrett reduction.
     PG_INLINE V mul_even(V x, V y) const {
         V z = _mm256_mul_epu32(x, y);
         V quotient = _mm256_srli_epi64(_mm256_mul_epu32(_mm256_srl_epi64(z, shift), barrett), 32);

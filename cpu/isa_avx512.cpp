@@ -56,7 +56,8 @@ struct Lanes52Sums : Lanes52 {
     static PG_INLINE V mul_add_low(V z, V x, V y) { return _mm512_madd52lo_epu64(z, x, y); }
     static PG_INLINE V mul_add_high(V z, V x, V y) { return _mm512_madd52hi_epu64(z, x, y); }
     static PG_INLINE V above52(V x) { return _mm512_srli_epi64(x, 52); }
-    // low + 2^52 * high mod q, canonical, for any low; high plus the carry from low must be below 2^52
+    // Returns low + 2^52 * high modulo q, in [0, q). `low` may be any number. high + floor(low / 2^52) must be below
+    // 2^52.
     PG_INLINE V residue(V low, V high) const {
         const V sum = add(mul_lazy(add(high, above52(low)), power), relax(masked(low)));
         return reduce_once(reduce_once(masked(sum), q2), q);

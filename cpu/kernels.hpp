@@ -47,7 +47,8 @@ template <class T> struct RowKernels {
     bool numbers;         // the transforms read the twiddles as doubles (number, ratio), not w and shoup
 };
 
-// The parts of a basis conversion that estimate floor(sum of z_i / q_i + half) for rows z_i of residues (docs/math.md).
+// The parts of a basis conversion that estimate floor(s + half), where s is the sum of z_i / q_i over the rows z_i of
+// residues (docs/math.md). half: 1/2 to round s to the nearest integer, or 0 to round s down.
 template <class T> struct EstimateKernels {
     void (*add_ratios)(const T *z, double ratio, double *sum, size_t n);  // sum += z * ratio
     void (*count_from)(const T *z, T least, T *count, size_t n);          // count += 1 where z >= least
@@ -72,7 +73,7 @@ template <class T> struct Fft {
 };
 
 template <class T> struct FftKernels {
-    // x may be y. inverse: results are divided by points. scratch: fft_scratch(points) reals.
+    // x may be y. If `inverse`, the results are divided by fft.points. scratch: fft_scratch(fft.points) reals.
     void (*transform)(const T *x, T *y, size_t rows, bool inverse, const Fft<T> &fft, T *scratch);
     // y = ifft(fft(a) * fft(b)) by rows of 64 points. Operands may be y. shared: b is one row, which is already
     // transformed.
@@ -114,7 +115,7 @@ template <class T> struct ProductKernels {
     void (*transform)(const T *x, unsigned digits, Complex *z, const ProductRow &row);
     // Adds x * y_k to sums_k, for each of row.sums spectra y_k.
     void (*add_products)(const Complex *x, const Complex *y, Complex *sums, const ProductRow &row);
-    // y = the residues of the sums, which are overwritten.
+    // y = the residues of `sums`. `sums` is overwritten.
     void (*compose)(Complex *sums, T *y, const ProductRow &row);
     size_t least_length;  // shorter products use the portable kernels
 };
@@ -132,8 +133,8 @@ struct TorusRow {
     u64 offset, mask;
     double half;
 };
-// Whether the forward transform computes one stage more in registers than fits into pairs of vectors (Ntt::forward). If
-// so, the inverse begins with one stage more.
+// Passes of radix 4 divide a transform into blocks of 2 * width or 4 * width points, which are transformed in registers
+// (Ntt::forward). Returns whether blocks have 4 * width points. The inverse transform uses the same blocks.
 constexpr bool torus_is_wide(size_t points, size_t width) {
     while (points >= 8 * width) points /= 4;
     return points > 2 * width;
@@ -143,9 +144,10 @@ template <class W> struct TorusKernels {
     // Writes the fields (TorusRow) from which digit `level` is made: of X^e * y - y if `turns`, else of y.
     void (*fields)(const W *y, bool turns, size_t e, W *fields, unsigned level, const TorusRow &row);
     void (*transform)(const W *fields, Complex *z, const TorusRow &row);  // z = the spectrum of the digits
-    // sum = one column of the product of digits (components, levels) with a matrix (components, levels, columns). step:
-    // complex numbers from one spectrum of the column to the next. The sum begins with component `column`. ahead:
-    // complex numbers to the matrix that is prefetched; 0 for no prefetch.
+    // sum = one column of the product of digits (components, levels) with a matrix (components, levels, columns). In
+    // each level, the sum begins with component `column`. step: the distance from one spectrum of the column to the
+    // next, in complex numbers. ahead: the distance from this matrix to the matrix that is prefetched, in complex
+    // numbers; 0 for no prefetch.
     void (*multiply)(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
                      unsigned column, size_t ahead, Complex *sum, const TorusRow &row);
     void (*finish)(Complex *sum, W *y, bool adds, const TorusRow &row);    // y = product, or y += product if `adds`
@@ -174,12 +176,13 @@ constexpr size_t GEMM_SCRATCH = 2 * (GEMM_DEPTH * GEMM_COLUMNS + 4 * (GEMM_DEPTH
 
 // multiply_points takes GEMM_POINTS points at a time. It gathers digits for gemm_gathered_points() points at a time: as
 // many as fit GEMM_GATHERED words (the second-level cache), from 16 to 128, a multiple of the lanes of a vector. words:
-// digits of both operands at one point.
+// how many words the digits of both operands have at one point.
 constexpr size_t GEMM_POINTS = 512, GEMM_GATHERED = 32768;
 constexpr size_t gemm_gathered_points(size_t words) {
     return words < GEMM_GATHERED / 128 ? 128 : words > GEMM_GATHERED / 16 ? 16 : GEMM_GATHERED / words / 8 * 8;
 }
-// Returns whether digits are gathered. Gathering does not pay for operands that are read only a few times.
+// Returns whether multiply_points gathers digits if the result has this many rows and columns. Gathering does not pay
+// for operands that are read only a few times.
 constexpr bool gemm_gathers(size_t rows, size_t columns) { return std::min(rows, columns) > 8; }
 constexpr size_t gemm_points_scratch(size_t rows, size_t inner, size_t columns) {
     return gemm_gathers(rows, columns) ? std::max(GEMM_GATHERED, 2 * 16 * inner * (rows + columns)) : 0;
@@ -208,8 +211,8 @@ struct Draw {
     i64 weights[4];
     const u64 *sorted;  // the thresholds
     size_t bucket;      // thresholds in each of 16 buckets, not counting the end; `buckets` has 16 * (bucket + 1) cells
-    // Cell i * 16 + b is threshold (bucket + 1) * b + i, or 2^64 - 1 if there are fewer thresholds. Cell i = bucket is
-    // the end of bucket b.
+    // buckets[i * 16 + b] is threshold (bucket + 1) * b + i, or 2^64 - 1 if there are fewer thresholds. The cell with
+    // i = bucket holds the end of bucket b.
     const u64 *buckets;
 };
 
@@ -243,7 +246,7 @@ struct Gadget {
     u64 power, scale;  // B^levels, floor(2^w * B^levels / q) for words of w bits; both are 0 if B^levels is q
     u64 offset;        // sum of B/2 * B^i, i < levels
 };
-// Needs bits * levels <= 64 and B^levels <= q. word: 32 or 64.
+// Needs bits * levels <= 64 and 2^(bits * levels) <= q. word: bits of a word, 32 or 64.
 constexpr Gadget make_gadget(u64 q, unsigned bits, unsigned levels, unsigned word) {
     const u128 modulus = q ? q : (u128)1 << 64, power = (u128)1 << (bits * levels);
     Gadget gadget{q, bits, levels, 0, 0, 0};
@@ -260,7 +263,7 @@ struct IntegerKernels {
     void (*join_digits)(const u64 *digits, const MixedWords &m, u64 *y, u64 *wrong, size_t n);
     void (*make_sizes)(u64 *x, size_t digits, size_t n, u64 *scratch);  // x becomes |x|; scratch: n words
     void (*add_squares)(const u64 *x, size_t digits, size_t n, u64 *sums);
-    // Draws n integers, each from draw.bytes bytes of x. The shape must not be sparse.
+    // Draws n integers, each from draw.bytes bytes of x. draw.shape must not be DrawShape::sparse.
     void (*draw)(const unsigned char *x, i64 *v, size_t n, const Draw &draw);
 };
 
@@ -274,12 +277,13 @@ template <class T> struct WordKernels {
     void (*reduce_pairs)(const u64 *x, T *y, size_t n, const Modulus &m);
     // y = the residues of v. Needs |v| <= bound <= 2^62.
     void (*reduce_small)(const i64 *v, T *y, size_t n, const Modulus &m, u64 bound);
-    // y = the residues of words x, for the extent that `widen` of IntegerKernels returns.
+    // y = the residues of words x. Needs every x in [-extent - 1, extent]; `widen` of IntegerKernels returns `extent`.
     void (*reduce)(const u64 *x, bool is_signed, u64 extent, T *y, size_t n, const Modulus &m);
     u64 (*compare)(const T *x, const T *y, u64 *wrong, size_t n);
-    // Integers in digits of SumWords: digit d of number j is x[d * n + j]. scratch: 2n + count + 2 + digits words.
+    // Writes integers as digits of SumWords: digit d of number j is x[d * n + j]. scratch: 2n + count + 2 + digits
+    // words.
     void (*compose)(const T *y, const SumWords &m, u64 *x, size_t n, u64 *scratch);
-    // Digits modulo q, the most significant first: digit i of number j is y[i * n + j].
+    // Writes digits modulo q, the most significant first: digit i of number j is y[i * n + j].
     void (*decompose)(const T *x, T *y, size_t n, const Gadget &g);
 };
 

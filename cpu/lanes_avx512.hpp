@@ -18,10 +18,11 @@ template <class I, size_t N> struct alignas(64) Index {
     __m512i vector() const { return _mm512_load_si512(lane); }
 };
 
-// Returns the lanes that u (second = 0) and v (second = 1) take to rotate the indices of their 2 * N values left by
-// `bits` bits. Between two stages the indices rotate by one bit. So in a stage of COUNT blocks, lane i belongs to block
-// i mod COUNT, and the factors of the blocks are loaded in the order of memory. The exchange of granules (ntt.hpp)
-// would need permuted factors.
+// u holds the values with indices 0 ... N - 1, and v those with indices N ... 2 * N - 1. The value with index j gets a
+// new index: j rotated left by `bits` bits. Returns the old index of each value of the new u (second = 0) or of the new
+// v (second = 1). Between two stages the indices rotate by one bit. So in a stage of COUNT blocks, lane i belongs to
+// block i mod COUNT, and the factors of the blocks are loaded in the order of memory. The exchange of granules
+// (ntt.hpp) would need permuted factors.
 template <class I, size_t N> constexpr Index<I, N> rotated(unsigned bits, size_t second) {
     Index<I, N> index{};
     for (size_t i = 0; i < N; ++i) {

@@ -16,8 +16,8 @@ template <class T> void add_product(const T *x, const T *y, T *sum, bool first, 
     pointwise_kernels<T>(m).pointwise(first ? Op::mul : Op::mul_add, x, y, false, first ? nullptr : sum, sum, n, m);
 }
 
-// Whether multiply_points computes a sum of `terms` products of rows faster than one product after the other. This was
-// measured with rows in memory. For q < 2^50 in 64-bit words, single products have fast kernels.
+// Whether one call of multiply_points computes a sum of `terms` products of rows faster than `terms` calls of
+// add_product. This was measured with rows in memory. For q < 2^50 in 64-bit words, add_product has fast kernels.
 template <class T> bool prefers_gemm(const Modulus &m, size_t terms) {
     return terms > 3 && (sizeof(T) == 4 || m.bits > 50);
 }
@@ -202,8 +202,8 @@ void RotatedSums::run_row(const Call<T> &call, size_t item, size_t limb, const W
             const size_t first = ((split_ ? t * call.items : 0) + item) * COMPONENTS + c;
             return call.more + (first * more_total_ + more_rows_[limb]) * n;
         };
-        // The term is written to `to`. Without weights, `to` is the first result that begins with the term, if there is
-        // one.
+        // The term is written to `to`. If results have weights, or if none of them begins with this term, `to` is
+        // `moved`. Otherwise `to` is the first result that begins with this term.
         T *to = moved;
         size_t to_step = step;
         for (size_t g = 0; g < places_.size() && !call.weights; ++g)

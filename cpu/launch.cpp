@@ -53,7 +53,8 @@ Launches::Launches(const Driver &driver, std::vector<Launch> launches)
         require(!one.counters || !one.operands.empty(), "Launches: counters are the last operand");
         for (unsigned operand : one.operands) operands_ = std::max<size_t>(operands_, operand + 1);
     }
-    // A single launch needs no graph: it costs no more than a graph, and its kernel may start early.
+    // A single launch needs no graph. The graph would not be cheaper, and without a graph the kernel may start before
+    // the previous kernel ends.
     graphs_ = driver_.create_graph && launches_.size() > 1 &&
               std::none_of(launches_.begin(), launches_.end(), [](const Launch &one) { return one.counters; });
 }

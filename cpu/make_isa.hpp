@@ -26,7 +26,7 @@ struct None {};
 //   Floats, Doubles      lanes of complex numbers
 //   Spectral             lanes of real numbers, for products by FFT
 //   Real                 lanes of real numbers, for all other sums and products
-//   Count                how a Gaussian counts thresholds
+//   Count                how Gaussian sampling counts thresholds
 //   Bytes                lanes of bytes
 // If a type is None, the set lacks the kernels. The structs are in anonymous namespaces, one in each file, so that the
 // linker cannot mix the code of two sets.
@@ -52,7 +52,8 @@ constexpr Costs costs_avx512(double sum) {
     return {1.45, sum, {0.09, 0.2, 0.17, 0.45, 0.37}, {0.35, 0.9, 0.8, 1.6, 0.9}, 32};
 }
 
-// Defines the types that follow from Words32 and Words64 (lanes of residues) and R (lanes of doubles and integers).
+// The types that make_isa() reads from an instruction set. They are made from Words32 and Words64 (lanes of residues)
+// and R (lanes of doubles and integers).
 template <class Words32, class Words64, class R> struct Vectors : Lacking {
     using Q30 = Rows<Lazy<Words32>, ScalarLanes<u32>>;
     using Q31 = Rows<Tight<Words32>, ScalarLanes<u32>>;

@@ -79,7 +79,8 @@ class Digits {
     bool is_power() const { return power_; }
     unsigned shift(size_t vector) const { return vectors_[vector].shift; }
 
-    // Writes entries first ... last - 1 of a column's vectors. Vectors lie `step` bytes apart.
+    // Writes entries first ... last - 1 of each vector of a column. x: the column; its entries are `stride` words
+    // apart. y: the vectors; they are `step` bytes apart.
     template <class T>
     void write(const T *x, size_t stride, size_t first, size_t last, signed char *y, size_t step) const {
         const unsigned half = 1u << (digit_bits_ - 1);
@@ -189,8 +190,9 @@ void matmul_bytes_words(const Modulus &m, const StridedArray &a, bool is_signed,
             const u64 residue = reduce(m, reduce(m, (u64)(sum >> 64)), (u64)sum);
             excess[c] = mul_mod(m, residue, reduce(m, (u64)1 << (8 * size - 1)));
         }
-        // If there are few vectors, their parts stay in the first-level cache, else in the second-level cache, where
-        // gathered rows stay too.
+        // part: the number of bytes of each vector that are used at a time. These bytes of all `count` vectors fit in
+        // the first-level cache if count <= 4. Otherwise they fit in the second-level cache, together with the gathered
+        // rows.
         size_t part = std::min(BYTES_AT_ONCE, std::max((size_t)4096, DIGITS_IN_CACHE / count)) / 64 * 64;
         if (count <= 4) part = 8192;
         if (by_columns) part = 1024;

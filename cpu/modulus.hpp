@@ -1,7 +1,7 @@
 // Exact arithmetic modulo one q, 2 <= q <= 2^64: the constants of a modulus and the scalar operations.
 //
-// Every function has internal linkage, because the header is compiled once per instruction set. Of a shared inline
-// function the linker would keep one copy, which some machines perhaps cannot run.
+// This header is compiled once per instruction set. So every function has internal linkage: otherwise the linker would
+// keep only one copy of an inline function, and some machines might not be able to run this copy.
 #pragma once
 #include <cstddef>
 #include <cstdint>

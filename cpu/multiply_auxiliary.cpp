@@ -51,7 +51,8 @@ void Auxiliary::compose(const u64 *digits, size_t limb, u64 *value, u64 *scratch
     }
 }
 
-// Returns the product P of all primes modulo a limb, as (P - 1) + 1: the mixed-radix digits of P - 1 are p_i - 1.
+// Returns P modulo the modulus of a limb, where P is the product of all primes. It is computed as (P - 1) + 1, because
+// the mixed-radix digits of P - 1 are p_i - 1.
 std::vector<u64> Auxiliary::reduced_product(size_t limb) const {
     std::vector<u64> digits, value(words()), scratch(words() + 1), one(words(), 0);
     for (const Modulus &p : radix_.primes) digits.push_back(p.q - 1);

@@ -28,7 +28,8 @@
 namespace pg {
 namespace {
 
-// Does all exchanges of granules from WIDTH / 2 down to G or, if BACK, from G up, which undoes them.
+// Does all exchanges of granules, from granules of WIDTH / 2 lanes down to granules of G lanes. If BACK, undoes these
+// exchanges, from G up.
 template <class L, size_t G, bool BACK> PG_INLINE void exchange_all(typename L::V &u, typename L::V &v) {
     if constexpr (L::PERMUTES) L::template permute<G, BACK>(u, v);
     else {
@@ -39,13 +40,13 @@ template <class L, size_t G, bool BACK> PG_INLINE void exchange_all(typename L::
 }
 
 // Butterflies. Reductions are deferred (docs/math.md, "Lazy ranges"): a butterfly reduces the values that it adds only
-// if they may have grown too far. This depends on the stages before and after. For a forward butterfly, Leg describes
-// the leg that the butterfly does not multiply:
-//   kept    in the first stage of a pass, if no later stage of the pass multiplies the leg; and in the stage before the
-//           last stages (those done in registers), if there are more than three last stages
-//   other   in the first stage of a pass, if the second stage multiplies the leg; and in every other one of the last
-//           stages
-//   later   in the stage directly after a stage of `kept` or `other`
+// if they may have grown too far. This depends on the stages before and after. A forward butterfly multiplies one of
+// its two inputs. The other input is called the leg. The last stages are those on blocks of `tail` coefficients. Leg
+// says where a leg is:
+//   kept    in the first stage of a pass, unless the second stage multiplies the leg; in the stage before the last
+//           stages, if WIDTH > 4
+//   later   in the second stage of a pass; in any of the last stages that follows a stage of `kept` or `other`
+//   other   in all other stages
 enum class Leg { kept, other, later };
 // Sum says where an inverse butterfly forms its sum:
 //   early      in the first two stages, from canonical residues
@@ -306,9 +307,9 @@ template <class B, bool ORDERED = true> struct Ntt {
                 for (size_t k = 0; k < COLUMNS; ++k) L::store(y + j + i * h + k * WIDTH, v[i][k]);
         }
     }
-    // Computes the stages inside K pairs of vectors, on granules of G coefficients, for G = WIDTH/2 ... leaf_size.
-    // COMPLETE: whether the leaf size is 1. ODD: whether the first of these stages is the third or fifth of the last
-    // stages.
+    // Computes the stages inside K pairs of vectors, on granules of G, G / 2, ... leaf_size coefficients. COMPLETE:
+    // whether the leaf size is 1. ODD: whether the first of these stages has an odd number, if the stages of
+    // forward_pairs are numbered from 1.
     template <size_t G, bool COMPLETE, bool ODD, size_t K>
     PG_INLINE void forward_granules(V (&u)[K], V (&v)[K], size_t node) const {
         if constexpr (G == 0) {
@@ -338,7 +339,7 @@ template <class B, bool ORDERED = true> struct Ntt {
                 u[k] = load<ENTERS<ROOT>>(x + 2 * k * WIDTH), v[k] = load<ENTERS<ROOT>>(x + (2 * k + 1) * WIDTH);
             if constexpr (WIDE)
                 for (size_t k = 0; k < K; k += 2) {
-                    // If WIDTH > 4, more than three other stages follow.
+                    // If WIDTH > 4, more than three stages can follow this one.
                     constexpr Leg LEG = WIDTH > 4 ? Leg::kept : Leg::other;
                     const Twiddle w = forward_twiddle((node + i + k) / 2);
                     forward_first<ROOT, LEG>(u[k], u[k + 1], w), forward_first<ROOT, LEG>(v[k], v[k + 1], w);
@@ -358,7 +359,7 @@ template <class B, bool ORDERED = true> struct Ntt {
         else if (row.leaf_size > 1) forward_pairs<ROOT, WIDE, false, TOGETHER<WIDE>>(x, y, pairs, node);
         else forward_pairs<ROOT, WIDE, true, TOGETHER<WIDE>>(x, y, pairs, node);
     }
-    // Finishes `count` blocks of `tail` or 2 * tail coefficients.
+    // Computes the remaining stages of `count` blocks of `length` coefficients each. `length` is tail or 2 * tail.
     template <Root ROOT> void forward_tail(const T *x, T *y, size_t length, size_t count, size_t node) const {
         if (length > tail && tail > 2 * WIDTH) {  // leaves are longer than a pair of vectors
             for (size_t i = 0; i < count; ++i) forward_radix2<ROOT>(x + i * length, y + i * length, length, node + i);

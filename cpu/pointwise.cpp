@@ -174,8 +174,8 @@ void mul_monomial_words(const Basis &basis, const Array &x, const Numbers &expon
     });
 }
 
-// step^j is the product of a power of step^POWERS and an entry of a table of step^0 ... step^(POWERS - 1), which stays
-// in the first-level cache. by: after the first loop, step^POWERS. ahead: first * step^at.
+// Computes step^j as a power of step^POWERS times one of step^0 ... step^(POWERS - 1). A table of these POWERS numbers
+// stays in the first-level cache. by: step^have in the first loop, then step^POWERS. ahead: first * step^at.
 template <class T>
 void scale_words_by_powers(const Basis &basis, const Array &x, const Array &first, const Array &step, const Out &out) {
     constexpr size_t POWERS = 512;

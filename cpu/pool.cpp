@@ -47,7 +47,8 @@ Header &header(void *block) { return static_cast<Header *>(block)[-1]; }
 
 constexpr unsigned log2(size_t x) { return 8 * sizeof(long long) - 1 - (unsigned)__builtin_clzll(x); }
 
-// Rounds up sizes that may be kept, by at most an eighth, so that similar results share blocks.
+// Returns the size of a block for `bytes` bytes. If blocks of this size may be kept, `bytes` is rounded up by at most
+// an eighth. Then a result can reuse the block of an earlier result of similar size.
 size_t capacity_for(size_t bytes) {
     if (bytes < SMALLEST_KEPT || bytes > LARGEST_KEPT) return bytes;
     const size_t step = (size_t)1 << (log2(bytes) - 3);
@@ -55,15 +56,16 @@ size_t capacity_for(size_t bytes) {
 }
 bool may_be_kept(size_t capacity) { return capacity >= SMALLEST_KEPT && capacity <= LARGEST_KEPT + 1; }
 
-// Numbers the capacities that may be kept: eight for each power of two.
+// Returns the index of a capacity among all capacities that may be kept. From each power of two up to the next, there
+// are eight of them.
 constexpr size_t class_of(size_t capacity) {
     const unsigned log = log2(capacity);
     return 8 * (log - log2(SMALLEST_KEPT)) + (capacity >> (log - 3)) % 8;
 }
 constexpr size_t CLASSES = class_of(LARGEST_KEPT + 1) + 1;
 
-// AddressSanitizer only knows malloc's blocks. Here it learns that two parts of a pool's block are out of bounds: what
-// lies beyond the size asked for, and all of a block while it is kept.
+// AddressSanitizer only knows malloc's blocks. Here it learns which bytes of a pool's block are out of bounds: the
+// bytes beyond the size asked for and, while the block is kept for later use, all its bytes.
 #ifdef __SANITIZE_ADDRESS__
 void allow(void *block, size_t bytes) {
     const size_t capacity = header(block).capacity;
@@ -76,9 +78,9 @@ void allow(void *, size_t) {}
 void forbid(void *) {}
 #endif
 
-// Allocates a block. Large blocks are mapped, because malloc could not return the memory that lies before a kept block.
-// A block of at least one huge page begins at a multiple of a huge page: bytes before the multiple would be in small
-// pages.
+// Allocates a block. Large blocks are mapped, because free() may keep memory that lies before a block in use instead of
+// giving it back to the system. A block of at least one huge page begins at a multiple of the size of a huge page,
+// because bytes before that multiple would lie in small pages.
 template <bool ZEROS> void *fresh(size_t capacity) {
     const size_t bytes = BEFORE + capacity, spare = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
     void *allocation = MAP_FAILED;

@@ -24,7 +24,8 @@ void *pool_reuse_zeros(size_t bytes);
 size_t pool_kept();
 // Returns the kept blocks to the system.
 void pool_release();
-// Returns to the system the blocks that nobody has used for a while, and then the oldest ones until the bounds hold.
+// Returns two kinds of kept blocks to the system: the blocks that were kept for longer than `idle` (see
+// pool_set_bounds); and the oldest blocks, if more bytes are kept than pool_kept() allows.
 void pool_trim();
 
 // Keeps at most `bytes` bytes, and no block for longer than `idle`.

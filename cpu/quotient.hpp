@@ -10,7 +10,7 @@ namespace pg {
 
 enum class Quotient : u32 { cyclic, negacyclic, trinomial };  // X^n - 1, X^n + 1, X^n - X^(n/2) + 1
 
-// All of them, with their names in Python.
+// All values of Quotient, with their names in Python.
 constexpr struct {
     const char *name;
     Quotient quotient;
@@ -50,8 +50,9 @@ template <class F> void for_each_folded(Quotient quotient, size_t n, size_t j, c
 // The tree of factors (docs/math.md) of `points` leaves; w[i] is the twiddle of node i. Level d has `level` = 2^d
 // nodes, of which node 2^d is the first.
 
-// Calls f(first, count, source, exponent) for the parts of a level: w[first + i] = w[source + i] * root^exponent for i
-// < count, where `root` is the root of unity of the tree. Sources are nodes of earlier parts, or 0; w[0] is 1.
+// Calls f(first, count, source, exponent) for each part of a level. A part is the nodes first to first + count - 1:
+// w[first + i] = w[source + i] * root^exponent for i < count, where `root` is the root of unity of the tree. Each
+// source + i is a node of an earlier part, or 0. w[0] is 1.
 template <class F> void for_each_part(Quotient quotient, size_t points, size_t level, const F &f) {
     const size_t exponent = points / (2 * level), order = (size_t)order_of_x(quotient, points), half = level / 2;
     if (quotient == Quotient::negacyclic) return f(level, level, (size_t)0, exponent);
@@ -71,13 +72,13 @@ template <class F> void for_each_part(Quotient quotient, size_t points, size_t l
     f(level + half, half, level, order - 2 * exponent);
 }
 
-// Whether, for the last `new_twiddles` twiddles of a level, the list of inverses is the list of negatives in reverse
-// order. The other twiddles of the level occur in the level above.
+// Returns whether the inverses of the last `new_twiddles` twiddles of a level are the negatives of these twiddles, in
+// reverse order. The other twiddles of the level occur in the level above.
 constexpr bool mirrors(Quotient quotient) { return quotient != Quotient::trinomial; }
 constexpr size_t new_twiddles(Quotient quotient, size_t level) { return wrap(quotient) == -1 ? level : level / 2; }
 
-// Returns the twiddle of node 1 for the inverse transform, without the factor 1/points. w: the twiddle of node 1. For
-// X^n - X^(n/2) + 1 the result is 1 / (2w - 1), whose square is -1/3.
+// Returns the twiddle of node 1 for the inverse transform, without the factor 1/points. w: the twiddle of node 1 for
+// the forward transform. For X^n - X^(n/2) + 1 the result is 1 / (2w - 1), whose square is -1/3.
 inline u64 inverse_root_twiddle(Quotient quotient, const Modulus &m, u64 w) {
     if (quotient != Quotient::trinomial) return wrap(quotient) == -1 ? neg_mod(m, w) : w;  // w^2 equals X^n
     return mul_mod(m, sub_mod(m, 1, add_mod(m, w, w)), pow_mod(m, 3, m.q - 2));            // q is a prime above 3

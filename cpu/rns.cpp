@@ -76,9 +76,9 @@ Quotients::Quotients(const std::string &way, const std::vector<u64> &moduli, con
     guard_ = (k + 4) * (k + 1) * 0x1p-52;
 }
 
-// Whether the sum of z_i / q_i, plus half, is at least `boundary`, a positive integer. With T = sum of z_i * P / q_i
-// this is 2 * T >= (2 * boundary - c) * P, where c is 1 for `nearest`, else 0. The difference of both sides is computed
-// word by word from the lowest; only its sign is kept.
+// Whether the sum of z_i / q_i, plus 1/2 for `nearest`, is at least `boundary`, a positive integer. With T = sum of z_i
+// * P / q_i this is 2 * T >= (2 * boundary - c) * P, where c is 1 for `nearest`, else 0. The difference of both sides
+// is computed word by word from the lowest; only its sign is kept.
 template <class T> bool Quotients::reaches(const T *const *z, size_t j, u64 boundary) const {
     const u64 factor = 2 * boundary - (way_ == Way::nearest);
     u128 carry = 0, product_carry = 0;  // the carries of T and of factor * P
@@ -178,8 +178,8 @@ template <class W> void Conversion::run_words(const Array &x, const Array &own, 
     const double seconds = seconds_sums((double)(block * (k + target_.size() * terms_)));
     for_each_row(batch_of(out) * blocks, seconds, [&](size_t index, const Worker &worker) {
         const size_t item = index / blocks, begin = index % blocks * block, count = std::min(block, n - begin);
-        // Scratch memory holds rows for y, the quotient, low, high, z, the fraction, the row of `own` and the target's
-        // row; then the sums.
+        // Scratch memory holds, in this order: the rows y, the quotient, low, high, the rows z, the fraction, the row
+        // of `own`, the row of the target, and the sums.
         W *const room = (W *)worker.scratch((inputs + 2) * block * sizeof(W) + block * sizeof(double));
         double *const sums = (double *)(void *)(room + (inputs + 2) * block);
         std::vector<const W *> terms(terms_), parts(scaled);

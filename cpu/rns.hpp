@@ -57,13 +57,13 @@ class Conversion {
     //     sum of the other bits of all whole parts (see scale());
     //   - row j of the target itself, if it accumulates;
     //   - row j of `own`, if there are such rows.
-    // A transform, if there is one, is applied to the sum of all terms except that of `own`. It has a limb for each row
-    // of the target, and must outlive the object.
+    // If there is a `transform`, it is applied to the sum of all terms but the row of `own`. `transform` has a limb for
+    // each row of the target, and must outlive the object.
     Conversion(Residues source, std::vector<u64> inverses, Quotients quotients, Residues target, bool accumulates,
                const Transform *transform, Residues own, const Numbers &matrix);
-    // Scales the value, which adds two terms (see the constructor). For each source row i in `rows`, y_i * r_i = q_i *
-    // (whole part) + z_i, with r_i from `remainders` and z_i in [0, q_i). The fraction is the integer nearest to the
-    // sum of all z_i / q_i.
+    // Adds the two terms of a scaled value to each sum (see the constructor). `remainders` has a number r_i for each
+    // source row i in `rows`. The whole part of row i is the integer w_i for which y_i * r_i = q_i * w_i + z_i with z_i
+    // in [0, q_i). The fraction is the integer nearest to the sum of all z_i / q_i.
     void scale(std::vector<size_t> rows, std::vector<u64> remainders, Quotients fractions);
 
     // x (*batch, source.count, n), own (*batch, own.count, n) or none, out (*batch, target.count, n). Each array has

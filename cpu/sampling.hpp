@@ -1,4 +1,5 @@
-// Turns random bytes into residues: uniform residues, or residues of small integers, which are the same in all limbs.
+// Turns random bytes into residues: uniform residues, or residues of small integers. All limbs of a coefficient get
+// residues of the same small integer.
 #pragma once
 #include <vector>
 
@@ -26,8 +27,8 @@ class Sampler {
     std::vector<u64> sorted_, buckets_;
 };
 
-// Writes numbers modulo q to coefficients first, first + 1, ... of out, in row `limb` (for a wide modulus, in all
-// rows). Each number has one word more than a residue.
+// Reduces numbers modulo q, and writes them to coefficients first, first + 1, ... of `out`: to row `limb`, or to all
+// rows if q is wide. words: the numbers, of 2 words each, or of rows + 1 words each if q is wide.
 void reduce_words(const Basis &basis, const Numbers &words, size_t limb, size_t first, const Out &out);
 
 }  // namespace pg

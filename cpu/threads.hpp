@@ -19,11 +19,11 @@ struct Worker {
     void *scratch(size_t bytes) const;  // page-aligned memory of this thread, valid until its next request
 };
 
-// The caller of the core. This default caller has no lock and no signals. An interpreter overrides the functions. It
-// calls the core with its lock held.
+// The caller of the core. This default caller has no lock and no signals. An interpreter overrides the functions, and
+// holds the interpreter's lock when it calls the core.
 class Caller {
   public:
-    // Runs the work with the lock released.
+    // Releases the caller's lock while the work runs.
     virtual void without_lock(const std::function<void()> &work) const { work(); }
     // Handles signals; called without the lock. Returns whether a handler raised.
     virtual bool signal_raised() const { return false; }

@@ -150,7 +150,7 @@ void TorusProduct::rotate_each(const Array &c, const Numbers &exponents, const O
     constexpr unsigned SHIFT = 8 * (sizeof(T) - sizeof(W));
     constexpr T HALF = SHIFT ? (T)1 << (SHIFT - 1) : 0;
     const T *const x = (const T *)c.data();
-    // Few ciphertexts are distributed evenly among the threads.
+    // If there are few ciphertexts, distribute them evenly among the threads.
     const size_t together = std::min(TOGETHER, std::max<size_t>(1, items / num_threads()));
     for_each_row((items + together - 1) / together, (double)together * seconds, [&](size_t at, const Worker &worker) {
         const size_t first = at * together, some = std::min(together, items - first);

@@ -1,4 +1,5 @@
-// One modulus of more than 64 bits, held as little-endian words; from residues to mixed-radix digits (CRT).
+// Arithmetic modulo one number of more than 64 bits, held as little-endian words. Conversion of residues to mixed-radix
+// digits (CRT).
 #pragma once
 #include <vector>
 
@@ -53,8 +54,8 @@ struct WideModulus {
     }
 
     // x = (x * factor + word) mod q, for x in [0, q): a step of Horner's rule. Needs x * factor + word < q * 2^64,
-    // which holds if word < factor, or if factor is 2^64 (passed as 0). This is one step of a long division. Source:
-    // Knuth, TAOCP vol. 2, 4.3.1, algorithm D.
+    // which holds if word < factor, or if factor is 2^64 (passed as 0). The reduction is one step of a long division.
+    // Source: Knuth, TAOCP vol. 2, 4.3.1, algorithm D.
     void horner(u64 *x, u64 factor, u64 word, u64 *u) const {  // u: words() + 1 of scratch
         const size_t n = words();
         if (factor == 0) {

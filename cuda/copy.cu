@@ -8,7 +8,7 @@
 struct CopyParameters {
     const void *x;
     void *y;
-    // n: length of the last axis. x_step, y_step: entries from one index of the last axis to the next, modulo 2^64.
+    // n: length of the last axis. x_step, y_step: the strides of the last axis, in entries, modulo 2^64.
     u64 n, rows, x_step, y_step;
     u64 shape[MAX_AXES], x_steps[MAX_AXES], y_steps[MAX_AXES];  // the axes other than the last, in order
     u32 log_width;

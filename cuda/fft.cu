@@ -31,7 +31,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
 
     static PG_DEVICE u64 row() { return (u64)blockIdx.x * ROWS + threadIdx.x / LANES; }
     // Returns value `index` of this block of threads in shared memory. Threads that are served together use different
-    // banks, for neighbouring values and for values 8 apart.
+    // banks, both when their values are neighbours and when their values are 8 apart.
     PG_DEVICE Value &at(int index) const { return shared[index ^ (index >> 3 & 15)]; }
     static PG_DEVICE void synchronise() {
         if constexpr (LANES <= 32) __syncwarp();

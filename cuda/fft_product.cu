@@ -25,10 +25,10 @@ PG_DEVICE double to_double(i32 x) {
     return __hiloint2double(0x43300000, x ^ (i32)0x80000000) - 4503601774854144.0;  // the constant is 2^52 + 2^31
 }
 
-// Returns digit i of a centred residue x. A digit is in [-half, half), where half = 2^(width - 1). Let carry be the sum
-// of half * 2^(width * j) over j <= i. Digit i is a field of `width` bits of x + carry, minus half. The field begins at
-// bit shift = width * i. The last digit is in [-half, half]. It is x + carry shifted right by `shift` bits, where carry
-// has only the terms j < i.
+// Returns digit i of a centred residue x. Let half = 2^(width - 1) and shift = width * i. Every digit but the last is
+// in [-half, half): it is the field of `width` bits of x + carry that begins at bit `shift`, minus half. Here carry is
+// the sum of half * 2^(width * j) over j <= i. The last digit is in [-half, half]: it is x + carry shifted right by
+// `shift` bits, where carry is the sum over j < i only.
 template <class T> struct Digit {
     T half_q, q, low, carry = 0, mask, half;
     u32 shift;
@@ -84,9 +84,9 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
         return (T)(positive >= (i64)m.q ? positive - (i64)m.q : positive);
     } else {
         // Horner's rule in 128 bits. The number of sums is odd. The three highest sums form a group, and so does each
-        // pair of lower sums. The total is reduced after each group. A group adds at most q * 2^55 in size
-        // (docs/math.md). The reduced total of earlier groups, times its power of two, is at most q * 2^62. Adding q *
-        // 2^62 makes the total positive and keeps it below q * 2^64, as `reduce` needs.
+        // pair of lower sums. The total is reduced after each group. A group adds a number of absolute value at most q
+        // * 2^55 (docs/math.md). The reduced total of earlier groups, times its power of two, is at most q * 2^62.
+        // Adding q * 2^62 makes the total positive and keeps it below q * 2^64, as `reduce` needs.
         Wide total = {0, 0};
 #pragma unroll UNROLL
         for (u32 k = most; k > 0; --k) {

@@ -129,7 +129,8 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return add_high(sub(z, {high, 0, 0}), middle);
 #endif
     }
-    // Returns -x in 64 bits, where x is read as a signed 32-bit number. As a signed number, epsilon is -1.
+    // Reads x as a signed 32-bit number, and returns -x in 64 bits. This is x * epsilon: as a signed 32-bit number,
+    // epsilon is -1.
     PG_DEVICE u64 negative(u32 x) const {
 #ifdef PG_SIMULATOR
         return (u64)((i64)(i32)x * (i32)epsilon);
@@ -151,8 +152,8 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
     static PG_DEVICE Wide lifted(Wide x, bool minus) { return sum({0x10000000u, 0xf0000000u, 0x0fffffffu}, x, minus); }
 
     // Returns a number congruent to x * 2^s, or to -x * 2^s if negates(s). s is known at compile time. If 96 divides s,
-    // the result is x, and |x| has no bound. Otherwise |x| must be below 2^69. Then |result| < 2^65 if s mod 96 < 92,
-    // and |result| < 2^69 for other s.
+    // the result is x, for any x. Otherwise |x| must be below 2^69. Then |result| < 2^65 if s mod 96 < 92, and
+    // |result| < 2^69 for other s.
     PG_DEVICE Wide shifted(Wide x, int s) const {
         s = (s % 96 + 96) % 96;
         if (s == 0) return x;
@@ -302,11 +303,12 @@ template <int K, Quotient QUOTIENT> struct Rounds<Goldilocks<K, QUOTIENT>> {
         }
     }
 
-    // An inverse round leaves its results without the powers of rho. The next round, ROUND, multiplies the values that
-    // it reads by the powers of round ROUND + 1. Round 0 of a pass also multiplies its own results by powers of rho. At
-    // node 1 these are powers of 2 for X^n + 1, and 1 for X^n - 1. The tables hold no power for j = 0. In the last
-    // pass, the powers of round 1 contain the factor 1/points, and entry 0 of the table is this factor: values with j =
-    // 0 are multiplied by entry 0. If the last pass has only one round, its results are multiplied by entry 0.
+    // An inverse round does not multiply its results by the powers rho^j. The next round, ROUND, multiplies the values
+    // that it reads by the powers of round ROUND + 1. Only round 0, the last round of a pass, also multiplies its own
+    // results by powers. At node 1 these are powers of 2 for X^n + 1, and 1 for X^n - 1. The tables hold no power for j
+    // = 0. In the last pass, the powers of round 1 contain the factor 1/points, and entry 0 of the table is this
+    // factor: values with j = 0 are multiplied by entry 0. If the last pass has only one round, its results are
+    // multiplied by entry 0.
     template <class S, int ROUND, bool ROOT, int BOUND>
     static PG_DEVICE void inverse(const Word &word, u64 *values, const Place<S> &place, const Twiddle *twiddles) {
         constexpr int RADIX = S::radix(ROUND), SIZE = 1 << RADIX;
@@ -343,11 +345,11 @@ template <int K, Quotient QUOTIENT> struct Rounds<Goldilocks<K, QUOTIENT>> {
     }
 
   private:
-    // The powers of rho that round ROUND + 1 left to round ROUND, for one group of values. In round ROUND + 1, value k
-    // of the group had the index j below node b + k. The whole group has one j, and b is even. operator[](k) returns
-    // power j of node b + k, or factor_of_0 if j = 0. The powers of nodes b and b + 1 are a pair. The pair of nodes b +
-    // 2 and b + 3 lies STEP pairs further on (tables.cu). The tables hold no powers for j = 0; operator[] then reads
-    // another entry and ignores it.
+    // The powers of rho for one group of values. Inverse round ROUND + 1 does not multiply by its powers. Round ROUND
+    // multiplies by them later. In round ROUND + 1, value k of the group had the index j below node b + k. The whole
+    // group has one j, and b is even. operator[](k) returns power j of node b + k, or factor_of_0 if j = 0. The powers
+    // of nodes b and b + 1 are a pair. The pair of nodes b + 2 and b + 3 lies STEP pairs further on (tables.cu). The
+    // tables hold no powers for j = 0; operator[] then reads another entry and ignores it.
     template <class S, int ROUND> struct PreviousPowers {
         using Pair = Neighbours<u64, 2>;
         static constexpr u32 STEP = (1 << S::radix(ROUND + 1)) - 1;

@@ -13,8 +13,9 @@
 // digit. more: (items, 2, own_rows, n). If ADDS is true, multiples of rows of `more` are added to the sums. If the sums
 // of a limb are wanted in coefficients, digit_rows also computes the first pass of the inverse transform and writes
 // lazy values (word.cuh). gridDim.x: (blocks of a row) * items. gridDim.y: entries of `rows`. blockIdx.y = 0 stands for
-// the last entry, because start_rows wrote its limb last. block: R::THREADS threads. Dynamic shared memory:
-// R::SHARED_VALUES values, then a digit and two rows of the key, each as long as the block's part of a row.
+// the last entry of `rows`, because start_rows wrote the limb of this entry last. block: R::THREADS threads. Dynamic
+// shared memory: R::SHARED_VALUES values, then a digit and two rows of the key, each as long as the block's part of a
+// row.
 //
 // While a block works on a digit, each thread copies its chunks of the next digit, and of the key's rows for that
 // digit, to shared memory.
@@ -180,7 +181,7 @@ template <int VALUES> struct MovedPoints {
     }
 };
 
-// Sums over rotations of products of evaluated digits with keys: rotated_sums() of polygpu/_backends/base.py. A thread
+// Computes sums of rotated ciphertexts after key switching: rotated_sums() of polygpu/_backends/base.py. A thread
 // computes both components at VALUES neighbouring points of a limb. If `is_turned` is true, the digits of a term are
 // multiplied by the term's key at the rotation's source points, and the products are rotated. If `is_turned` is false,
 // the digits are rotated before they are multiplied.

@@ -82,8 +82,8 @@ template <class Tile, int SIZE> struct LeftBytes : Tile {
                 for (int r = 0; r < 4; ++r) a[2 * pair + r / 2][2 * half + r % 2] = w[r];
             }
     }
-    // Only `rows` rows and `bytes` bytes of depth exist. What is read for missing columns does not matter, since the
-    // digits are 0 there.
+    // Only `rows` rows and `bytes` bytes of depth exist. Columns beyond this depth may be filled with any values: they
+    // are multiplied by digits that are 0.
     template <int BYTES>
     static PG_DEVICE void fetch(Chunk *to, const unsigned char *from, u64 stride, int rows, int bytes) {
         Tile::template fetch_chunks<COUNT, LENGTH, BYTES>(to, from, stride, bytes / SIZE, SIZE * rows, place);

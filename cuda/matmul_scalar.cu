@@ -1,4 +1,4 @@
-// Products of matrices modulo q: of polynomials, point by point, and of integers.
+// Products modulo q of matrices of polynomials (computed point by point), and of matrices of integers.
 #include "memory.cuh"
 #include "rows.cuh"
 #include "sum.cuh"
@@ -49,15 +49,15 @@ constexpr __device__ int points_blocks(int rows, int columns) { return rows * co
 
 // out[s, i, j, e] = sum over k < length of a[s, i, k, e] * b[s, k, j, e]. e < entries runs over the points of all
 // limbs. A thread holds a tile of TM * TP sums at each of WIDTH neighbouring points. The last tile of an axis ends
-// where the axis ends. If two tiles overlap, the earlier tile writes the sums in both. A block has 2^log_lanes threads
-// along e, 2^log_columns along j and 2^log_rows along i; its remaining threads lie along s. grid: (blocks along j) *
-// (blocks along i) * (blocks along s) * (blocks along e). Along blockIdx.x, j changes fastest, then i, s and e. Blocks
-// that share operands then run together and find them in the cache. a_batch ... out_column: strides of the axes, in
-// values.
+// where the axis ends. If two tiles overlap, the earlier tile writes the sums that they share. A block has 2^log_lanes
+// threads along e, 2^log_columns along j and 2^log_rows along i; its remaining threads lie along s. grid: (blocks along
+// j) * (blocks along i) * (blocks along s) * (blocks along e). Along blockIdx.x, j changes fastest, then i, s and e.
+// Blocks that share operands then run together and find them in the cache. a_batch ... out_column: strides of the axes,
+// in values.
 //
 // If INTEGERS is true, `a` is a matrix of few rows without the axis e, and the points e are the columns of the matrix
-// b. Words need not be canonical. Product s is the sum over at most `length` of the `total` values of k, beginning with
-// k = s * length.
+// b. Words need not be canonical. Product s is the sum over `length` values of k, beginning with k = s * length. It
+// leaves out values k >= total.
 template <class T> struct PointsParameters {
     const T *a, *b;
     T *out;
@@ -229,7 +229,8 @@ template <class T, int TILE> struct IntegerTile {
     static constexpr int DEPTH = TILE == 1 ? 16 : 8, MOVED = EDGE * DEPTH / THREADS;  // MOVED: words a thread copies
     static constexpr int MOST = 16 / sizeof(T), VECTOR = TILE < MOST ? TILE : MOST;   // VECTOR: neighbouring sums
     static constexpr int PITCH = EDGE + MOST;
-    // The row or column of sum i of the thread that has the index `index` along this axis.
+    // Returns the row of outputs to which sum i of a thread belongs. index: the thread's row in the block of threads.
+    // Columns of outputs are found in the same way.
     static constexpr __device__ u32 place(u32 index, int i) {
         return i / VECTOR * (SIDE * VECTOR) + index * VECTOR + i % VECTOR;
     }
@@ -238,10 +239,10 @@ template <class T, int TILE> struct IntegerTile {
 // out[s] = a[s] * b[s] for matrices of words. Words need not be canonical. A step is DEPTH values of k. Shared memory
 // holds the residues of one step, with those of `a` transposed. While a block works on a step, it reads the words of
 // the next step. Words outside of the operands are read as 0. a_batch, b_batch: words from one matrix to the next, or 0
-// if all products share one matrix. a_row: words from one row of `a` to the next. Product s is the sum over at most
-// `length` of the `total` values of k, beginning with k = s * length. grid: (columns / EDGE) * (rows / EDGE) * batch,
-// each quotient rounded up, where EDGE is 16 * TILE. Along blockIdx.x, columns change fastest, then rows, then the
-// batch.
+// if all products share one matrix. a_row: words from one row of `a` to the next. Product s is the sum over `length`
+// values of k, beginning with k = s * length. It leaves out values k >= total. grid: (columns / EDGE) * (rows / EDGE) *
+// batch, each quotient rounded up, where EDGE is 16 * TILE. Along blockIdx.x, columns change fastest, then rows, then
+// the batch.
 template <class T> struct IntegerParameters {
     const T *a, *b;
     T *out;
@@ -325,9 +326,9 @@ constexpr int NARROW_THREADS = 256;  // threads of a block
 
 // out[s] = a[s] * b[s] for matrices of words. Words need not be canonical. out has at most N columns. b is stored
 // transposed. Rows of `a` and b have `pitch` words. 2^log_lanes threads share ROWS rows of the result. Each of these
-// threads sums over its own values of k, WIDTH neighbours at a time. Product s is the sum over at most `length` of the
-// `total` values of k, beginning with k = s * length. grid: (blocks of rows) * batch. Along blockIdx.x, rows change
-// fastest.
+// threads sums over its own values of k, WIDTH neighbours at a time. Product s is the sum over `length` values of k,
+// beginning with k = s * length. It leaves out values k >= total. grid: (blocks of rows) * batch. Along blockIdx.x,
+// rows change fastest.
 template <class T> struct NarrowParameters {
     const T *a, *b;
     T *out;

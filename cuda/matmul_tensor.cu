@@ -31,8 +31,8 @@ PG_DEVICE u32 join_bytes(const u32 (&w)[4]) {
     return __byte_perm(__byte_perm(w[0], w[1], 0x0040), __byte_perm(w[2], w[3], 0x0040), 0x5410);
 }
 
-// The right operand's part of a stage. A thread cuts DEEP words of one column into 16 bytes of each of L rows of the
-// tile.
+// The right operand's part of a stage. A thread cuts DEEP words of one column into bytes. These bytes fill 16 bytes in
+// each of L rows of the tile.
 template <class Tile, class W> struct RightDigits {
     static constexpr int L = sizeof(W), DEEP = 16 / L,
                          WIDE = Tile::COLUMNS / L;  // DEEP: words of a thread; WIDE: words of a row of the tile
@@ -249,17 +249,17 @@ template <class W, bool TRANSPOSED> __global__ void __launch_bounds__(256) gemm_
     }
 }
 
-// The weights of a sum modulo p in the result. P is the product of all moduli p. The left operand was multiplied by
-// 1/(P/p) mod p, so the sum contains this factor. cofactor: P/p modulo q. share: 2^26 / p, rounded.
+// The numbers by which gemm_compose multiplies a sum modulo p. P is the product of all moduli p. The left operand was
+// multiplied by 1/(P/p) mod p, so the sum contains this factor. cofactor: P/p modulo q. share: 2^26 / p, rounded.
 struct Weight {
     u64 cofactor;
     u32 share, unused;
 };
 
-// Computes X modulo q for integers X with |X| < P/2 * (1 - 2^-11). sums: (count, rows, pitch), for each p sums below
-// 2^31 - 2^8 in size. Let y be the sum for p, reduced modulo p. Let t be the sum over p of y/p, rounded. X is the sum
-// over p of y * P/p, minus t * P. weights[count].cofactor: -P mod q. A thread computes four words of a row. grid: rows
-// * pitch / (4 * 256).
+// Computes X modulo q for integers X with |X| < P/2 * (1 - 2^-11). P is the product of the `count` small moduli p.
+// sums: (count, rows, pitch). For each p, it holds an integer congruent to X / (P/p) modulo p, below 2^31 - 2^8 in
+// size. Let y be this integer modulo p. Let t be the sum over p of y/p, rounded. X is the sum over p of y * P/p, minus
+// t * P. weights[count].cofactor: -P mod q. A thread computes four words of a row. grid: rows * pitch / (4 * 256).
 template <class W> struct ComposeParameters {
     const i32 *sums;
     W *out;

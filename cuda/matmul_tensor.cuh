@@ -36,9 +36,9 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
     PG_DEVICE int row_of(int i, int h) const { return row + 16 * i + 8 * h + lane / 4; }
     PG_DEVICE int column_of() const { return column + RUN * (lane % 4); }
 
-    // Adds the product of one stage, left times right, to the sums. load(a, step) loads the left operand's fragments of
-    // 32 bytes of depth, beginning with chunk `step`. Column c of the right operand's fragment j is column RUN * (c /
-    // 2) + 2 * j + c % 2 of the warp.
+    // Adds the product of one stage, left times right, to the sums. load(a, step) loads fragments of the left operand
+    // into `a`: those for the chunks `step` and step + 1 of each row. Column c of the right operand's fragment j is
+    // column RUN * (c / 2) + 2 * j + c % 2 of the warp.
     template <class Load>
     PG_DEVICE void multiply(i32 (&sums)[DOWN][ACROSS][4], const Load &load, const Chunk *right) const {
         const int c = lane % 8, right_row = column + RUN * (c / 2) + c % 2 + lane / 16 * 2, right_chunk = lane / 8 % 2;

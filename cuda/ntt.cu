@@ -62,8 +62,9 @@ template <class W, class S> struct Address {
         const u64 node = block & ((1ull << pass.log_blocks) - 1);
         twiddles = (const typename W::Twiddle *)(tables.of[limb] + pass.offset) + (node << S::LOG_LENGTH);
     }
-    // Returns the place of the first value of a block of threads. The values of the block must be neighbours. If ROWS =
-    // 1, the place is in memory; else it is an index among all values of the rows (place_of).
+    // Returns the index of the first value of a block of threads, whose values must be neighbours. If ROWS = 1, it is
+    // the index in memory. Otherwise it counts the values of this launch's rows, and place_of turns it into the index
+    // in memory.
     PG_DEVICE u64 start(u64 group) const { return S::ROWS == 1 ? first : group << S::LOG_BLOCK_VALUES; }
     // Returns the address in the array x of value k of a round; the next WIDTH - 1 values belong to the next columns.
     template <int ROUND, class T> PG_DEVICE T *in(T *x, const Place<S> &place, int k) const {
@@ -83,8 +84,8 @@ template <class W, class S> struct Address {
 template <class S> PG_DEVICE bool holds(const Pass &pass, u64 first) {
     return S::ROWS == 1 || first < pass.tiles << S::LOG_LENGTH;
 }
-// Returns where value `at` of the rows lies in memory. If blocks have one row, `at` is this place already
-// (Address::start).
+// Returns where value number `at` of the rows lies in memory. If S::ROWS = 1, `at` already is a place in memory, and is
+// returned unchanged (Address::start).
 template <class W, class S> PG_DEVICE u64 place_of(const Pass &pass, const Tables &tables, u64 at) {
     constexpr bool BETWEEN = W::GROUPED && S::ROWS > 1;
     return pass.place<BETWEEN>(tables, at);

@@ -4,7 +4,7 @@
 // before the twiddles of the pass. block: Shape::THREADS threads. Dynamic shared memory: Shape::SHARED_VALUES values.
 #include "ntt_rows.cuh"
 
-// The first pass, in place. x: (items, x_rows, n). gridDim.x: (blocks of columns) * items. gridDim.y: entries of
+// The first pass, in place. x: (items, x_rows, n). gridDim.x: (blocks of columns) * items. gridDim.y: the length of
 // `places`.
 struct StartParameters {
     void *x;

@@ -190,8 +190,8 @@ __global__ void __launch_bounds__(256) tensor(const TensorParameters<T> p) {
 // scale_by_powers: y[j] = x[j] * first * step^j for each row. Row i uses entry i % rows of `first` and of `step`. Rows
 // of x and y begin at multiples of x_pitch and y_pitch. A row of y is cut into runs of 2^log_run entries. run_step:
 // entries from the beginning of one run to that of the next. The kernel fill_powers makes a table. A row of the table
-// holds first * step^k for k < 2^log_near, then step^(2^log_near * k) for k = 0, 1, .... The product of two entries is
-// first * step^j.
+// holds first * step^k for k < 2^log_near, then step^(2^log_near * k) for k = 0, 1, .... The product of an entry of the
+// first kind and one of the second kind is first * step^j.
 template <class T> struct FillPowersParameters {
     const T *first, *step;
     T *powers;

@@ -10,8 +10,7 @@
 #include "sum.cuh"
 
 // How the quotient of the sum of all z_i / q_i is found. NONE: no quotient is needed. FLOOR: the sum is rounded down.
-// NEAREST: the sum is rounded to the nearest integer. COUNTED: the quotient is the number of z_i that are at least q_i
-// / 2.
+// NEAREST: the sum is rounded to the nearest integer. COUNTED: the quotient is the number of z_i with z_i >= q_i / 2.
 enum Way { NONE, FLOOR, NEAREST, COUNTED };
 
 // The constants from which a quotient is computed. ratios: the doubles 1 / q_i of the source rows i. numbers: the

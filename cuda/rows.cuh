@@ -31,8 +31,7 @@ template <int OPERANDS> struct LayoutOf {
     }
 
   private:
-    // Calls add(axis, index) for each axis, beginning with the innermost, until the indices of all axes that are left
-    // are 0.
+    // Calls add(axis, index) for each axis, beginning with the innermost. Stops if all further axes have index 0.
     template <class Add> PG_DEVICE void visit(u64 batch, const Add &add) const {
 #pragma unroll
         for (int axis = MAX_AXES - 1; axis >= 0; --axis) {

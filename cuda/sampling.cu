@@ -85,7 +85,7 @@ template <class T, bool WHOLE> __global__ void __launch_bounds__(256) uniform(co
     }
 }
 
-// v mod q. Needs |v| <= bound.
+// Returns v mod q. Needs |v| <= bound.
 PG_DEVICE u64 residue_of(const Modulus &m, i64 v, u64 bound) {
     if (m.q == 0 || bound < m.q) return (u64)v + ((u64)(v >> 63) & m.q);
     const u64 r = reduce(m, (u64)(v < 0 ? -v : v));
@@ -164,7 +164,7 @@ template <class T, int SHAPE, int BYTES> __global__ void __launch_bounds__(256, 
     }
 }
 
-// Writes the words of the stream itself. grid: (blocks of the stream) / 256. block: 256 threads.
+// Writes the words of a stream to y. grid: (blocks of the stream) / 256. block: 256 threads.
 struct KeysParameters {
     u64 *y;
     Stream stream;

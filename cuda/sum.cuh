@@ -234,7 +234,7 @@ template <class W, class SUM> struct KeySum32 {
 template <> struct KeySum<Lazy32> : KeySum32<Lazy32, Sum30> {};
 template <> struct KeySum<Tight32> : KeySum32<Tight32, Sum31> {};
 template <> struct KeySum<Strict32> : KeySum32<Strict32, Sum32> {};
-// For the words Grouped<W> and Trinomial<W>, sums are as for W: Grouped changes only the rows, and Trinomial only the
-// tree.
+// Grouped<W> and Trinomial<W> add up products in the same way as W. Grouped changes only where residues lie and their
+// type in memory. Trinomial changes only the butterfly at the root of the tree.
 template <class W, class T> struct KeySum<Grouped<W, T>> : KeySum<W> {};
 template <class W> struct KeySum<Trinomial<W>> : KeySum<W> {};

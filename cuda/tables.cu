@@ -7,10 +7,10 @@
 
 // A pass computes stages log_blocks ... log_blocks + log_length - 1 of the tree (tile.cuh). It starts at 2^log_blocks
 // nodes ("blocks"), and has 2^log_length twiddles below each. Its stages are grouped in rounds of log_values stages;
-// the first round may be shorter. A round starts at a stage that has 2^start nodes b in each block. Stage k of the
-// round has 2^k nodes i below each node b. A unit holds 2^unit twiddles, where `unit` is the smaller of k and log_unit.
-// The twiddle of node i lies in unit i >> unit of node b. Units with the same index lie side by side, in the order of
-// their nodes b.
+// the first round may be shorter. A round starts at stage `start` of the pass. This stage has 2^start nodes in each
+// block; b is the index of such a node. Stage k of the round has 2^k nodes below node b; i is the index of such a node.
+// A unit holds 2^unit twiddles, where `unit` is the smaller of k and log_unit. The twiddle of node i lies in unit i >>
+// unit of node b. Units with the same index lie side by side, in the order of their nodes b.
 struct PassTable {
     u32 log_blocks, log_length, log_values, log_unit;  // log_unit: log2 of the entries of the largest units
 
@@ -21,8 +21,8 @@ struct PassTable {
         return stage < first_radix() ? 0 : stage - (stage - first_radix()) % log_values;
     }
     PG_DEVICE u32 radix(u32 start) const { return start == 0 ? first_radix() : log_values; }
-    // The node of an entry of the table: node i of stage first + k, counted below node b of stage `first`. A round
-    // starts at stage `first`. Entry 0 of a block has no node.
+    // The node of an entry of the table. A round starts at stage `first`. Node b of this stage has 2^k descendants in
+    // stage first + k. The entry's node is number i of them, counted from 0. Entry 0 of a block has no node.
     struct Entry {
         u64 block, b, i;
         u32 first, k;
@@ -35,7 +35,8 @@ struct PassTable {
         return {block, b, i, first, k};
     }
     PG_DEVICE bool is_first(u64 entry) const { return (entry & ((1ull << log_length) - 1)) == 0; }
-    // Returns the index in the tree of node i of stage e.first + k, counted below node e.b of stage e.first.
+    // Node e.b of stage e.first has 2^k descendants in stage e.first + k. Returns the index in the tree of number i of
+    // them, counted from 0.
     PG_DEVICE u64 node(const Entry &e, u32 k, u64 i) const {
         const u32 stage = e.first + k;
         return (1ull << (log_blocks + stage)) + (e.block << stage) + (e.b << k) + i;
@@ -47,11 +48,11 @@ struct PassTable {
     }
 };
 template <class W> constexpr u32 LOG_UNIT = sizeof(typename W::Twiddle) == 8;
-// POWERS: whether entry E below a node at which a round starts is rho^E, 0 < E < 2^radix (goldilocks.cuh), instead of
-// the twiddle with the number E (tile.cuh). rho is the twiddle of the node's first descendant in the round's last
-// stage. In the pass that starts at node 1, entry 0 is entry 0 of first[prime], and the powers of the second round
-// contain entry 0 as a factor. Inverse rounds that start at a stage START > 0 have their powers in another order: rho^j
-// of node b is entry
+// POWERS: whether a table holds powers of a number rho (goldilocks.cuh) instead of twiddles (tile.cuh). A round starts
+// at several nodes, and each of these nodes has its own rho: the twiddle of its first descendant in the round's last
+// stage. The power rho^E, 0 < E < 2^radix, lies where the twiddle with the number E would lie. In the pass that starts
+// at node 1, entry 0 is the first of the two numbers of first[prime], and all powers of the second round are multiplied
+// by it. Inverse rounds that start at a stage START > 0 have their powers in another order: rho^j of node b is entry
 //     2^START + 2 * ((b >> 1) * (2^radix - 1) + j - 1) + (b & 1).
 // A thread reads rho^j of the nodes b and b + 1, b even, at once. The next thread reads the same j or the next one.
 template <class W> constexpr bool POWERS = false;

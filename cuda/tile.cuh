@@ -65,9 +65,9 @@ template <class S> struct Place {  // where the first of a thread's WIDTH transf
     template <int ROUND> PG_DEVICE u32 block(int k) const {
         return ROUND == 0 ? 0 : (lane + S::LANES * (k >> S::radix(ROUND))) >> S::log_stride(ROUND);
     }
-    // Returns the place in shared memory of value k of a round, in an exchange with gaps of 2^LOG_GAP words.
-    // group_index and offset have no bit in common, so their gaps are computed apart. The compiler can then fold the
-    // offset into the address.
+    // Returns the place in shared memory of value k of a round, for an exchange that leaves a gap of 2^LOG_GAP words
+    // after every 2^LOG_BLOCK values. group_index and offset have no bit in common, so their gaps are computed apart.
+    // The compiler can then fold the offset into the address.
     template <int ROUND, int LOG_GAP> PG_DEVICE u32 shared(int k) const {
         const u32 at = (row * S::LENGTH + group_index<ROUND>(k)) * S::COLUMNS + column;
         const u32 more = offset<ROUND>(k) * S::COLUMNS;
@@ -77,10 +77,11 @@ template <class S> struct Place {  // where the first of a thread's WIDTH transf
 };
 
 // The twiddles that a pass needs below one node of the tree: 2^LOG_LENGTH entries. Entry 1 belongs to the node itself.
-// A round starts at the 2^START nodes of stage START; b is the index of one of them. The round's twiddles below node b
-// have numbers E: node i of a stage has E = 2^stage + i, where stages are counted from the start of the round. Twiddle
-// 1 is entry 2^START + b. For E >= 2, a unit of 16 bytes holds twiddles E and E + 1, or twiddle E alone if a twiddle
-// has 16 bytes. Unit E of node b + 1 follows unit E of node b, so threads at neighbouring nodes read neighbours
+// A round starts at the 2^START nodes of stage START. `b` is the index of one of these nodes, and this struct reads the
+// twiddles that the round needs below node b. Twiddle 1 is that of node b itself; it is entry 2^START + b. Stage s of
+// the round has 2^s nodes below node b, and twiddle 2^s + i is that of node i of them. The other twiddles lie in units
+// of 16 bytes: a unit holds twiddles E and E + 1, E even, or one twiddle if a twiddle has 16 bytes. The units with the
+// same index lie side by side, in the order of their nodes b, so threads at neighbouring nodes read neighbouring units
 // (tables.cu).
 template <class Twiddle, int START> struct Twiddles {
     static constexpr int SIZE = 16 / sizeof(Twiddle);
@@ -111,7 +112,8 @@ template <class Bounds> constexpr __device__ int inverse_bound(int bound, int st
     }
     return bound;
 }
-// Returns which sums the inverse stage after `stages` stages relaxes. The result is a mask: bit k stands for value k.
+// Returns which sums must be relaxed in the inverse stage that follows the first `stages` stages of a round. The result
+// is a mask: bit k stands for value k.
 template <class Bounds> constexpr __device__ u32 relaxed_sums(int bound, int stages) {
     u32 mask = 0;
     for (int value = 0; value < 1 << stages; ++value)
@@ -204,9 +206,10 @@ template <int THREADS> PG_DEVICE void synchronise() {
     else __syncthreads();
 }
 
-// Moves values through shared memory, from their places in round FROM to those in round TO. If the gap is the same as
-// in the exchange before, a thread writes only to places that it has itself read. If the gap changes, it writes to
-// places that its sharers in round FROM have read, so it waits for the sharers first.
+// Moves values through shared memory, from their places in round FROM to those in round TO. If this exchange has the
+// same gap (log_gap) as the previous one, a thread writes only to places that the thread itself has read. If the gap
+// differs, a thread writes to places that other threads have read, namely the threads with which it shares a node in
+// round FROM (sharers). So it first waits for these threads.
 template <class S, int FROM, int TO, class V> PG_DEVICE void exchange(V *values, V *shared, const Place<S> &place) {
     constexpr int LATER = FROM < TO ? TO : FROM, LOG_GAP = S::log_gap(LATER);
     if constexpr (S::log_gap(FROM) != S::log_gap(FROM + 1)) synchronise<S::sharers(FROM)>();
@@ -231,7 +234,8 @@ PG_DEVICE void forward_rounds(const W &word, typename W::Value *values, typename
         forward_rounds<W, S, AFTER, ROUND + 1>(word, values, shared, place, twiddles);
     }
 }
-// Computes round ROUND and the rounds before it, backwards. ROOT: whether the last stage is that of the root.
+// Computes the inverse rounds ROUND, ROUND - 1, ..., 0. ROOT: whether the last stage of round 0 is at the root of the
+// tree of factors.
 template <class W, class S, bool ROOT, int BOUND, int ROUND = S::ROUNDS - 1>
 PG_DEVICE void inverse_rounds(const W &word, typename W::Value *values, typename W::Value *shared,
                               const Place<S> &place, const typename W::Twiddle *twiddles) {

@@ -13,8 +13,8 @@
 constexpr int KEY_ROWS = 8;   // rows of a spectrum of the key: leaf i (entry i of the spectrum) is in row i % KEY_ROWS
 constexpr int KEY_PARTS = 2;  // a step's matrix is fetched in this many parts, with KEY_ROWS / KEY_PARTS rows each
 
-// Returns the place of leaf KEY_ROWS * i + v in row v. Threads with 8, 16 or 32 neighbouring leaves each use different
-// banks.
+// Returns the place, within row v, of leaf KEY_ROWS * i + v. If each thread holds 8, 16 or 32 neighbouring leaves,
+// threads that are served at once use different banks.
 PG_DEVICE u32 key_place(u32 i) { return i ^ (i >> 3 & 3); }
 
 // The twiddles of a forward round. even(j) for j = 0, 1, 2, 3, ... are the twiddles of entries 1, 2, 4, 6, ...
@@ -134,8 +134,8 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
         for (int r = 0; r < 16; ++r) values[FAR + r] = own[h * 17 + r];
         __syncwarp();
     }
-    // Moves values from their places in round FROM to those in round TO, as exchange() of tile.cuh does. If the gap
-    // changes, a barrier is needed before the values are written.
+    // Moves values from their places in round FROM to those in round TO, as exchange() of tile.cuh does. If this
+    // exchange has another gap (log_gap) than the previous one, a barrier is needed before the values are written.
     template <int FROM, int TO> PG_DEVICE void move(Value *values) const {
         if constexpr (PAIRED) {
             if (__shfl_sync(~0u, place.lane, 0) < 16) transpose<0>(values);
@@ -300,7 +300,8 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
     // ---- the key ----
 
     PG_DEVICE const Value *matrix(u32 step) const { return p.key + ((OWN ? at * p.count : 0) + step) * STEP; }
-    // Fetches part `part` of the matrix of a step into shared memory; if SPLIT, only the column of this component.
+    // Fetches part `part` of the matrix of a step into shared memory. If SPLIT, fetches only the entries of this part
+    // that make component `component` of the result.
     PG_DEVICE void fetch(u32 step, int part) const {
         if (step >= p.count) return;
         expect_bytes(barriers() + part, PART * sizeof(Value));
@@ -323,9 +324,9 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
 #pragma unroll
             for (int part = 0; part < KEY_PARTS; ++part) fetch(step + 1, part);
     }
-    // Adds to `sums` the products of all components' digits of a level with the key's entries for this component. Level
-    // 0 starts from 0. The product of this component's own digits comes first in each sum. If LEVELS is 1, `sums` and
-    // `digits` are the same array.
+    // Adds to `sums` the products of all components' digits of a level with the key's entries for this component. For
+    // level 0 it overwrites `sums` instead. The product of this component's own digits comes first in each sum. If
+    // LEVELS is 1, `sums` and `digits` are the same array.
     PG_DEVICE void multiply(const Value *key, Value *digits, Value *sums, int level, u32 step) const {
         const u32 lane = transform.place.lane, exchange = step * LEVELS + level;
         const auto factor = [&](u32 from, int v) {
@@ -405,7 +406,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
                 own[transform.index(k)] = current[k], own[transform.index(k) + M] = current[k + V];
     }
     static PG_DEVICE u32 size_of(double x) { return (u32)__double2hiint(x) & 0x7fffffff; }  // grows with |x|
-    // Returns digit `level` of x, a number that includes p.offset.
+    // Returns digit `level` of a number. x: the number plus p.offset.
     PG_DEVICE double digit(u32 x, int level) const {
         const u32 shift = 32 - p.bits * (level + 1);
         if (LEVELS == 1) return (double)((i32)x >> shift);

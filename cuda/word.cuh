@@ -211,8 +211,8 @@ struct Float64 {
     static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct Bounds {
         static constexpr int CANONICAL = 64, PRODUCT = 36, RELAXED = 32, LIMIT = 256, LAZY_INVERSE = 128;
-        // The size of a product is at most q/2 + part + |l|. q/2 is 32 units. `part` is there because 1 / q is rounded.
-        // |l| is at most `part` and at most 2^47, that is, 8 units.
+        // The absolute value of a product is at most q/2 + part + |l|. q/2 is below 32 units. `part` allows for the
+        // rounding of 1 / q. The low part l of x * w is at most `part`, and at most 8 units, in absolute value.
         static constexpr __device__ int multiplied(int bound) {
             const int part = (bound + 15) / 16;  // a bound of |x * w| / 2^53
             return 32 + part + (part < 8 ? part : 8);
@@ -324,9 +324,9 @@ template <class W, class T> struct Grouped : W {
     PG_DEVICE T finish(Value x) const { return W::finish(x); }
 };
 
-// The word W for the tree of X^n - X^(n/2) + 1. At the root, the forward butterfly turns (x, y) into (x + w * y, x + (1
-// - w) * y). The last inverse butterfly first computes (s, t) by inverse_root of W, then returns (s - t, 2t)
-// (docs/math.md, "The tree of factors").
+// The word W for the tree of X^n - X^(n/2) + 1 (docs/math.md, "The tree of factors"). At the root, the forward
+// butterfly turns (x, y) into (x + w * y, x + (1 - w) * y). The last inverse butterfly first computes (s, t) by
+// inverse_root of W, then returns (s - t, 2t).
 template <class W> struct Trinomial : W {
     using typename W::Twiddle;
     using typename W::Value;
@@ -335,9 +335,9 @@ template <class W> struct Trinomial : W {
     static constexpr bool INTEGERS = (Value)1 / 2 == 0;
     static constexpr bool STRICT = Base::LIMIT == Base::CANONICAL;  // whether values are always canonical
     static constexpr bool FITS = 2 * Base::CANONICAL + Base::multiplied(Base::CANONICAL) <= Base::LIMIT;
-    // Only a forward round at the root starts with the bound CANONICAL, so the bound tells a round that it is at the
-    // root. In Float64, some inverse sums have the bound CANONICAL too. Inverse stages relax these sums one stage
-    // earlier than needed.
+    // At the root, a result of the forward butterfly can be larger by `more` than elsewhere. multiplied() recognises
+    // the root by the bound CANONICAL, because no other forward round starts with this bound. In Float64, some inverse
+    // sums also have the bound CANONICAL. Inverse stages then relax these sums one stage earlier than needed.
     struct Bounds : Base {
         static constexpr int LIMIT = Base::LIMIT + STRICT, LAZY_INVERSE = Base::LAZY_INVERSE + STRICT;
         static constexpr __device__ int multiplied(int bound) {

@@ -1420,8 +1420,8 @@ def _largest_block(graph: Any) -> int:
 def _way_out(most: int, limit: int) -> str:
     """Return advice for an error message: make blocks so small that a worker has room for ten.
 
-    A worker holds operands, results and tables at a time. most: bytes of the largest block. limit: bytes of
-    memory of a worker.
+    A worker holds operands, results and tables at the same time. most: bytes of the largest
+    block. limit: bytes of memory of a worker.
     """
     size = min(limit // 10, most // 2)
     chunks = f"{size >> 20}MiB" if size >> 20 else f"{size}B"
@@ -1756,7 +1756,7 @@ def _with_roots(ring: Ring) -> Ring:
 
 @lru_cache(maxsize=128)
 def _ring_of_parts(ring: Ring, parts: int) -> Ring:
-    """Return a ring whose degree is the length of one part, for operations that work entry by entry."""
+    """Return a ring of degree n / `parts`, for entry by entry operations on a part of a polynomial."""
     return _with_roots(ring) if parts == 1 else Ring(ring.n // parts, ring.moduli, kind=ring.kind)
 
 
@@ -1784,7 +1784,7 @@ def _value(ring: Ring, x: Array, domain: Domain, tail: int) -> Poly:
 
 
 def _block(a: Poly, like: Array, tail: int) -> Array:
-    """Return `a` as a NumPy array. Its last `tail` axes have the lengths of those of `like`."""
+    """Return the residues of `a` as a NumPy array whose last `tail` axes are as long as those of `like`."""
     data = a.cpu().data
     return data.reshape(*data.shape[:-2], *like.shape[like.ndim - tail :])
 
@@ -1856,7 +1856,10 @@ def _added(ring: Ring, tail: int, x: Array, axis: tuple[int, ...], keepdims: boo
 
 
 def _part_of(ring: Ring, x: Array, tail: int) -> Ring:
-    """Return a ring for the block x. Its degree is the number of coefficients that x has of a polynomial."""
+    """Return a ring for the block x, which holds a part of each polynomial.
+
+    The degree of this ring is the number of coefficients of such a part.
+    """
     return _ring_of_parts(ring, ring.n // math.prod(x.shape[x.ndim - tail + 1 :]))
 
 

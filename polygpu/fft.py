@@ -282,8 +282,8 @@ def _slot_tables(n: int, inverse: bool) -> tuple[Array, Array]:
 def _transform(x: Array, inverse: bool) -> Array:
     """Compute Fourier transforms of rows of 2^k points, for k up to 16.
 
-    A row of more than MAX_LENGTH points is a matrix. Transform its columns, multiply by twiddles, and
-    transform its rows. Source: Bailey 1990, "FFTs in external or hierarchical memory".
+    Treat a row of more than MAX_LENGTH points as a matrix: transform the columns of the matrix, multiply
+    by twiddles, and transform its rows. Source: Bailey 1990, "FFTs in external or hierarchical memory".
     """
     rows, n = x.shape
     if n <= MAX_LENGTH:

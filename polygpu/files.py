@@ -413,8 +413,8 @@ def load(
         names: the names of the values to read, by default all. Residues of other values are not read.
         device: the device for the values, by default the current device (see polygpu.device).
         verify: True, the default, compares the SHA-256 of each value with the one in the file. SHA-256 covers
-            the residues, the name and the ring of the value. If a byte of the file was changed, the call then
-            raises FileError, or the values are not affected. The SHA-256 shows damage but not forgery:
+            the residues, the name and the ring of the value. If a byte of the file was changed and this
+            affects a value, the call raises FileError. The SHA-256 shows damage but not forgery:
             whoever writes the file can write another SHA-256.
         mmap: True leaves the residues in the file and maps the file into memory, read-only. Use it for values
             that exceed the memory, and for files that several processes read. A file is mapped once for all

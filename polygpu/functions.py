@@ -376,7 +376,7 @@ def _in_one_domain(polys: Sequence[Poly], ring: Ring | None = None) -> Sequence[
     values = list(polys)
     if not values or not all(isinstance(p, Poly) for p in values):
         raise ParameterError(
-            f"polys has {len(values)} values. Give at least one Poly. Every value must be a Poly."
+            f"polys has {len(values)} values. It must have at least one Poly, and every value must be a Poly."
         )
     if ring is not None:
         values = limbs_in_one_domain(ring, *values)

@@ -280,9 +280,9 @@ class SealValue:
     poly[i] * s^i for the secret key s. If the batch shape is (), it is a plaintext or secret key. `scale` is
     the scale of CKKS, and 1 in other schemes. `correction_factor` is that of BGV, and 1 in other schemes.
 
-    SEAL and polygpu number slots differently. With psi the root of unity of order 2n, SEAL's slot j is the
-    value at psi^(3^j), and in the second row of BFV and BGV at psi^(-3^j). polygpu.fft.to_slots and
-    Poly.to_slots use 5^j instead of 3^j.
+    SEAL and polygpu number slots differently. Let psi be the root of unity of order 2n. SEAL's slot j is the
+    value at psi^(3^j). In BFV and BGV there is a second row of slots, whose slot j is the value at
+    psi^(-3^j). polygpu.fft.to_slots and Poly.to_slots use 5^j instead of 3^j.
 
     >>> R = Ring(8, 97)
     >>> c, key = SealValue(R([[3], [4]])), SealValue(R([1, 1]))
@@ -610,7 +610,7 @@ class _Stream:
     def words(self, count: int, seeded: int = -1) -> Array:
         """Read a length and the array of words after it. Raise FileError if the length is not `count`.
 
-        seeded: SEAL writes this length if it saved a seed instead of a polynomial.
+        seeded: the length that SEAL writes if it saved a seed instead of a polynomial.
         """
         found = self.unpack(_COUNT)[0]
         if found == seeded != count:
@@ -623,7 +623,10 @@ class _Stream:
         return np.frombuffer(self.take(8 * count), "<u8")
 
     def inner(self, read: Callable[[], _T], begun: int = 0) -> _T:
-        """Read an inner object's header, and return read(). begun: number of header bytes already read."""
+        """Read the header of an object inside another one. Then call read(), and return its result.
+
+        begun: number of header bytes already read.
+        """
         first = self._at - begun
         magic = _HEADER.pack(_MAGIC, _HEADER_SIZE, 0, 0, 0, 0, 0)[:begun]
         compression, size = self._header(magic)
@@ -632,7 +635,8 @@ class _Stream:
         found = read()
         if self._at - first != size:
             raise FileError(
-                f"data has an inner object of {self._at - first} bytes whose header says {size}. {_DAMAGED}"
+                f"data has an inner object of {self._at - first} bytes, but its header says {size} bytes. "
+                f"{_DAMAGED}"
             )
         return found
 
@@ -704,9 +708,9 @@ def _expander(compression: int, data: memoryview) -> Callable[[], bytes]:
                 rest: bytes | memoryview = expander.unconsumed_tail or next(pieces, b"")
                 found = expander.decompress(rest, _PIECE)
                 if not found and not rest:
-                    raise EOFError("it is cut")
+                    raise EOFError("the compressed data are cut")
             if not found and (expander.unused_data or next(pieces, b"")):
-                raise ValueError("more bytes follow its end")
+                raise ValueError("more bytes follow the end of the compressed data")
             return found
 
         return more
@@ -750,8 +754,8 @@ def from_openfhe(text: str | bytes) -> Poly:
         keys, 2, digits), where index 0 of the axis of length 2 has the masks a_j, and index 1 the bodies b_j.
 
     Raises:
-        FileError: the text is not JSON, has no polynomials, or has polynomials of several rings or domains or
-            in lists of different lengths.
+        FileError: the text is not JSON; it has no polynomials; its polynomials have different rings or
+            domains; or lists of polynomials have different lengths.
         NotNTTFriendly, BadRoot: the ring that the text states has no transform with its root.
         NotCanonical: a number is not a residue.
 
@@ -787,7 +791,7 @@ def from_openfhe_keys(text: str | bytes, *, special: int) -> dict[int, SwitchKey
         the switch.
 
     Raises:
-        FileError: the text has no keys or keys of several tags. For other errors, see from_openfhe.
+        FileError: the text has no keys, or has keys of several tags. For other errors, see from_openfhe.
         ParameterError: `special` is below 1, or leaves no modulus for the values.
 
     Cost: that of from_openfhe, and a copy.
@@ -857,7 +861,7 @@ def _galois_elements(tag: Any, count: int) -> list[tuple[int | None, int]]:
 
 
 def to_openfhe(poly: Poly, like: str | bytes) -> str:
-    """Return JSON for OpenFHE: a serialised object whose polynomials are replaced by those of a value.
+    """Return JSON for OpenFHE: the serialised object `like`, whose polynomials are replaced by those of poly.
 
     Args:
         poly: the value. Moduli, domain and batch shape are those of from_openfhe(like).
@@ -1218,7 +1222,7 @@ def to_flint(poly: Poly, *, centered: bool | None = None) -> Polynomials:
         RingMismatch: poly is not a Poly. ParameterError: centered is neither None nor a bool.
         BackendUnavailable: python-flint is not installed.
 
-    Cost: about 0.2 us for each coefficient, and that of to_bigints.
+    Cost: about 0.2 us for each coefficient, plus the cost of to_bigints.
 
     >>> to_flint(Ring(4, 17)([1, -2])), to_flint(Ring(4, 17)([[1, -2]]), centered=True)
     (15*x + 1, [(-2)*x + 1])
@@ -1298,7 +1302,7 @@ def to_sympy(poly: Poly, gen: Any = "X", *, centered: bool = True) -> Polynomial
     Raises:
         RingMismatch: poly is not a Poly. ParameterError: gen is neither a symbol nor a name.
 
-    Cost: about 1 us for each coefficient, and that of to_bigints.
+    Cost: about 1 us for each coefficient, plus the cost of to_bigints.
 
     >>> to_sympy(Ring(4, 17)([1, -2]))
     Poly(-2*X + 1, X, domain='ZZ')

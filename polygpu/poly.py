@@ -1380,7 +1380,7 @@ def memory_of(plan: RingPlan, out: Poly | None) -> Array | None:
 
 
 def as_poly(ring: Ring, value: Value, out: Poly | None) -> Poly:
-    """Return `value` as a Poly of `ring`. If `out` is given, return `out`, whose array holds `value`."""
+    """Return `value` as a Poly of `ring`. If `out` is given, return `out`, whose array already holds it."""
     if out is None:
         return Poly._make(ring, value._data, value._domain)
     return out._holding(value._data, value._domain)

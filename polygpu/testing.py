@@ -105,8 +105,8 @@ def _check_ring(ring: object) -> None:
 def _check_transform(transform: object) -> None:
     if transform is not None and not isinstance(transform, bool):
         raise ParameterError(
-            f"transform={shown(transform)} must be True, False or None. Use None to mix what True and False "
-            "draw."
+            f"transform={shown(transform)} must be True, False or None. True draws only rings with a "
+            "complete transform. False draws rings without this condition."
         )
 
 

@@ -528,7 +528,9 @@ def _domain(domain: object) -> str:
 def _word(value: object, name: str) -> str:
     """Return `value`. Raise ParameterError unless it is a string. The operator checks the string."""
     if not isinstance(value, str):
-        raise ParameterError(f"{name}={shown(value)} must be a string. The documentation lists the words.")
+        raise ParameterError(
+            f"{name}={shown(value)} must be a string. The docstring of this function lists the strings."
+        )
     return value
 
 
@@ -540,7 +542,7 @@ def _operator(
 ) -> Callable[..., Tensor]:
     """Register an operator of PyTorch: its kernel, and the rule for the shape of its result.
 
-    schema: name and arguments in PyTorch's syntax. Rings, domains and texts of keys are strings (str).
+    schema: name and arguments in PyTorch's syntax. Rings, domains and the `spec` of a Key have the type str.
     result(*arguments): check the arguments; return batch shape and ring of the result. compute(out,
     *arguments): write the result into the Poly `out`.
     """
@@ -587,7 +589,7 @@ def _operator(
 
 
 def _same(x: Tensor, ring: str, *_: object) -> tuple[Any, Ring]:
-    """Return the batch shape and the ring of x, for a result that has both."""
+    """Return the batch shape and the ring of x, which are also those of the operator's result."""
     found = _ring(ring)
     return _batch(x, found, "x"), found
 
@@ -632,8 +634,8 @@ def _dot_result(a: Tensor, b: Tensor, ring: str, dim: int, domain: str) -> tuple
     batch, found = _broadcast(a, b, ring)
     if not -len(batch) <= dim < len(batch):
         raise ParameterError(
-            f"dim={dim} is not an axis of the batch shape {tuple(batch)}. Rows and n are not batch axes. Use "
-            f"{-len(batch)} to {len(batch) - 1}."
+            f"dim={dim} is not an axis of the batch shape {tuple(batch)}. Rows and n are not batch axes. "
+            f"Use a dim from {-len(batch)} to {len(batch) - 1}."
             if batch
             else "a and b are single polynomials. Give batches of them, with an axis to sum over."
         )

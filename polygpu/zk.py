@@ -205,7 +205,7 @@ def coset_intt(values: Poly, shift: int) -> Poly:
 
 
 def low_degree_extension(a: Poly, factor: int, *, shift: int = 1) -> Poly:
-    """Return the values of a polynomial at factor * n points, if its ring has degree n (Reed-Solomon code).
+    """Return the values of a polynomial at factor * n points; n is its ring's degree (Reed-Solomon code).
 
     Args:
         a: the polynomial. If it is given by its values (evaluated), it is transformed to coefficients first.

@@ -1595,10 +1595,14 @@ class OnGPU:
         "inner": (
             lambda: batch(2, 3) @ batch(2, 3),
             pg.ParameterError,
-            ["a has batch shape (2, 3)", "last axis of a, 3", "second last axis of b, 2"],
+            ["a has batch shape (2, 3)", "last axis of a, of length 3", "second last axis of b, of length 2"],
         ),
         "inner of 1": (lambda: batch(2, 1) @ batch(3, 2), pg.ParameterError, ["(2, 1)", "(3, 2)"]),
-        "row": (lambda: batch(3) @ batch(2), pg.ParameterError, ["last axis of a, 3", "only axis of b, 2"]),
+        "row": (
+            lambda: batch(3) @ batch(2),
+            pg.ParameterError,
+            ["last axis of a, of length 3", "only axis of b, of length 2"],
+        ),
         "single left": (lambda: batch() @ batch(2), pg.ParameterError, ["a is a single", "a * b"]),
         "single right": (lambda: pg.matmul(batch(2), batch()), pg.ParameterError, ["b is a single", "a * b"]),
         "batches": (

@@ -131,7 +131,10 @@ class Memory(ABC):
         return work(), None
 
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
-        """Run f and return a function that repeats the recorded work of f. On the host, return f itself."""
+        """Run f, record its work, and return a function that repeats this work.
+
+        On the host, return f itself, without a run.
+        """
         return f
 
     def mark(self) -> Mark:
@@ -218,9 +221,8 @@ class Arithmetic(Memory):
 
     # ---- composed ----
 
-    # `multipliers` and `exponents` have one int64 for each item (polynomial), on the device of x. Their shape
-    # is that of the last batch axes, and they repeat over the batch axes before. An array without axes has
-    # one integer for all items.
+    # `multipliers` and `exponents` are arrays of int64 on the device of x. They broadcast to the batch shape
+    # of x: each item (polynomial) has its own integer, or shares it with other items.
 
     def automorphism(
         self, basis: Basis, quotient: Quotient, x: Array, multipliers: Array, evaluated: bool, out: Array
@@ -480,8 +482,8 @@ class Backend(Arithmetic):
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
         """Estimate the nanoseconds of one product in a large batch of products, on one core or a GPU.
 
-        way: the plan of an FFT, or the size of number-theoretic transforms. By default all ways cost the
-        same.
+        way: the plan of an FFT, or the size of number-theoretic transforms. A backend that does not
+        override this method returns the same time for every `way`.
         """
         return 1.0
 
@@ -516,7 +518,8 @@ class Backend(Arithmetic):
         x, y, more: (*batch, 2, rows, n). Batch axes broadcast to batch axes of pair. All axes but the last
         two may have any strides.
         pair: (*batch, 2, rows, n), not an operand. square: (*batch, rows, n), not an operand. At each batch
-        index, pair and square are dense. In each of both arrays, the dense parts begin at equal distances.
+        index, pair and square are dense. In each of the two arrays, the distance from one dense part to the
+        next is constant.
         adds: if True, the products are added to pair and square, and `more` is None.
         """
         (x0, x1), (y0, y1) = ((v[..., 0, :, :], v[..., 1, :, :]) for v in (x, y))
@@ -590,7 +593,7 @@ class Backend(Arithmetic):
         weights: Array | None,
         out: Array,
     ) -> None:
-        """Compute sums over rotations of products of digits and keys (RotatedSums in _core/plans/switch.py).
+        """Compute sums of rotated ciphertexts after key switching (RotatedSums in _core/plans/switch.py).
 
         All polynomials are evaluated.
         digits: (*batch, digits, limbs, n), or None if no term has a key. If `plan.is_split`, the array has
@@ -705,11 +708,11 @@ class Backend(Arithmetic):
         self.copy(sums.reshape(out.shape), out)
 
     def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
-        """Rotate blindly: c := X^e_0 * c, then for i = 1, 2, ... c := c + ggsws[i - 1] * (X^e_i * c - c).
+        """Rotate blindly: y = X^e_0 * c, then for i = 1, 2, ... y = y + ggsws[i - 1] * (X^e_i * y - y).
 
-        The product with a GGSW matrix is that of gadget_product(). The array c stays unchanged. out: the
-        result, not c. exponents: e_0, e_1, ... as in mul_monomial(), (*batch, 1 + count), on the host or on
-        the device of c.
+        The product with a GGSW matrix is that of gadget_product(). out: the array for the last y, not the
+        array c. exponents: e_0, e_1, ... as in mul_monomial(), (*batch, 1 + count), on the host or on the
+        device of c.
         """
         basis, items = gadget.basis, c.shape[:-2]
         powers = self.from_host(exponents) if isinstance(exponents, np.ndarray) else exponents

@@ -55,7 +55,7 @@ noted: ContextVar[list[Note] | None] = ContextVar("polygpu_noted", default=None)
 
 
 def note_made(array: Array, zero: bool = False) -> None:
-    """Note that `array` was allocated, and filled with zeros if `zero`, if a call is being recorded."""
+    """Note the allocation of `array` if a call is being recorded. zero: whether it was filled with zeros."""
     notes = noted.get()
     if notes is not None:
         notes.append(Made(array))
@@ -78,10 +78,10 @@ def address(x: Array) -> int:
 def observe(
     work: Callable[[], Array], operands: Sequence[Array], out: Array | None, home: Any
 ) -> tuple[Array, Record | None]:
-    """Run `work`, the computation of one call. Return the result and a record.
+    """Run `work`, the computation of one call. Return the result, and a record that can repeat the call.
 
-    The record is None if the next equal call should be observed again. The record is NEVER if no later call
-    can be repeated. home: the backend that does the work.
+    The record is None if this call cannot be repeated, but an equal later call may be. The record is NEVER
+    if no equal call can be repeated. home: the backend that does the work.
     """
     if noted.get() is not None or reporting() is not None or not all(x.size for x in operands):
         return work(), None
@@ -110,7 +110,7 @@ class _View(NamedTuple):
 
 
 class _Arguments:
-    """The arguments of a record's steps. Operands have the first indices, then the result, then `later`.
+    """The arguments of a record's steps, numbered in this order: operands, result, entries of `later`.
 
     `later` has temporaries, constants, views and objects that are not arrays. own: the entry of `noted` for
     the result's allocation, or None if the result is an operand or the given `out`.
@@ -146,8 +146,8 @@ class _Arguments:
     def number(self, x: Any, by_address: bool) -> int:
         """Return the index of an argument of a step. A new argument gets a new index.
 
-        Raise _NotRepeatable if x is an array of objects, or lies outside all known arrays, or is a view of an
-        array that is not C-contiguous.
+        Raise _NotRepeatable if x is an array of objects, or if x lies outside all known arrays, or if x is a
+        view of a known array and this known array is not C-contiguous.
         """
         if not isinstance(x, np.ndarray):
             # Look the argument up by identity, since not every argument is hashable. `later` keeps it alive.
@@ -183,8 +183,8 @@ def _record(
     if not result.size or (out is not None and result is not out):
         return None
     pairs = ((x, y) for i, x in enumerate((*taken, result)) for y in (*taken, result)[:i] if x is not y)
-    # Without `out`, the call itself places its result. If this result overlaps an operand, it will overlap
-    # one in every repetition. Other overlaps depend on the arrays that the caller passes.
+    # Without `out`, the call itself chooses the memory of its result. If this result overlaps an operand, it
+    # will overlap one in every repetition. Other overlaps depend on the arrays that the caller passes.
     if any(np.may_share_memory(x, y) for x, y in pairs):
         return NEVER if out is None and any(np.may_share_memory(x, result) for x in operands) else None
     own = None
@@ -230,7 +230,7 @@ def _replay(
 
     operands: the number of operands.
     """
-    # The core expects `later` in this order: temporaries, constants and other objects, views.
+    # The core expects `later` in this order: first temporaries, then constants and other objects, then views.
     made = [i for i, x in enumerate(later) if isinstance(x, Made)]
     views = [i for i, x in enumerate(later) if isinstance(x, _View)]
     fixed = [i for i in range(len(later)) if i not in {*made, *views}]

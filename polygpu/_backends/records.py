@@ -78,7 +78,8 @@ def placed(sizes: Sequence[int], uses: Sequence[tuple[int, int]]) -> tuple[list[
     temporaries share bytes only if the last use of one comes before the first use of the other.
     """
     begins: list[int] = []
-    # First fit: the lowest offset that is free of all earlier temporaries in use at the same time.
+    # First fit: give each temporary the lowest offset at which it overlaps none of the earlier temporaries
+    # that are in use at the same time.
     for i, (size, (first, last)) in enumerate(zip(sizes, uses, strict=True)):
         taken = sorted(
             (begins[j], begins[j] + sizes[j]) for j in range(i) if first <= uses[j][1] and uses[j][0] <= last

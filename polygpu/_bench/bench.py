@@ -64,8 +64,8 @@ class Workload:
         names: a dict from "ntt", "intt" and "product" to the `op` of the rows (see `Row`). more: further
         entries of the rows' `params`.
 
-        Batch cases write to separate `out` arrays. Each result is compared with a second computation. In each
-        result, a few polynomials are compared with Python ints, at random points.
+        Batch cases write to separate `out` arrays. Each result is compared with a second computation. For the
+        transform and the product, a few polynomials are also evaluated at random points with Python ints.
         """
         n, q, rng, roots = self.ring.n, self.ring.moduli[0], random.Random(1), self.ring.roots
         transformed, product = self.a.ntt(), self.a * self.b
@@ -77,7 +77,7 @@ class Workload:
         points = {k: pow(roots[0], 2 * reverse_bits(k, n) + 1, q) for k in rng.sample(range(n), POINTS)}
 
         def at_points(holds: Callable[[int, int, int], bool]) -> bool:
-            """Return whether holds(i, k, point) is true for all rows i and all items (k, point) of points."""
+            """Return whether holds(i, k, point) is true for all rows i and items (k, point) of `points`."""
             return all(holds(i, k, point) for k, point in points.items() for i in range(len(x)))
 
         def is_transform(values: NDArray[Any]) -> bool:
@@ -250,7 +250,10 @@ def _picoseconds(row: Row) -> float:
 
 
 def _run(row: Row) -> str | None:
-    """Return the name of the run of several passes to which a row belongs, or None if it belongs to none."""
+    """Return the name of the benchmark run that measured a row, or None if the row names no run.
+
+    A run measures its cases in several passes, and all passes have the run's name.
+    """
     run = row.params.get("run")
     return None if run is None else str(run).rpartition(", pass")[0]
 
@@ -282,7 +285,7 @@ def as_json(machines: Iterable[Figures]) -> str:
 
 
 def recorded() -> list[Figures]:
-    """Read the figures of the repository's machines."""
+    """Read the recorded figures of all machines from the file _RECORDED."""
     with open(_RECORDED, encoding="utf-8") as file:
         machines = json.load(file)
     return [
@@ -316,7 +319,7 @@ def _letter(i: int) -> str:
 
 
 class Board(NamedTuple):
-    """The machines of one kind. The first `own` machines are the user's, and the others are recorded."""
+    """The machines of one kind. The first `own` are the user's, and the others come from recorded.json."""
 
     kind: str
     own: int
@@ -335,7 +338,7 @@ class Board(NamedTuple):
 
 
 def boards(own: Sequence[Figures], others: Sequence[Figures]) -> list[Board]:
-    """Return a board for each kind that the user's own machines have."""
+    """Return one Board for each kind in KINDS that a machine of `own` has."""
     kinds = [kind for kind in KINDS if any(m.kind == kind for m in own)]
     return [
         Board(
@@ -348,9 +351,10 @@ def boards(own: Sequence[Figures], others: Sequence[Figures]) -> list[Board]:
 
 
 def table(board: Board) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
-    """Return title, header and lines of a table: the times of all machines, for keys in board.mine().
+    """Return title, header and lines of a table. It has a line for each key in board.mine().
 
-    Recorded machines also have a number in brackets: the first machine's time divided by their time.
+    A line has the time of each machine. The time of a recorded machine is followed by a ratio in brackets:
+    the time of the first machine that has the key, divided by the recorded time.
     """
     body = []
     for key in sorted(board.mine(), key=lambda k: (OPS.index(k.op), k.bits, k.n)):

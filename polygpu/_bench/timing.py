@@ -176,7 +176,7 @@ class CudaEvents:
         sleep(self._rest_s)
 
     def elapsed(self, run: Callable[[], Any], loops: int) -> float:
-        """Return the nanoseconds that the GPU takes for `loops` calls."""
+        """Return the nanoseconds that the GPU takes for `loops` calls of `run`."""
         run()  # the timed calls are queued while the GPU still works on this one
         self._start.record()
         for _ in range(loops):

@@ -59,9 +59,10 @@ else:
 # wait ends.
 no_fork = new_lock()
 
-# The child cannot finish an import of another thread, because Python's lock of the module stays held. So a
-# fork waits until imports of the standard library and of these packages have ended. A fork does not wait for
-# other modules, because a program may run for its whole life inside the import of a module.
+# If another thread is importing a module during a fork, the child can never import this module, because
+# Python's lock of the module stays held. So a fork waits until imports of the standard library and of these
+# packages have ended. A fork does not wait for other modules, because a program may run for its whole life
+# inside the import of a module.
 _PACKAGES = {
     *("polygpu", "numpy", "sympy", "mpmath", "cryptography", "cupy", "cupyx", "cupy_backends", "cuda"),
     *("dask", "distributed", "zarr", "zstandard", "compression", "jax", "jaxlib", "rich", "hypothesis"),

@@ -24,8 +24,8 @@ def allowed_processors() -> int:
 def processor_quota(root: str = "") -> float | None:
     """Return the quota of this process's control groups, in processors, or None without a limit.
 
-    The result is the least quota among the group of the process and its parents. A file that cannot be read
-    or parsed sets no limit.
+    The process belongs to a group, which can have parent groups. The result is the least quota of all these
+    groups. A file that cannot be read or parsed sets no limit.
 
     root: the folder that contains the folders proc and sys.
     """

@@ -119,7 +119,7 @@ class Quotient(NamedTuple):
         return exponents // 2 if self.kind == "negacyclic" else exponents
 
     def ascending(self, k: Any) -> Any:
-        """Return the bit-reversed index of the leaf X - w^e with the k-th least exponent e, from k = 0."""
+        """Return the bit-reversed index of the leaf X - w^e with the k-th least e, counted from k = 0."""
         return (k + 2 * (k & 1)) % self.degree if self.kind == "trinomial" else k
 
     def exponent_of_node(self, node: int) -> int:

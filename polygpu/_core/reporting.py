@@ -28,7 +28,7 @@ _LINE = 1.0  # seconds after which a plain line is printed for work, and seconds
 
 
 class Progress(NamedTuple):
-    """The argument of a callback: the state of work at its begin, after some steps, or at its end."""
+    """The argument of a callback: the state of work at its start, after some steps, or at its end."""
 
     what: str  # such as "primitive root modulo 3329"
     done: int  # steps that are done
@@ -245,7 +245,7 @@ class _Lines:
     def show(self, works: Sequence[Progress]) -> None:
         """Print a line for the innermost long work, if a line is due.
 
-        The time between lines doubles until a step of the work ends.
+        The pause between lines doubles as long as no step of the work ends.
         """
         now = perf_counter()
         x = next((x for x in reversed(works) if x.seconds >= _LINE), None)

@@ -90,7 +90,10 @@ class RingPlan:
 
     @cached_property
     def text(self) -> str:
-        """Return `arguments` as a literal of Python. Hexadecimal ints may have any length."""
+        """Return `arguments` as a literal of Python, with hexadecimal ints.
+
+        Python limits the length of decimal ints, but not of hexadecimal ints.
+        """
         return _literal(self.arguments)
 
     # ---- the evaluation domain ----
@@ -347,7 +350,7 @@ def ring_plan(
     product: Product = "auto",
 ) -> RingPlan:
     """Return the plan of a ring, the same object for equal arguments; see Ring for the arguments."""
-    # Check types first. Otherwise True or 8.0, which must raise errors, would find the ring of 1 or 8.
+    # Check types first: True == 1 and 8.0 == 8, so n=True or n=8.0 could find a kept plan and raise no error.
     if type(n) is int and type(kind) is str and type(root) is str and type(product) is str:
         given: Any = (moduli,) if type(moduli) is int else moduli
         if type(given) in (tuple, list) and set(map(type, given)) == {int}:

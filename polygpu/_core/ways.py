@@ -77,7 +77,7 @@ def plan_of_product(ring: RingPlan, product: Product, compute: Any) -> Plan:
     """Return the plan of products of coefficients on a backend's device. The ring caches the plan.
 
     Raises:
-        PrecisionError, ParameterError: the rule is "fft", and no FFT is proven to be exact.
+        PrecisionError, ParameterError: `product` is "fft", and no FFT is proven to be exact.
         TablesTooLarge: the tables of the plan do not fit in memory.
     """
     key = product, compute.name

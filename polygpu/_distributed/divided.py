@@ -49,8 +49,8 @@ _NATURAL_SLICES = 8
 # Largest number of slices of a device's rows. In intt() the number of copies is the number of slices of rows
 # times the number of slices of columns.
 _ROW_SLICES = 4
-# If a device's columns are cut into slices, a slice has at least this many residues times the number of
-# devices. With smaller slices, the devices would compute faster than the host queues their work.
+# If a device's columns are cut into slices, a slice has at least _SLICE * (number of devices) residues. With
+# smaller slices, the devices would compute faster than the host queues their work.
 _SLICE = 2**24
 _LOG_HEIGHT = 14  # largest log2 of the height that layout_of chooses if rows are multiplied by twiddles
 _LOG_WIDTH = 12  # largest log2 of the width if each row has its own table; such rows need only one pass
@@ -105,7 +105,7 @@ class Layout:
         return [(self.rows_of(columns, e), x[..., at : at + self.count]) for e, x in enumerate(rows)]
 
     def in_order(self, order: Order) -> Layout:
-        """Return this layout, with the number of slices that ntt() uses for coefficients in this order."""
+        """Return this layout, with the number of slices that ntt() uses for coefficients in order `order`."""
         return replace(self, slices=min(_NATURAL_SLICES, self.slices)) if order == "natural" else self
 
     def slices_of(self, x: Array) -> Array:
@@ -127,11 +127,11 @@ def layout_of(
         devices: number of devices, a power of two.
         log_height: log2 of the height. If it is None, it is chosen here.
         tables: whether each row is transformed with its own table of twiddles (`has_tables`). If True,
-        columns are long and rows are short. Long columns need two passes over memory. These passes take about
-        as long as the exchange between devices that runs at the same time.
-        limbs: number of limbs of the ring. More limbs make a column longer, and then a device's columns are
-        cut into more slices. A slice is large enough that the devices need longer to compute it than the host
-        needs to queue it.
+            columns are long and rows are short. Long columns need two passes over memory. These passes take
+            about as long as the exchange between devices that runs at the same time.
+        limbs: number of limbs of the ring. With more limbs, a device's columns hold more residues and are
+            cut into more slices. A slice is large enough that the devices need longer to compute it than the
+            host needs to queue it.
 
     Raises:
         ParameterError: n < devices**2, the number of devices is not a power of two, or log_height is outside
@@ -365,7 +365,7 @@ class Divided(NotAnArray):
             arrived: dict[tuple[int, int], list[Mark]] = {}
 
             def bring(part: int) -> None:
-                """Start to copy slice `part` of each device into a buffer. The copy waits for the buffer."""
+                """Start to copy slice `part` of each device into a buffer, once the buffer is free."""
                 for i, buffer in enumerate(buffers[part % depth]):
                     arrived[i, part] = [
                         transfers.send(run, place, free[i, part % depth])
@@ -373,7 +373,7 @@ class Divided(NotAnArray):
                     ]
 
             def transform(i: int, part: int) -> None:
-                """Transform slice `part` of device i, and start to copy the entries to the rows."""
+                """Transform slice `part` of device i. Start to copy each entry to the device of its row."""
                 compute, buffer = group.backends[i], buffers[part % depth][i]
                 compute.await_marks(arrived.pop((i, part)) if natural else free[i, part % depth])
                 source = buffer if natural else self._data[i][part]
@@ -429,7 +429,7 @@ class Divided(NotAnArray):
         with Transfers(group.backends) as transfers:
 
             def transform(i: int, part: int) -> None:
-                """Transform slice `part` of device i. For natural order, start to copy it to the rows."""
+                """Transform slice `part` of device i. If the order is natural, begin to copy it to `rows`."""
                 compute, x = group.backends[i], columns[i][part]
                 four_step.transform_columns(self._plan, x, x, compute.intt, tables)
                 if rows is not None:
@@ -458,7 +458,7 @@ class Divided(NotAnArray):
         with Transfers(group.backends) as transfers:
 
             def transform(i: int, part: int) -> None:
-                """Transform slice `part` of device i's rows, and start to copy the entries to the columns."""
+                """Transform slice `part` of device i's rows. Start to copy the results to `columns`."""
                 compute, buffer, (first, rows) = group.backends[i], buffers[part][i], sources[i][part]
                 if tables:
                     four_step.transform_below(plan, rows, first, buffer, compute.intt)

@@ -82,9 +82,9 @@ class Group:
 class Transfers:
     """Asynchronous copies between arrays of devices of one kind, inside a `with`.
 
-    A copy begins after the work that both devices had queued before the `with`, and after the marks of
-    send(). A mark is a point in a device's queue of work. At the end of the `with`, also after an error, the
-    queue of every device waits for all copies. So later work can use the memory of both arrays.
+    A copy begins after the work that both devices had queued before the `with`, and after the marks that
+    are given to send(). A mark is a point in a device's queue of work. At the end of the `with`, also after
+    an error, the queue of every device waits for all copies. So later work can use the memory of both arrays.
     """
 
     def __init__(self, backends: Iterable[Backend]) -> None:

@@ -25,7 +25,7 @@ _OF_VIEWS = {int, slice, type(None), type(Ellipsis)}  # types of indices for whi
 
 
 def in_pieces(what: str, limbs: int, run: Callable[..., Any], out: Array, *operands: Array) -> None:
-    """Call run(*operands, out) on the host: for each piece of the batch if progress is reported, else once.
+    """Call run(*operands, out) on the host. If progress is reported, call it for each piece of the batch.
 
     what: the text of the progress report. {} stands for the number of polynomials.
     limbs: the number of limbs of the ring.

@@ -84,7 +84,9 @@ def device_of(x: Array) -> int | None:
 
 
 def repeated(operation: _Operation) -> _Operation:
-    """Wrap an operation. The first call with a key is recorded, and later calls with the key replay it.
+    """Wrap an operation. The first call with a key is recorded, and later calls with an equal key replay it.
+
+    The key of a call holds the operation and its arguments, without the contents of arrays.
 
     A call is recorded only if each argument is a value, array, plan, basis, option (int, str, bool, None), or
     a tuple of such arguments. The ring of the first value keeps the record. If no argument is a value, the
@@ -198,7 +200,7 @@ def _describe(x: Any, parts: list[Any], operands: list[Array]) -> bool:
 
 
 def _plans_in(arguments: tuple[Any, ...]) -> Iterator[Any]:
-    """Yield the plans that a key names by id(). When a plan is freed, a new plan may get the same id()."""
+    """Yield the plans whose id() is part of a call's key. A new plan may get the id() of a freed plan."""
     for x in arguments:
         if isinstance(x, Value):
             yield x._plan
@@ -242,9 +244,9 @@ def _observed(
 
     The record is None if the call cannot be repeated.
 
-    If different operands share memory, a record cannot tell to which operand an address belongs. So the
-    operation works on copies of the operands. If `out` is given, or an outer call is being recorded, the
-    operation works on the operands themselves.
+    If different operands share memory, a record cannot tell to which operand an address belongs. In this
+    case, the operation works on copies of the operands, unless `out` is given or an outer call is being
+    recorded.
     """
     if out is None and not _is_observed.get() and not _apart(backend_of(operands[0]), operands):
         copies: dict[int, Array] = {}

@@ -32,7 +32,7 @@ def combine(values: Sequence[V], ints: Any, constant: Any, step: int, out: Array
     if integers.shape[-1] != len(values):
         raise ParameterError(
             f"ints has shape {integers.shape}, which does not end in {len(values)}, the number of polys. "
-            "Give one integer for each of polys along the last axis."
+            "Give one integer for each value in polys along the last axis."
         )
     batch = (*integers.shape[:-1], *result_shape(*arrays)[:-2])
     residues = None

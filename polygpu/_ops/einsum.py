@@ -57,8 +57,9 @@ def matmul_labels(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[list[list[Lab
     k = b[-2] if len(b) > 1 else b[-1]
     if a[-1] != k:
         raise ParameterError(
-            f"a has batch shape {a} and b has batch shape {b}. The last axis of a, {a[-1]}, must be as long "
-            f"as the {'second last' if len(b) > 1 else 'only'} axis of b, {k}. Reshape or index one of them."
+            f"a has batch shape {a} and b has batch shape {b}. The last axis of a, of length {a[-1]}, must "
+            f"be as long as the {'second last' if len(b) > 1 else 'only'} axis of b, of length {k}. Reshape "
+            "or index one of them."
         )
     batches: list[list[Label]] = [list(range(2 - len(batch), 0)) for batch in (a, b)]
     rows: list[Label] = ["m"] if len(a) > 1 else []
@@ -234,7 +235,7 @@ def _contract(
 def label_sizes(batches: Sequence[tuple[int, ...]], labels: list[list[Label]]) -> dict[Label, int]:
     """Return the length of the axes with each label, after axes of length 1 are broadcast.
 
-    batches, labels: the batch shape, and the labels of the axes, of each operand.
+    batches: the batch shape of each operand. labels: the labels of the axes of each operand.
     """
     sizes: dict[Label, int] = {}
     for i, (batch, names) in enumerate(zip(batches, labels, strict=True)):
@@ -304,10 +305,10 @@ Groups = tuple[list[Label], list[Label], list[Label]]
 def _multiply_points(ring: RingPlan, compute: Backend, left: _Term, right: _Term, out: _Term) -> None:
     """Multiply two terms as one batch of matrices at each point.
 
-    Axes that `right` lacks become rows, and axes that `left` lacks become columns. Several row axes (or
-    column axes) are merged into one if their strides allow it. If not, all row axes but the last become batch
-    axes, and `right` is repeated along these axes by strides of 0. Column axes and `left` are treated in the
-    same way. If strides still do not allow the merge, arrays are copied.
+    Axes that `right` lacks become rows, and axes that `left` lacks become columns. Several row axes are
+    merged into one. If their strides do not allow this, all row axes but the last become batch axes, and
+    `right` is repeated along these axes by strides of 0. The same holds for column axes, and then `left` is
+    repeated. If neither way works without a copy, all row axes and all column axes are merged in copies.
     """
     sizes = left.sizes | right.sizes
     summed = [x for x in left.labels if x not in out.labels]
@@ -335,7 +336,10 @@ def _multiply_points(ring: RingPlan, compute: Backend, left: _Term, right: _Term
 
 
 def _view(compute: Memory, term: _Term, groups: Groups, sizes: dict[Label, int]) -> Array:
-    """Return a view of the term with axes in the order of `groups`, repeated along axes that it lacks."""
+    """Return a view of the term, with axes in the order of `groups`.
+
+    Along an axis that the term does not have, the view repeats the term.
+    """
     order = [x for group in groups for x in group]
     view = term.axes(order)
     shape = (*(sizes[x] for x in order), *view.shape[-2:])

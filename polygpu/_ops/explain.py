@@ -59,7 +59,10 @@ def explain(ring: RingPlan) -> str:
 
 
 def _explain_fft(quotient: Quotient, moduli: tuple[int, ...]) -> tuple[str, int, int]:
-    """Return a text about products by FFT, the bytes of the table, and the bytes of table plus workspace."""
+    """Return three values: a text about products by FFT, and two numbers of bytes.
+
+    The numbers are the bytes of the table, and the bytes of the table and the workspace together.
+    """
     try:
         plan = coarsest_fft(quotient, moduli)
     except ParameterError as error:
@@ -74,7 +77,7 @@ def _explain_fft(quotient: Quotient, moduli: tuple[int, ...]) -> tuple[str, int,
 
 
 def _word(basis: Basis) -> str:
-    """Return, as text, the range of q for the kernels that the largest modulus uses."""
+    """Return, as text, the range of q of the kernels in use, or how many words a wide modulus has."""
     if basis.wide:
         return f"{basis.words} words of 64 bits"
     limits = (30, 31) if basis.dtype == np.uint32 else (50, 62)

@@ -308,9 +308,9 @@ def prepare(matrices: Value, bits: object, precision: Precision) -> tuple[Array 
 
 
 def _group_of(batch: tuple[int, ...], name: str = "bsk") -> int:
-    """Return g for a key for groups of g bits, of batch shape (groups, 2**g, k, levels, k).
+    """Return g if `batch` is (groups, 2**g, k, levels, k), the batch shape of a key for groups of g bits.
 
-    Return 1 for the key of a ternary secret, of batch shape (count, 2, k, levels, k).
+    Return 1 if it is (count, 2, k, levels, k), the batch shape of the key of a ternary secret.
     """
     sets = batch[1]
     if sets < 2 or sets & (sets - 1):
@@ -463,7 +463,7 @@ def _rotated_in_steps(c: V, ggsws: Matrices, powers: Array, way: object, *, out:
 
 @repeated
 def _turned(c: V, ggsw: Matrices, power: Array, way: object, *, out: Array | None = None) -> V:
-    """Return c plus the external product of ggsw and X^power * c - c, in coefficients."""
+    """Return c plus the external product of ggsw and (X^power - 1) * c, in coefficients."""
     plan, basis = _checked_product(ggsw, c, way, 0), c._plan.basis
     moved = mul_monomial(c, power)
     pointwise(basis, "sub", moved._data, c._data, moved._data)

@@ -83,7 +83,8 @@ def residues_of_ints(basis: Basis, x: Array, out: Array) -> None:
     if x.size * len(basis.moduli) < _LONG_IN:
         compute.reduce_integers(basis, x, out)
         return
-    # A piece has several polynomials. If there is only one polynomial, a piece has some of its coefficients.
+    # If there are several polynomials, a piece has whole polynomials. If there is only one, a piece has some
+    # of its coefficients.
     items = x.size // count
     x, target = x.reshape(items, count), out.reshape(items, *out.shape[-2:])
     unit = count if items > 1 else 1
@@ -256,7 +257,7 @@ def _times_power(basis: Basis, n: int, x: Array, exponent: int) -> Array:
     fractions, exponents = np.frexp(x)
     exponents = exponents.astype(np.int64) + exponent
     # If a product is below 2^53, its entry of `mantissas` is the product, rounded. A larger product is an
-    # integer already: its entry of `mantissas`, which has 53 bits, times 2^(_STEP * steps + rest).
+    # integer already. It equals its 53-bit entry of `mantissas`, times 2^(_STEP * steps + rest).
     mantissas = np.rint(np.ldexp(fractions, np.clip(exponents, -_BITS, _BITS).astype(np.intc))).astype(
         np.int64
     )
@@ -322,9 +323,10 @@ def _round_pairs(x: Array, high: float, low: float, exact: bool, out: Array) -> 
     near = np.flatnonzero(abs(rest) > 0.5 - _NEAR)
     if not exact or not len(near):
         return near
-    # If `exact`, whole + product + error is exactly x * high. So the sum below, the distance from the half,
-    # has the right sign, and it is 0 only at a tie. np.rint has rounded ties to even already: either x * high
-    # is a double, or the nearest double is an even integer, to which np.rint(rest) adds an even one.
+    # If `exact`, whole + product + error is exactly x * high. The sum below is x * high minus (whole + more +
+    # half). It has the right sign, and it is 0 only at a tie. A tie is already rounded to even, because
+    # `whole` and `more` are even: np.rint rounds halves to even, and if x * high is not a double, the nearest
+    # double is an even integer.
     half = np.copysign(0.5, rest[near])
     is_beyond = np.sign(product[near] - more[near] - half + error[near]) == np.sign(half)
     out[near] += (2 * half * is_beyond).astype(np.int64)
@@ -551,7 +553,8 @@ def to_bigints(basis: Basis, data: Array, centered: bool) -> np.ndarray[Any, np.
     """Return coefficients as Python ints (*batch, n)."""
     if data.size < _LONG or reporting() is None:
         return _to_bigints(basis, data, centered)
-    # A piece has several polynomials. If there is only one polynomial, a piece has some of its coefficients.
+    # If there are several polynomials, a piece has whole polynomials. If there is only one, a piece has some
+    # of its coefficients.
     items, n = prod(data.shape[:-2]), data.shape[-1]
     check_array(8 * items * n)
     x, out = data.reshape(items, *data.shape[-2:]), np.empty((items, n), object)

@@ -151,7 +151,8 @@ def _add_rotated(
     compute.automorphism(basis, c._plan.quotient, x, move, True, moved)
     mask = c._with(copied(moved[..., 1, :, :]), "eval")
     body = pointwise(basis, "add", index(moved, (..., 0)), index(y, (..., 0)))
-    # `moved` becomes what is added to the switched mask: y, plus the body of x(X^g) in component 0.
+    # key_switch adds `moved` to the switched mask. So `moved` becomes y, with the body of x(X^g) added to
+    # component 0.
     compute.copy(y, moved)
     compute.copy(body, moved[..., 0, :, :])
     key_switch(mask, keys[step], plan.switches[step], moved, out=out)

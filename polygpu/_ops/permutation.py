@@ -95,7 +95,7 @@ def mul_monomial(x: V, k: object, out: Array | None = None) -> V:
 
 @repeated
 def _times_monomials(x: V, exponents: Array, batch: tuple[int, ...], *, out: Array | None = None) -> V:
-    """Return evaluated x times X^e for each exponent e.
+    """Return x * X^e for each exponent e. x and the result are evaluated.
 
     batch: the shape of the exponents, or () if there is one exponent for all batch elements.
     """

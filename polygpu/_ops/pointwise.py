@@ -140,7 +140,10 @@ def add_to_first(basis: Basis, x: Array, ints: Any, step: int) -> Array:
 
 @repeated
 def _added_to_first(basis: Basis, x: Array, constants: Array, step: int, *, out: None = None) -> Array:
-    """Return x with residues (*shape, rows, 1) added to every step-th entry of component 0."""
+    """Return x with `constants` added to every step-th entry of component 0.
+
+    constants: residues (*shape, rows, 1).
+    """
     compute, data = backend_for(basis, x), copied(x)
     entries = copied(x[..., 0, :, ::step])
     compute.pointwise(basis, "add", entries, constants, None, entries)

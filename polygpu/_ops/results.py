@@ -54,7 +54,7 @@ def result_array(compute: Memory, shape: tuple[int, ...], out: Array | None, *op
 def result(
     compute: Memory, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any, *operands: Array
 ) -> Array:
-    """Return the array for a result other than an element: a new array, or `out`, which may be an operand."""
+    """Return the array for a result that is not a Poly: a new array, or `out`, which may be an operand."""
     if out is None:
         return empty(compute, shape, dtype)
     if not isinstance(out, np.ndarray) and not is_device_array(out):

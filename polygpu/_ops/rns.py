@@ -187,9 +187,9 @@ class _Result:
 
 
 def _in_domain(x: V, domain: Domain) -> V:
-    """Return x, transformed in place if `domain` is "eval" and its ring has a transform.
+    """Return x, which must be in coefficients.
 
-    x must be in coefficients.
+    If `domain` is "eval" and the ring of x has a transform, first transform x in place.
     """
     return ntt(x, x._data) if domain == "eval" and x._plan.has_eval else x
 
@@ -386,7 +386,8 @@ def divided(
 
     plaintext: None, or an integer t. With t, P times the result is congruent to x modulo t.
     scratch: None if x must not change. Otherwise x may be overwritten, the dropped limbs must be the last
-    rows of x, and `scratch` is the domain of the dropped limbs. It may be "coef" for an evaluated x.
+    rows of x, and `scratch` is the domain of the dropped limbs. `scratch` may be "coef" even if the other
+    limbs of x are evaluated.
     """
     ring, domain = x._plan, x._domain
     check_words(ring, "mod_down")
@@ -416,7 +417,7 @@ def divided(
         return Conversion(rows, target, multipliers, rounding, exact, **last)
 
     def last() -> dict[str, Any]:
-        """Return the options by which a conversion transforms its result and then adds x / P modulo S."""
+        """Return arguments for a Conversion that transforms its result and then adds x / P modulo S."""
         own = Residues(S.moduli, kept, ring.rows)
         return {"transform": _transform(S, places, domain), "own": own, "own_factors": inverses()}
 

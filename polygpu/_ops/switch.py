@@ -326,7 +326,7 @@ class Rotations:
 
 
 def rotations(switches: tuple[KeySwitch, ...], is_turned: bool) -> Rotations:
-    """Return the Rotations with one result for each key."""
+    """Return the plan for rotations by several keys. Its result i is the rotation by key i alone."""
 
     def build() -> Rotations:
         count = range(len(switches))  # result i is term i alone
@@ -377,7 +377,10 @@ def rotate_many(
 
 
 def moves_of(c: Value, gs: Sequence[int]) -> Array:
-    """Return, on c's device, the array `multipliers` for evaluated values: an integer for each g in `gs`."""
+    """Return an array on c's device: for each g in `gs`, the multiplier for evaluated values.
+
+    See the argument `multipliers` of Backend.automorphism.
+    """
     return backend_of(c._data).constant(multipliers(c._plan.quotient, tuple(gs), True))
 
 

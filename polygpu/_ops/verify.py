@@ -112,7 +112,7 @@ def _wrong(c: Value, item: int, where: str) -> VerificationError:
     return VerificationError(
         f"The product a * b in {c._plan!r} on {backend_of(c._data).name} is wrong"
         + (f" in batch element {at}" if at else "")
-        + f" ({where}). The machine or the library erred. Compute the product again, also inside `with "
+        + f" ({where}). The machine or the library erred. Compute the product again inside `with "
         "polygpu.device('reference')`, which multiplies from the definition."
     )
 
@@ -176,6 +176,6 @@ def _compare(compute: Backend, basis: Basis, left: Array, right: Array) -> None:
     if not same:
         raise VerificationError(
             f"The product of matrices modulo {shown(list(basis.moduli))} on {compute.name} gives a wrong "
-            "result for a random vector. The machine or the library erred. Compute the product again, also "
-            "inside `with polygpu.device('reference')`, which multiplies from the definition."
+            "result for a random vector. The machine or the library erred. Compute the product again inside "
+            "`with polygpu.device('reference')`, which multiplies from the definition."
         )

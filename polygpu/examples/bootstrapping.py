@@ -241,7 +241,7 @@ def _add(matrix: Diagonals, k: int, diagonal: Array) -> None:
 
 
 def inverse_butterfly(layer: Diagonals, slots: int) -> Diagonals:
-    """Return the inverse of a layer, which is half of its conjugate transpose."""
+    """Return the inverse of `layer`: half of the conjugate transpose of `layer`."""
     result: Diagonals = {}
     for k, d in layer.items():  # the entry (j, j + k) moves to (j + k, j)
         _add(result, -k % slots, np.conj(np.roll(d, k)) / 2)
@@ -292,12 +292,12 @@ def sine_series(p: Parameters) -> Array:
     are a least-squares fit near the integers, weighted by the probability of I. Near likely integers, the
     series is 5 to 10 bits more precise than an interpolation of the same degree on all of [-1, 1].
     """
-    # Six points around each integer I, within the values of I + m / q.
+    # Six points around each integer I, in the range of I + m / q.
     integers = np.arange(-p.bound, p.bound + 1)
     near = math.sqrt(2) * 2.0 ** (p.scale - p.first) * np.cos(np.pi * (np.arange(6) + 0.5) / 6)
     x = np.clip((integers[:, None] + near) / p.bound, -1, 1).ravel()
-    # I is the rounded sum of h = p.sparse_weight uniform numbers in [-1/2, 1/2]. Its probability is the
-    # density of a sum of h + 1 such numbers, which is nearly Gaussian.
+    # I is the rounded sum of h = p.sparse_weight uniform numbers in [-1/2, 1/2]. The probability of an
+    # integer I is the density of a sum of h + 1 such numbers at I. The density is nearly Gaussian.
     density = np.exp(-(integers**2) * 6 / (p.sparse_weight + 1))
     weights = np.repeat(np.sqrt(np.maximum(density, 1e-9)), len(near))
     values = np.cos(2 * np.pi * (p.bound * x - 0.25) / 2**p.doublings)

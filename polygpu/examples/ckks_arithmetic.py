@@ -339,7 +339,10 @@ class _Series:
         return self.steps[i]
 
     def evaluate(self, c: Array, limbs: int, scale: float) -> Sum:
-        """Return the series with coefficients c, at the given scale, modulo the first `limbs` limbs."""
+        """Return the value of the series with coefficients c.
+
+        The result has the given scale, and the first `limbs` limbs.
+        """
         c = c[: max(1, len(np.trim_zeros(c, "b")))]
         degree, own, ring = len(c) - 1, self.arithmetic, self.arithmetic.ring[:limbs]
         # Low degree: multiply baby steps by constants, if the baby steps have at least `limbs` limbs.

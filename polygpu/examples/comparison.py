@@ -299,8 +299,8 @@ class Keys(NamedTuple):
 class Vectors(NamedTuple):
     """LWE vectors of slots, modulo q.
 
-    value: an array (*batch, slots, 1 + m), where m is the length of the secret. turns: the phase of a slot
-    that is 1, divided by q.
+    value: an array (*batch, slots, 1 + m), where m is the length of the secret. turns: phase / q for a slot
+    with the value 1.
     """
 
     value: Array
@@ -533,7 +533,9 @@ def to_coefficients(slots: int) -> dict[int, Array]:
 
 
 def from_packed(slots: int) -> dict[int, Array]:
-    """Return a matrix that moves x_k, coefficient k * N / slots, to slot k, if the conjugate is then added.
+    """Return a matrix for moving x_k, coefficient k * N / slots, to slot k.
+
+    The matrix maps the slots to a vector. This vector plus its conjugate has x_k in slot k.
 
     Let h = slots / 2. The polynomial with these coefficients has h different slots. These slots are
     `_roots(h)` times the vector t of the numbers t_k = x_k + i * x_(k + h), so the inverse of `_roots(h)`

@@ -169,7 +169,7 @@ def prepare(ggsw: Poly, *, bits: int, precision: ops.Precision = "exact") -> Pol
         - If the ring has several moduli or was made with product="ntt", or if no FFT in double precision is
           proven exact (for bits above 30, or for 64-bit moduli with long digits): ggsw itself.
         - In all other cases: a Prepared. It splits each residue into L parts, and takes 16 * L bytes for each
-          point of the FFT. If bits=7, k * levels = 6 and n = 1024, L is 2 if q = 2**32, and 3 if q = 2**64.
+          point of the FFT. For bits=7, k * levels = 6 and n = 1024, L is 2 if q = 2**32, and 3 if q = 2**64.
           The FFT has n/2 points, or n to 2n points if the ring is cyclic or n is not a power of two.
 
     Raises:

@@ -146,7 +146,7 @@ class SwitchKey:
     def cpu(self) -> SwitchKey:
         """Return the key in host memory. If it is there already, return self.
 
-        Cost: a copy of the value.
+        Cost: a copy of the key, unless it is in host memory already.
 
         >>> import polygpu as pg
         >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=2))
@@ -271,7 +271,7 @@ def switch_key(
     return maker.key(maker.to, maker.secret(other, "other"), "switch")
 
 
-# Eight parameters: six as in switch_key, and galois_elements and turned.
+# Eight parameters are needed: the six of switch_key (without `other`), galois_elements and turned.
 def rotation_keys(
     secret: Poly,
     galois_elements: Iterable[int],
@@ -329,8 +329,8 @@ def rotation_keys(
         of = ring.get(given) if isinstance(ring, Mapping) else ring
         if of is None:
             raise ParameterError(
-                f"The dict ring has no entry for the Galois element {shown(given)}. Add an entry that gives "
-                "the ring of the key for this element."
+                f"The dict given as ring has no entry for the Galois element {shown(given)}. Add an entry "
+                "that gives the ring of the key for this element."
             )
         plan_of(of, "ring")
         g = _checked_element(of, given)
@@ -368,7 +368,7 @@ class _Maker:
         self.state.update(_limb(self.to))
 
     def secret(self, x: Poly, name: str) -> Poly:
-        """Return the secret x converted to the ring T, evaluated, on the current device."""
+        """Return the secret x as an evaluated value of the ring `self.T`, on the current device."""
         x = checked_poly(x, name).to()
         return (x if x.ring == self.T else x.convert(self.T)).ntt()
 
@@ -401,7 +401,8 @@ class _Maker:
         seeds = self.seeds(label, options.get("galois_element"), other)
         P, own = self.special.modulus, self.ring.rows
         # Entry j of the key hides P * w_j * other. The integer P * w_j is P modulo the limbs of digit j, and
-        # 0 modulo all other moduli. So the loop adds to body j only the rows of digit j of `scaled`.
+        # 0 modulo all other moduli. So the loop adds to body j only the rows of `scaled` that belong to the
+        # limbs of digit j.
         scaled = other.scale_by(limbs=[P % q if i < own else 0 for i, q in enumerate(self.T.moduli)])
         minus = -to
         data = empty(backend(), (len(seeds), 2, self.T.rows, self.T.n), self.T.dtype)

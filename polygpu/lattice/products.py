@@ -216,7 +216,7 @@ def _checked_operands(
         for x in operands:
             if checked_poly(x, name).shape[-1:] != (2,):
                 raise ParameterError(
-                    f"The batch shape of {name} is {x.shape}. Its last axis must have length 2, the "
+                    f"The batch shape of {name} is {x.shape}. Its last axis must have length 2, for the two "
                     "components of a ciphertext."
                 )
     if len(a) != len(b):

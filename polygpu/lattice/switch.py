@@ -338,8 +338,8 @@ def checked_ciphertext(c: object) -> Poly:
     x = checked_poly(c, "c")
     if x.shape[-1:] != (2,):
         raise ParameterError(
-            f"The batch shape of c is {x.shape}. Its last axis must have length 2, the components of a "
-            "ciphertext."
+            f"The batch shape of c is {x.shape}. Its last axis must have length 2, for the two "
+            "components of a ciphertext."
         )
     return x
 

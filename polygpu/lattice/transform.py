@@ -354,7 +354,7 @@ def _checked_baby(baby: object, half: int) -> int:
 
 
 def _best_baby(steps: Any, half: int) -> int:
-    """Return the power of two, as `baby`, with the fewest baby plus giant steps. Ties go to the smallest.
+    """Return the smallest power of two that, used as `baby`, gives the fewest baby and giant steps in total.
 
     steps: the indices k of the diagonals.
     """

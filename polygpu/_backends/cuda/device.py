@@ -287,7 +287,10 @@ class _Recordings:
                 self.kept.clear()
 
     def let_go(self, value: Any, device: Any) -> None:
-        """Wait for the work on `device`. If a graph is being recorded, store `value` instead of waiting."""
+        """Wait for the work on `device`, after which the caller can free `value`.
+
+        If a graph is being recorded, do not wait. Instead keep `value` until no graph is being recorded.
+        """
         with self._lock:
             if self._threads:
                 self.kept.append((value, device))
@@ -305,11 +308,12 @@ class Shared:
     arrays are freed, the home stream waits for all streams that read them. Then the pool of the home
     stream gets the memory.
 
-    parts: other objects Shared that must be made first. These arrays contain the addresses of a part's
-    arrays, or the part fills these arrays (Context.filling).
+    parts: other Shared objects that must be made before this one. Either this object's arrays contain the
+    addresses of a part's arrays, or the part fills this object's arrays.
 
-    fill: the function of a part that fills arrays, otherwise None. The first use on any stream calls
-    `fill`. Then the part drops its value. launches: the launches that `fill` executes.
+    fill: for a part that fills arrays of another object (Context.filling), the function that fills them;
+    otherwise None. The first use on any stream calls `fill`, and then sets `value` of the part to None.
+    launches: the launches that `fill` executes.
     """
 
     def __init__(
@@ -338,7 +342,7 @@ class Shared:
             yield from part.parts()
 
     def pending(self) -> list[Any]:
-        """Return the launches that the first use will execute, to compile their kernels in advance."""
+        """Return the launches that the first use will execute, so that kernels can be compiled in advance."""
         return [*self._launches, *(launch for part in self._parts for launch in part.pending())]
 
     def on(self, stream: Any) -> Any:
@@ -373,7 +377,10 @@ class Shared:
         return self.ready or (own and all(part.follows(stream) for part in self._parts))
 
     def settle(self) -> None:
-        """Set `ready` if the value and its parts are made. Do not call this while a graph is recorded."""
+        """Set `ready` to whether the GPU has finished the value and its parts.
+
+        Do not call this while a graph is recorded.
+        """
         self.ready = self._fill is None and self._made.done and all(part.ready for part in self._parts)
 
     def _note(self, stream: Any) -> None:
@@ -575,7 +582,7 @@ class Device:
     # ---- copies between devices ----
 
     def mark(self) -> Mark:
-        """Record an event on the current stream and return it. Raise DeviceError if a graph is recorded."""
+        """Record an event on the current stream and return it. Raise DeviceError during a capture."""
         if self.is_recording():
             raise DeviceError(
                 f"{self.name} cannot record a copy between devices. Make such copies outside capture."

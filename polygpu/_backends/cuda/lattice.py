@@ -317,7 +317,7 @@ def _end_inverse(
 def _make_digits(gpu: Context, plan: DigitProduct, value: tuple[Array, Array], digits: Array) -> None:
     """Write all digits, evaluated, to `digits`. value: the pair (coefficients, evaluated).
 
-    Copy the rows in which a digit equals the evaluated value.
+    Rows in which a digit equals the value are copied from value[1], and are not transformed.
     """
     x, own = value
     *batch, count, limbs, n = digits.shape
@@ -385,7 +385,7 @@ def _rotated_terms(
 ) -> None:
     """Add the launches for at most ROTATED_TERMS terms, beginning with term `start`.
 
-    If start > 0 and results are sums of terms, the launches add to the sums in `out`.
+    If start > 0, the launches add to the values in `out`, unless each term is a separate result.
     """
     basis, quotient = plan.transform.basis, plan.transform.quotient
     results, *batch, _, limbs, n = out.shape
@@ -443,7 +443,7 @@ def _rotated_terms(
 
 
 def _limbs(gpu: Context, plan: RotatedSums, chosen: Sequence[int]) -> tuple[Array, tuple[()]]:
-    """Return an array with the struct RotatedLimb of each limb in `chosen`, and () (see Device.kept)."""
+    """Return an array of the structs RotatedLimb of the limbs in `chosen`, and no parts (Device.kept)."""
     rows = [(limb, plan.more_rows[limb], plan.factors[limb]) for limb in chosen]
     return gpu.from_host(np.array(rows, ROTATED_LIMB.dtype).view(np.uint64)), ()
 

@@ -82,7 +82,7 @@ class Struct:
         self.made.append(self)
 
     def __call__(self, **values: Any) -> bytes:
-        """Pack the values of all fields into bytes. Give a field that is a Struct or an array as bytes."""
+        """Pack the values of all fields into bytes. For a field that is a Struct or an array, pass bytes."""
         if len(values) != len(self._fields):
             raise TypeError(
                 f"{self.name} has the fields {self._fields}, but values were given for {tuple(values)}."

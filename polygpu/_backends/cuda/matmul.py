@@ -307,9 +307,9 @@ def by_integer(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> No
 
 
 def _matmul_parts(gpu: Context, basis: Basis, a: Array, b: Array, out: Array, part: int) -> None:
-    """Multiply a by b. If sums have more than `part` terms, out[i] gets the sums over part i of the terms.
+    """Multiply a by b. Sums of more than `part` terms are split into parts of `part` terms each.
 
-    In this case a and b are one matrix each.
+    If sums are split, out[i] gets the sums over the terms of part i, and a and b must be one matrix each.
     """
     if out.size == 0:
         return

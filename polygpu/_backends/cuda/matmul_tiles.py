@@ -61,7 +61,8 @@ def points_tile(
             break
         most //= 2
     # Distribute the threads of a block: first up to a warp along the points, then as many as possible along
-    # the columns and rows, because these share operands. Threads that are left go along the points.
+    # the columns and rows, because threads along columns and rows share operands. Threads that are left go
+    # along the points.
     logs = [(size - 1).bit_length() for size in (lanes, column_tiles, row_tiles)]
     log_lanes = min(5, logs[0])
     spare = LOG_POINTS_THREADS - log_lanes
@@ -149,7 +150,7 @@ def part_of_sums(sums: Sum, batch: int, rows: int, columns: int, length: int, ca
     else:
 
         def cost(parts: int) -> float:
-            """Return the relative time of the products and of adding up `parts` parts."""
+            """Estimate the time, in any unit, if sums are computed in `parts` parts that are then added."""
             products = integer_tile(sums, parts, rows, columns, card).cost / parts
             return products * (1 if parts == 1 else 1 + 16 * parts / length)
 
@@ -159,9 +160,9 @@ def part_of_sums(sums: Sum, batch: int, rows: int, columns: int, length: int, ca
 
 
 def narrow_lanes(batch: int, rows: int, columns: int, steps: int, card: Card) -> tuple[int, int]:
-    """Return log2 of the threads that share a sum, and the number of blocks, for a matrix with few columns.
+    """Return log2 of the number of threads for one sum, and the number of blocks, for few columns.
 
-    steps: the number of reads for one sum. The threads of a sum divide its reads.
+    steps: the number of reads for one sum. Each thread of the sum does a part of these reads.
     """
     rows_of_thread = 2 if columns > 4 else 4
     groups = batch * -(-rows // rows_of_thread)
@@ -188,7 +189,8 @@ RESIDUE_DEPTH = (1 << 17) - 64
 LONE_PRODUCT = 1 << 34
 
 # For gemm_digits. DIGITS_EDGE: columns of bytes of a block, and the most rows of a block. DIGITS_DEPTH: bytes
-# of a row in a stage. DIGITS_STAGES: the most stages of the left operand. Keys: bytes of a word.
+# of a row in a stage. DIGITS_STAGES: the most stages of the left operand. The keys of both dicts are the
+# number of bytes of a word.
 DIGITS_EDGE = 128
 DIGITS_DEPTH = {4: 64, 8: 128}
 DIGITS_STAGES = {4: 4, 8: 3}
@@ -208,10 +210,10 @@ def coprimes(q: int, k: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def residue_table(primes: tuple[int, ...], word_bytes: int, left: bool) -> Array:
-    """Return an array with the struct Residue (cuda/matmul_tensor.cu) of one small modulus in each row.
+    """Return an array with a row for each small modulus: the struct Residue (cuda/matmul_tensor.cu).
 
     primes: the small moduli p; P is their product. left: whether the table is for the left operand. Only
-    its residues get the factor (P/p)^-1 mod p.
+    residues of the left operand get the factor (P/p)^-1 mod p.
     """
     table = np.zeros((len(primes), 8), np.uint32)
     product, width = prod(primes), 16 if word_bytes == 4 else 21

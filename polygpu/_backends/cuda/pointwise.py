@@ -145,7 +145,9 @@ def fill_powers_launch(basis: Basis, entries: int, **values: int) -> Launch:
 
 
 def scale_launch(basis: Basis, width: int, entries: int, *, n: int, **values: int) -> Launch:
-    """Return the launch that multiplies each entry by two powers, from the tables of fill_powers_launch.
+    """Return the launch that multiplies entry j of each row by first * step^j.
+
+    The kernel computes first * step^j as a product of two entries of the tables of fill_powers_launch.
 
     width: the number of neighbouring entries in a chunk. n: entries of a row.
     """

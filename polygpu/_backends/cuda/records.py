@@ -76,9 +76,10 @@ def _steps(
 ) -> tuple[list[tuple[Any, ...]], int] | None:
     """Return the launches in the form of the native core, and the bytes of the workspace for temporaries.
 
-    Operands are numbered in this order: operands of the call, the result, constants (one number for all),
-    the workspace. A constant has address 0, and its own address is the offset. Return None if a launch
-    uses other memory, or if the number of launches or of temporaries is not allowed.
+    An operand of a launch becomes a number and an offset. The numbers are, in this order: one for each
+    operand of the call, one for the result, one for all constants, one for the workspace. The offset of a
+    constant is its address. Return None if a launch uses other memory, if the record has no launches, or if
+    it has more than MOST_STEPS launches or MOST_STEPS / 4 temporaries.
 
     given: whether the result is an operand or `out`. Otherwise the call allocated the result.
     """

@@ -169,7 +169,7 @@ def convert_launch(
 
 
 class Listed(NamedTuple):
-    """Two passes over listed rows of polynomials (cuda/ntt_rows.cu). All listed rows have the same Word."""
+    """The two passes that transform the rows in a list (cuda/ntt_rows.cu). These rows have the same Word."""
 
     word: Word
     columns: Pass
@@ -385,7 +385,7 @@ def _add_launch(
     numbers: tuple[int, int, int],
     aligned: bool,
 ) -> None:
-    """Add one launch for conversions with equal keys (see alike).
+    """Add one launch for conversions whose keys are equal (`alike` returns the key of a conversion).
 
     parts[0].handles stores the tables of all conversions.
     """
@@ -436,11 +436,11 @@ def start_listed(
 ) -> dict[str, int]:
     """Add the first pass over listed rows. Return the addresses of the arrays moduli, places and tables.
 
-    places: the list, as indices of rows in a polynomial. primes: the prime of each listed row. shape:
-    that of the operand. number: the index of the operand.
+    places: the index of each listed row in its polynomial. primes: the prime of each listed row. shape: the
+    shape of the operand. number: the index of the operand.
 
-    handles: stores the arrays under a key with only places[0] and len(places). Two lists with the same
-    `handles` must differ in places[0] or in len(places).
+    handles: stores the arrays. Of the list, their key contains only places[0] and len(places). So two lists
+    with the same `handles` must differ in places[0] or in len(places).
     """
     *batch, total, n = shape
 

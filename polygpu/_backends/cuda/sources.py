@@ -34,7 +34,7 @@ def enumeration(file: str, name: str) -> dict[str, int]:
 
 @cache
 def waits(file: str) -> bool:
-    """Return whether kernels of `file` may start early: they wait for the previous kernel themselves."""
+    """Return True if kernels of `file` call await_previous(), so that they may start early."""
     return "await_previous();" in text_of(file)
 
 

@@ -75,7 +75,7 @@ class Rows:
 
     @property
     def spanned(self) -> int:
-        """Number of rows of the batch up to the last row of the group, including rows of other limbs."""
+        """Number of rows, of all limbs, from row 0 of the batch to the group's last row in the batch."""
         return (self.count // self.limbs - 1) * self.total + self.at[-1] + 1
 
 

@@ -120,9 +120,9 @@ def rotation_of(
 ) -> Rotation | None:
     """Choose the kernel that rotates `items` ciphertexts. Return None if no kernel supports the sizes.
 
-    Few ciphertexts take many threads each: a cluster of blocks if all clusters can run at once. Many
-    ciphertexts share blocks, and a block's ciphertexts share the key in shared memory. The thresholds
-    were chosen by measurements (docs/experiments.md).
+    If there are few ciphertexts, many threads rotate each one: a cluster of blocks if all clusters can run
+    at once. If there are many, a block rotates several ciphertexts, with the key in shared memory. The
+    thresholds were chosen by measurements (docs/experiments.md).
     """
     log_points, k = plan.points.bit_length() - 1, plan.terms // levels
     if log_points not in _LOG_POINTS or not 2 <= k <= _MOST_COMPONENTS or levels > _MOST_LEVELS:
@@ -210,8 +210,8 @@ def _rounds(passed: Pass) -> list[tuple[int, int]]:
 def _forward_twiddles(start: int, radix: int) -> NDArray[np.complex128]:
     """Return the twiddles of a round that begins with stage `start`: (2^(radix - 1), 2^start).
 
-    radix: stages of the round. Each column of the result belongs to one node of stage `start`, and has
-    entries 1, 2, 4, 6, ... of the twiddles below this node (tile.cuh).
+    radix: the number of stages of the round. Each column of the result belongs to one node of stage `start`,
+    and has entries 1, 2, 4, 6, ... of the twiddles below this node (tile.cuh).
     """
     entry = np.array([1, *range(2, 1 << radix, 2)], np.int64)[:, None]
     stage = np.array([int(e).bit_length() - 1 for e in entry[:, 0]])[:, None]

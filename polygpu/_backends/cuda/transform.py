@@ -386,7 +386,7 @@ def prime_tables(
 def _make_tables(
     gpu: Context, primes: Sequence[PrimeTables], word: Word, passes: tuple[Pass, ...], directions: int
 ) -> tuple[list[Array], Shared]:
-    """Return uninitialized tables of the primes, and the part (see Shared) that fills them at first use."""
+    """Return uninitialized tables of the primes, and a Shared that fills the tables at its first use."""
     tree, node = primes[0].quotient, primes[0].node
     bits, exponent = tree.degree.bit_length() - 1, tree.exponent_of_node(node)
     offsets = table_offsets(passes, word)

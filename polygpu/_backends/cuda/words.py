@@ -56,7 +56,10 @@ class Word:
         return known and (card.fast_doubles or not self.needs_doubles)
 
     def grouped(self, storage_bytes: int) -> Word:
-        """Return this Word for polynomials with rows outside its Group. storage_bytes: bytes of a residue."""
+        """Return the variant of this Word for a Group that does not have all rows of a polynomial.
+
+        storage_bytes: bytes of a residue in memory.
+        """
         return replace(self, among=storage_bytes)
 
     @property

@@ -12,7 +12,8 @@ from ..checks import MAX_DEGREE, checked_degree, integer, sequence, shown
 from ..quotient import Kind, Quotient, check_kind
 from ..reporting import Work, counted
 
-# Miller-Rabin with the first 13 primes as bases is a proof below this bound. Source: Sorenson & Webster 2015.
+# Below _WITNESSES_DECIDE, Miller-Rabin with the first 13 primes as bases is a proof. Source: Sorenson &
+# Webster 2015.
 _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 _WITNESSES_DECIDE = 3_317_044_064_679_887_385_961_981
 
@@ -167,7 +168,7 @@ def ntt_primes(
             )
         above = _primes(middle, order, 1, 2 * middle, skipped)
         below = _primes(middle - 1, order, -1, middle // 2, skipped)
-        # Primes are taken alternately from both sides. So the list ends as soon as one side has no more.
+        # Primes are taken alternately from both sides. So the list ends when one side has no more primes.
         found = _alternating(above, below)
         where = f"primes near {shown(middle)}"
     primes: list[int] = []
@@ -186,7 +187,10 @@ def ntt_primes(
 
 
 def _primes(start: int, order: int, step: int, end: int, skipped: Set[int]) -> Iterator[int]:
-    """Yield primes 1 mod `order` from `start` up (step 1) or down (-1), before `end`, without `skipped`."""
+    """Yield the primes from `start` to `end` that are 1 modulo `order` and not in `skipped`.
+
+    `end` is excluded. step: 1 if `end` is above `start`, -1 if it is below.
+    """
     candidate = start - (start - 1) % order if step < 0 else start + (1 - start) % order
     while (end - candidate) * step > 0:
         if candidate not in skipped and _is_prime(candidate):

@@ -13,7 +13,8 @@ from ..locks import new_lock
 _K = TypeVar("_K")
 _P = TypeVar("_P")
 
-# Plans and tables. An entry disappears when nothing refers to the plan. `_recent` refers to recent plans.
+# Plans and tables by their keys. A plan is dropped when nothing else refers to it. `_recent` refers to the
+# plans that were built last, so these stay.
 _plans: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
 _recent: deque[Any] = deque(maxlen=8)
 _lock = new_lock()  # if another thread was building a plan during a fork, the child builds it again

@@ -75,7 +75,7 @@ class Composition:
 
     @cached_property
     def prefix(self) -> tuple[int, ...]:
-        """Return the fewest first moduli whose product has at least _PREFIX_BITS bits, or all moduli."""
+        """Return the first moduli: as few as have a product of at least _PREFIX_BITS bits, or else all."""
         moduli = self.basis.moduli
         count = next(
             (i for i in range(1, len(moduli)) if prod(moduli[:i]).bit_length() >= _PREFIX_BITS), len(moduli)

@@ -35,9 +35,10 @@ _WHOLE: _Place = 1, 0, False
 class FourStepPlan:
     """The steps of a complete transform of height * width coefficients, modulo each limb.
 
-    There is a second method without twiddles between columns and rows. Transforms of columns do the first
+    There are two methods. The first one transforms columns, multiplies by twiddles, and transforms rows. The
+    second one does not multiply by twiddles between columns and rows: transforms of columns do the first
     levels of the whole tree of factors (docs/math.md), and transforms of rows_below do the last levels.
-    Columns are called open in this method.
+    Columns are called open in the second method.
     """
 
     basis: Basis

@@ -77,15 +77,15 @@ def order_of_slots(n: int) -> NDArray[np.int64]:
 def multiplier_of(quotient: Quotient, g: int, evaluated: bool) -> int:
     """Return the multiplier of X -> X^g: 1/g in coefficients, and g in the evaluation domain.
 
-    X^j goes to X^(gj), so coefficient j of the result comes from j/g. The value of a(X^g) at a point is the
-    value of a at the g-th power of the point.
+    The automorphism moves X^k to X^(g*k). So coefficient j of a(X^g) is coefficient j/g of a, up to its sign.
+    Here 1/g is the inverse of g modulo the order of X. The value of a(X^g) at a point w is a(w^g).
     """
     order = quotient.order
     return g % order if evaluated else pow(g, -1, order)
 
 
 def _product(x: NDArray[np.int64], multiplier: int, order: int) -> NDArray[np.int64]:
-    """Return x * multiplier modulo `order`, for x and multiplier below the order and an order below 2^39."""
+    """Return x * multiplier modulo `order` < 2^39. x and multiplier must be below `order`."""
     if order >> 31 == 0:
         return x * multiplier % order
     high, low = multiplier >> 16, multiplier & 0xFFFF  # high * x and low * x fit 63 bits
@@ -110,9 +110,9 @@ def automorphism_index(quotient: Quotient, multiplier: int, evaluated: bool) -> 
 
 @lru_cache(maxsize=64)
 def monomial_index(quotient: Quotient, exponent: int) -> NDArray[np.int64]:
-    """Return the array whose entry j is k: X^exponent times a row moves coefficient k to coefficient j.
+    """Return an index array: coefficient j of X^exponent times a row is coefficient index[j] of the row.
 
-    k >= n means that coefficient k - n is moved and negated.
+    If index[j] is at least n, it is minus coefficient index[j] - n of the row.
     """
     index = (np.arange(quotient.degree, dtype=np.int64) - exponent) % quotient.order
     index.setflags(write=False)

@@ -121,7 +121,7 @@ class FftProductPlan(FftPlan):
         return self.split(self.digits)[1]
 
     def split(self, digits: int) -> tuple[int, int]:
-        """Return the bits of a digit and the number of sums for a product with `digits` digits."""
+        """Return how many bits a digit has, and how many sums a product with `digits` digits has."""
         moduli = self.basis.moduli
         width, sums, bits = digit_width(moduli, digits), 2 * digits - 1, residue_bits(moduli)
         if moduli == (1 << bits,):
@@ -146,7 +146,7 @@ class FftSumPlan(FftPlan):
 
     @property
     def sums(self) -> int:
-        """The number of sums of products, one for each digit."""
+        """The number of sums: one for each digit of the arbitrary polynomials."""
         return self.digits
 
 

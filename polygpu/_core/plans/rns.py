@@ -150,8 +150,9 @@ class Conversion:
         The comment above `estimate` defines y_i, c, whole parts and fractions. The terms are, in this order:
         - y_i for each row i of the source;
         - c, unless `estimate` is "none";
-        - if `divisors` is not empty: the sum of the low 16 bits of each whole part plus the rounded sum of
-        the fractions, then the sum of the other bits of each whole part, in units of 2^16;
+        - if `divisors` is not empty: a term that is the sum of the low 16 bits of all whole parts, plus the
+        rounded sum of the fractions; then a term that is the sum of the other bits of all whole parts, in
+        units of 2^16;
         - the old row j of the target, if `accumulate`;
         - row j of `own`, if `own` is not None.
         """
@@ -173,7 +174,7 @@ class Conversion:
 
     @cached_property
     def numbers(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Return the constants that decide c (see `estimate`) if doubles are too inexact; see _numbers."""
+        """Return the constants that give c (see `estimate`) if doubles are too inexact; see _numbers."""
         wanted = self.estimate in ("nearest", "floor")
         return _numbers(self.source.moduli if wanted else ())
 

@@ -14,14 +14,14 @@ from .rns import Conversion, Residues, multiples, runs_of
 class DigitProduct:
     """The sums of digit_j * key[j, c] over all digits j, for c = 0 and 1, modulo each limb, evaluated.
 
-    `conversions` has a conversion for each digit, from the coefficients of a value to rows of digits,
-    (*batch, digits * limbs, n). Each digit belongs to a group of limbs. Modulo a limb of this group, the
-    digit equals the value. Such rows of digits (own rows) are copied from the evaluated value, (*batch,
-    own_total, n). If `conversions` is empty, the caller gives evaluated digits.
+    `conversions` has one conversion for each digit. It computes rows of digits, (*batch, digits * limbs, n),
+    from the coefficients of a value. Each digit belongs to a group of limbs. Modulo a limb of this group, the
+    digit equals the value, so the row is copied from the evaluated value, (*batch, own_total, n). Such rows
+    are called own rows. If `conversions` is empty, the caller gives evaluated digits.
 
-    The caller may give another evaluated value, `more`, (*batch, 2, own_total, n). A row of `more` times
-    factors[i] is added to row i of the sums. The limbs of `inverse` are consecutive. Modulo the limbs of
-    `inverse`, the sums are transformed back to coefficients.
+    The caller may give another evaluated value, `more`, (*batch, 2, own_total, n). If factors[i] is not 0,
+    row own[i][1] of `more`, times factors[i], is added to row i of the sums. The limbs of `inverse` are
+    consecutive. Modulo the limbs of `inverse`, the sums are transformed back to coefficients.
     """
 
     transform: NttPlan  # complete; its limbs are those of the digits and the result
@@ -38,7 +38,7 @@ class DigitProduct:
 
     @cached_property
     def made_rows(self) -> list[int]:
-        """Return the indices of the rows of digits that `conversions` compute: all except own rows."""
+        """Return the indices of the rows of digits that `conversions` compute: all rows not in `own`."""
         limbs = len(self.key_rows)
         own = {j * limbs + limb for limb, (j, _) in self.own.items()}
         return [i for i in range(self.digits * limbs) if i not in own]
@@ -65,7 +65,7 @@ class DigitProduct:
 
     @cached_property
     def own_copy(self) -> Conversion:
-        """Return the conversion that copies all own rows from the evaluated value to the digits."""
+        """Return the conversion that copies the rows in `own` from the evaluated value to the digits."""
         limbs, moduli = len(self.key_rows), self.transform.basis.moduli
         places = sorted((j * limbs + limb, limb, row) for limb, (j, row) in self.own.items())
         own = tuple(moduli[limb] for _, limb, _ in places)

@@ -149,7 +149,7 @@ def torus_error_bound(
 def _relative_variance(stages: int, terms: int, is_combined: bool) -> float:
     """Return the variance of the error divided by the variance of the sum, in units of 2^-106.
 
-    stages: the stages of an FFT. Source of the model: docs/math.md, "Products in doubles".
+    stages: the number of stages of an FFT. Source of the model: docs/math.md, "Products in doubles".
     """
     of_stage, transforms = 0.75 + 1 + 0.5 + 0.5, 3 if is_combined else 2
     return _ROUNDING * (transforms * stages * of_stage + 1 + (terms + 0.5) + 1.5 + 1)

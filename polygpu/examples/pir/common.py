@@ -143,7 +143,10 @@ def as_index(index: int, layout: Layout) -> int:
 
 
 def log2_failure(size: int, limit: float, deviation: float) -> float:
-    """Return log2 of a bound on the probability that |e| > limit for one of `size` Gaussian errors e."""
+    """Return log2 of a bound on the probability that at least one of `size` errors e has |e| > limit.
+
+    The errors are Gaussian. Their standard deviation is `deviation`.
+    """
     # |e| > limit has the probability erfc(x) < exp(-x^2) / (x sqrt(pi)).
     x = limit / (deviation * math.sqrt(2))
     return math.log2(size) - (x * x + math.log(x * math.sqrt(math.pi))) / math.log(2)

@@ -124,7 +124,7 @@ class Layout:
 
     @property
     def folds(self) -> int:
-        """The number of folds, one for each bit of a row's index, chosen so that an answer costs least."""
+        """The number of folds, one for each bit of a row's index. Answers cost least with this number."""
         return min(self._sizes())[1]
 
     @property
@@ -223,8 +223,8 @@ class Server:
         expanded = lattice.expand(pg.stack([query.body.ntt(), mask]), keys, layout.values)
         state = pg.matmul(self.database, expanded[: layout.columns])  # (parts, rows, 2)
         for t in range(layout.folds):
-            # Bit t of the row's index, counted from the lowest, selects the even rows (bit 0) or the odd rows
-            # (bit 1) of `state`.
+            # Keep the even rows of `state` if bit t of the row's index is 0, or the odd rows if bit t is 1.
+            # The lowest bit has t = 0.
             first = layout.columns + t * LEVELS
             bit = lattice.rgsw_from_rlwe(expanded[first : first + LEVELS], relin)
             state = lattice.cmux(bit, state[:, 0::2], state[:, 1::2], bits=BITS)

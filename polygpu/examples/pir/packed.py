@@ -163,7 +163,7 @@ class Query(NamedTuple):
 
 
 class Server:
-    """Server with the matrix D, (groups, rows, N), and the masks of its rows, prepared for packing.
+    """A server. It stores the matrix D, (groups, rows, N), and a mask for each row, which packing needs.
 
     The last group is filled up with columns of zeros. Each group is stored as one matrix, so that the part of
     a query for this group stays in the first-level cache.

@@ -181,7 +181,7 @@ def fetch(url: str, indices: Sequence[int], seed: bytes | None = None) -> list[b
 def _ask(url: str, most: int, body: bytes | None = None, exact: bool = False) -> bytes:
     """Send a request and return the reply. The request is a POST if `body` is given, else a GET.
 
-    Raise OSError if the reply has more than `most` bytes, or, with `exact`, fewer.
+    Raise OSError if the reply has more than `most` bytes. If `exact`, also raise it for fewer bytes.
     """
     with urlopen(Request(url, body), timeout=LONGEST_WAIT) as reply:
         data: bytes = reply.read(most + 1)

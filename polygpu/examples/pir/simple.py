@@ -35,7 +35,7 @@ class Layout(ColumnLayout):
     """Layout of the records in a matrix that is nearly square and has at most 2^20 columns."""
 
     def __post_init__(self) -> None:
-        """Check that the records fit."""
+        """Check that the layout has a record and at most MOST_COLUMNS columns."""
         if self.size < 1 or self.count < 1 or self.columns > MOST_COLUMNS:
             raise pg.ParameterError(
                 f"The number of records is {self.count}, of {self.size} bytes each. There must be at least "
@@ -94,7 +94,7 @@ class Server:
         return words_of(body)
 
     def answers(self, queries: Sequence[Array]) -> Sequence[Array]:
-        """Return the answers to queries, each of shape (rows,). One product computes them all."""
+        """Return one answer of shape (rows,) for each query. One product computes all answers."""
         return list(np.ascontiguousarray(self.answer(np.stack(queries, axis=1)).T))
 
 
