@@ -41,8 +41,8 @@ template <class L, size_t G, bool BACK> PG_INLINE void exchange_all(typename L::
 
 // Butterflies. Reductions are deferred (docs/math.md, "Lazy ranges"): a butterfly reduces the values that it adds only
 // if they may have grown too far. This depends on the stages before and after. A forward butterfly multiplies one of
-// its two inputs. The other input is called the leg. The last stages are those on blocks of `tail` coefficients. Leg
-// says where a leg is:
+// its two inputs. The other input is called the leg. A pass is two stages that one loop computes (forward_radix4). The
+// last stages, on blocks of `tail` coefficients, and the stage before them belong to no pass. Leg says where a leg is:
 //   kept    in the first stage of a pass, unless the second stage multiplies the leg; in the stage before the last
 //           stages, if WIDTH > 4
 //   later   in the second stage of a pass; in any of the last stages that follows a stage of `kept` or `other`

@@ -78,16 +78,16 @@ class RnsGadget:
     def digits_of(self, c: Value) -> Value:
         """Return the digits of c, (*batch, levels), in the ring self.T.
 
-        The digits are evaluated if self.T has a complete transform.
+        The domain of the digits is "eval" if self.T has a complete transform, else "coef".
         """
         raise NotImplementedError
 
 
 @is_plan
 class ComposedGadget(RnsGadget):
-    """Digits in base B = 2^bits of the integer modulo Q whose residues are the limbs.
+    """Digits in base B = 2^bits of x / Q, where x is the integer modulo Q whose residues are the limbs.
 
-    The digits of x are those of y = floor((2 * x * B^levels + Q) / (2 * Q)) modulo B^levels.
+    These are the digits of the integer y = floor((2 * x * B^levels + Q) / (2 * Q)) modulo B^levels.
     """
 
     def __init__(self, ring: RingPlan, bits: int, levels: int) -> None:

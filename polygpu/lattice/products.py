@@ -53,7 +53,7 @@ def add_constant(c: Poly, x: Any) -> Poly:
     if not c.ndim or not c.shape[-1]:
         raise ParameterError(
             f"The batch shape of c is {c.shape}. Its last axis must hold the components of a ciphertext, at "
-            "least one. Use + to add an int to a value that is not encrypted."
+            "least one. If c is not encrypted, add x by c + x."
         )
     plan = c._plan
     return c._with(add_to_first(plan.basis, c._data, x, plan.constant_step(c._domain)))

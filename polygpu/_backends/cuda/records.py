@@ -184,7 +184,7 @@ def _replay(gpu: Context, call: Prepared, shape: tuple[int, ...], dtype: np.dtyp
 
 
 def _noted(gpu: Context, call: Prepared, operands: Sequence[Array], out: Array, fresh: bool) -> Array | None:
-    """Repeat a record's launches on a stream that is new to it, or while launches are recorded. Return `out`.
+    """Repeat the launches of `call`, and add them to the record that is being made, if any. Return `out`.
 
     If an array is not aligned, do nothing and return None. fresh: whether the caller just allocated
     `out`.

@@ -65,7 +65,7 @@ class Rotation(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """The number of threads of a block."""
         return self.lanes * self.here * self.items
 
     @property
@@ -97,7 +97,7 @@ class Combination(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """The number of threads of a block."""
         return self.items << self.passed.log_length - self.passed.log_values
 
     def shared(self, itemsize: int) -> int:
