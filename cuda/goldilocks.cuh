@@ -129,8 +129,8 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         return add_high(sub(z, {high, 0, 0}), middle);
 #endif
     }
-    // Reads x as a signed 32-bit number, and returns -x in 64 bits. This is the signed product of x and epsilon, because
-    // the 32 bits of epsilon, read as a signed number, are -1.
+    // Reads x as a signed 32-bit number, and returns -x in 64 bits. This is the signed product of x and epsilon,
+    // because the 32 bits of epsilon, read as a signed number, are -1.
     PG_DEVICE u64 negative(u32 x) const {
 #ifdef PG_SIMULATOR
         return (u64)((i64)(i32)x * (i32)epsilon);
