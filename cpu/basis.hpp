@@ -26,13 +26,14 @@ class Basis {
     size_t rows() const { return wide() ? wide_.words() : moduli_.size(); }
     const std::vector<Modulus> &moduli() const { return moduli_; }
     const WideModulus &wide_modulus() const { return wide_; }
-    // These functions estimate seconds on one core for the slowest modulus. n: coefficients of the transform, or
-    // residues of the pointwise operation.
+    // These functions estimate seconds on one core for the slowest modulus. n: the number of coefficients
+    // of a transform, or of residues of a pointwise operation.
     double seconds_transform(size_t n) const;
     double seconds_products(double count) const;
     double seconds_pointwise(size_t n) const { return seconds_products((double)n); }
     // These functions estimate nanoseconds on one core for a product of two polynomials. The constants are measured
-    // (docs/performance.md, "How a ring multiplies"). reals: real numbers of all complex FFTs.
+    // (docs/performance.md, "How a ring multiplies"). reals: how many real numbers all complex FFTs
+    // process.
     double ns_by_transform(size_t points, size_t leaf_size) const;
     double ns_by_fft(double reals) const;
     double ns_by_primes(size_t points, size_t primes) const;

@@ -1,4 +1,4 @@
-// Products of bytes with signed digits, in tiles of rows and vectors, written once for every instruction set.
+// Products of bytes with signed digits, in tiles of rows and vectors. All instruction sets share this code.
 #pragma once
 #include <cstring>
 

@@ -17,7 +17,7 @@ void set_isa(const std::string &name);
 template <class T> const RowKernels<T> &kernels(const Modulus &m, size_t degree);
 // Returns the kernels for pointwise operations, which take rows of any length.
 template <class T> const RowKernels<T> &pointwise_kernels(const Modulus &m);
-// Returns the kernels for `combine`, whose input words are below 2^bits.
+// Returns the kernels for `combine`. All input words of `combine` must be below 2^bits.
 template <class T> const RowKernels<T> &combine_kernels(const Modulus &m, unsigned bits);
 template <class T> const WordKernels<T> &word_kernels();
 template <class T> const ProductKernels<T> &product_kernels(size_t length);

@@ -36,7 +36,7 @@ template <class P> struct PairLanes : P {
     static PG_INLINE V mul_conj(V x, const Twiddle &w) { return P::fmsubadd(x, w.re, P::swap(x) * w.im); }
 };
 
-// Exponents of exp are negative in forward transforms and positive in INVERSE ones.
+// A complex FFT of rows. The exponents of exp are negative in a forward transform, and positive if INVERSE is true.
 template <class L, bool INVERSE> struct FftRows {
     using T = typename L::T;
     using V = typename L::V;

@@ -255,8 +255,9 @@ template <class T, class R> struct FftProductRow {
             R::store_words(to, words.reduce_once(total, words.q));
         });
     }
-    // For 2^62 < q < 2^64: the total of a group, plus 2^61, is in [0, 2^62). So four such numbers, each times its
-    // weight, plus a residue are below 2^64 * q; one division reduces this sum. `start` makes up for the added 2^61.
+    // For 2^62 < q < 2^64. The total of a group, plus 2^61, is in [0, 2^62). Multiply four such numbers by their
+    // weights, and add the products to a residue. This sum is below 2^64 * q, so one division reduces it. `start` makes
+    // up for the added 2^61.
     void compose_long(const Complex *z, T *y, V scale) const {
         constexpr u64 LIFT = 1ull << 61;
         const unsigned groups = (row.sums + row.group - 1) / row.group;

@@ -42,7 +42,7 @@ template <class W, class R> struct FftTorusRow {
 
     // ---- forward ----
 
-    // Returns the difference of x and `less` as doubles, for integers x below 2^52.
+    // Returns x - less as doubles, for integers x below 2^52.
     static PG_INLINE V number(I x, double less) {
         return R::sub(R::value(Words::add(x, Words::splat(0x4330000000000000))), R::splat(4503599627370496.0 + less));
     }
@@ -74,9 +74,9 @@ template <class W, class R> struct FftTorusRow {
     // ---- products ----
 
     // sum = the sum of the products of all digits with the spectra of one column of the matrix. Products are added
-    // level by level, each level beginning with component `column`. step: the distance from one spectrum of the column
-    // to the next, in complex numbers. ahead: the distance from this matrix to the matrix that is read next, in complex
-    // numbers; 0 if no matrix follows.
+    // level by level. In each level, the sum begins with component `column`. step: the distance from one spectrum of
+    // the column to the next, in complex numbers. ahead: the distance from this matrix to the matrix that is read next,
+    // in complex numbers; 0 if no matrix follows.
     void multiply(const Complex *digits, const Complex *matrix, size_t step, unsigned levels, unsigned components,
                   unsigned column, size_t ahead, Complex *sum) const {
         for (size_t j = 0; j < points; j += WIDTH) {

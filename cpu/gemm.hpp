@@ -119,7 +119,7 @@ template <class R> struct ShortSums52 : Sums52<R> {
     PG_INLINE V residue(const Sum &s) const { return lanes52.residue(s.part[0], s.part[1]); }
 };
 
-// Sums modulo a power of two q, which divides 2^64: all sums are taken modulo 2^64. If WIDE is false, q <= 2^32.
+// Sums modulo a power of two q. All sums are taken modulo 2^64, because q divides 2^64. If WIDE is false, q <= 2^32.
 template <class R_, bool WIDE> struct PowerSums {
     using R = R_;
     using V = typename R::I;
@@ -180,7 +180,8 @@ struct WordSums {
 // Whether Sums52 are the fastest sums for a modulus. If R has a 52-bit multiplier, all other moduli use the kernels of
 // R::rest().
 inline bool suits_sums52(const Modulus &m) { return m.last >> 31 && m.last < 1ull << 52 && m.last & (m.last + 1); }
-// Calls f with the fastest sums modulo m. Residues are stored in words of type T.
+// Calls f with an object of the class that computes sums of products modulo m fastest, such as Sums52. Residues are
+// stored in words of type T.
 template <class R, class T, class F> void with_sums(const Modulus &m, const F &f) {
     constexpr bool NARROW = sizeof(T) == 4;
     if constexpr (R::MULTIPLIER52) return f(Sums52<R>(m));
@@ -364,7 +365,8 @@ template <class R, class T> void gemm(const MatrixProduct<T> &p, u64 *scratch) {
 
 // ---- matrices whose entries are rows of residues: lanes are neighbouring points, that is, indices in a row ----
 
-// Splits `count` vectors of points of each entry (i, t) into digits. The digits of vector v go to y[v][i][t].
+// Splits residues of x into digits: for each entry (i, t), `count` vectors of points, beginning with point `point`.
+// The digits of vector v of the entry go to y[v][i][t].
 template <class S, class T>
 void gather(const S &sums, const MatrixView<const T> &x, size_t height, size_t width, size_t point, size_t count,
             u64 *y) {
@@ -411,7 +413,7 @@ template <class S, class T>
 void gemm_points_with(const S &sums, const MatrixProduct<T> &p, size_t point, size_t end, u64 *scratch) {
     constexpr size_t WIDTH = S::WIDTH, ENTRY = S::DIGITS * WIDTH;
     if (!gemm_gathers(p.rows, p.columns)) {
-        // Takes two columns at a time, so that a row is read half as often.
+        // If the number of columns is even, takes two columns at a time. Then each row is read half as often.
         constexpr size_t MOST = S::ROWS * S::VECTORS, HALF = MOST > 1 ? MOST / 2 : 1;
         const auto each = [&](size_t point_of_piece, auto vectors, auto columns) {
             constexpr size_t COLUMNS = decltype(columns)::value;

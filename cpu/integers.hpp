@@ -136,7 +136,8 @@ inline void add_digits(u64 *x, const u64 *y, int sign, const SumWords &m) {
     }
 }
 
-// Computes, for one number, the sum of y_i * (term i), plus `multiple` times the last term, in 128 bits.
+// Computes one number: the sum of y_i * (term i), plus `multiple` times the last term. y_i is y[i * n]. Writes digit d
+// of the number to x[d * n]. Sums have 128 bits. column: scratch memory for count + 1 words.
 template <class T> void sum_column(const T *y, const SumWords &m, u64 multiple, u64 *x, size_t n, u64 *column) {
     const size_t count = m.count;
     for (size_t i = 0; i < count; ++i) column[i] = y[i * n];

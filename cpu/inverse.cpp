@@ -152,7 +152,7 @@ int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, Quotient 
         if (stopped(stop)) return 0;
         std::copy(rest.at(rest.degree), rest.at(rest.degree) + words, inverse);
         field.invert(inverse, scratch);
-        // rest_cofactor has degree n - divisor.degree, and cofactor a smaller one.
+        // The degree of rest_cofactor is n - divisor.degree. The degree of cofactor is smaller.
         const size_t length = n - (size_t)divisor.degree + 1;
         while (divisor.degree >= rest.degree) {
             // high, low: the two highest coefficients of the quotient, negated. One pass over the rows uses both.
@@ -163,7 +163,7 @@ int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, Quotient 
             field.subtract(first, divisor.at(top));
             field.multiply(first, inverse, scratch);
             if (steps) {
-                // `after`: the divisor's next coefficient after the step with `high`. It determines `low`.
+                // after: coefficient top - 1 of divisor + high * X^steps * rest. `low` is -after * inverse.
                 Word *const next = divisor.at(top - 1);
                 std::copy(next, next + words, after);
                 field.eliminate(after, rest.at(rest.degree), high, zero, 1, scratch);
@@ -198,7 +198,7 @@ struct Bits {
     explicit Bits(size_t bits) : words(bits / 64 + 2) {}
     void flip(size_t i) { words[i / 64] ^= (u64)1 << i % 64; }
     bool bit(size_t i) const { return words[i / 64] >> i % 64 & 1; }
-    // Adds X^shift * x. Only the first `count` words of x may be nonzero.
+    // Adds X^shift * x to this polynomial. Only the first `count` words of x may be nonzero.
     void add_shifted(const Bits &x, size_t shift, size_t count) {
         const size_t whole = shift / 64, part = shift % 64;
         u64 *const to = words.data() + whole;

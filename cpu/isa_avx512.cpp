@@ -1,4 +1,4 @@
-// AVX-512 with IFMA: the lanes of AVX-512, and 8 lanes through the 52-bit multiplier.
+// AVX-512 with IFMA: the lanes of AVX-512, and 8 lanes that multiply with the 52-bit multiplier.
 #include "kernels.hpp"
 
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512IFMA__)
@@ -72,7 +72,7 @@ struct Reals52 : Reals {
     static PG_INLINE I mul_add_high(I z, I x, I y) { return _mm512_madd52hi_epu64(z, x, y); }
 };
 
-// Only what IFMA makes faster. All other kernels of this set are those of avx512dq (see `completed`).
+// The kernels that IFMA makes faster. All others are taken from avx512dq (see `completed`).
 struct Avx512 : Lacking {
     static constexpr const char *NAME = "avx512";
     static constexpr Costs COSTS = costs_avx512(0.35);

@@ -41,7 +41,7 @@ template <class T> struct RowKernels {
     // y = op(a, b, c) on n residues. Operands may be y. scalar: b is one residue.
     void (*pointwise)(Op op, const T *a, const T *b, bool scalar, const T *c, T *y, size_t n, const Modulus &m);
     // y = sum of x[i] * w[i] over the terms, as n canonical residues. x: any words, but below 2^50 in the kernels q46
-    // and q50 of Isa. This pointer is null if the portable kernel is to be used.
+    // and q50 of Isa. If `combine` is null, callers use the portable kernel.
     void (*combine)(const T *const *x, const T *w, const T *shoup, size_t terms, T *y, size_t n, const Modulus &m);
     size_t least_degree;  // shorter rows use the portable kernels
     bool numbers;         // the transforms read the twiddles as doubles (number, ratio), not w and shoup
@@ -56,7 +56,7 @@ template <class T> struct EstimateKernels {
     bool (*round_sums)(const double *sum, double half, double guard, T *quotient, size_t n);
     // z = y * r mod q. The low 16 bits of floor(y * r / q) are added to `low`, the other bits to `high`.
     void (*split_products)(const T *y, u64 r, const Modulus &m, T *z, T *low, T *high, size_t n);
-    // y = sum of x[i] * w[i] over the terms, modulo 2 to the number of bits of T.
+    // y = sum of x[i] * w[i] over the terms, modulo 2^b, where b is the number of bits of T.
     void (*combine_words)(const T *const *x, const T *w, size_t terms, T *y, size_t n);
 };
 
@@ -80,7 +80,8 @@ template <class T> struct FftKernels {
     void (*convolve64)(const T *a, const T *b, bool shared, T *y, size_t rows, const Fft<T> &fft);
 };
 
-// Returns the length of scratch memory, in reals: one row; or, for rows below 64 points, two buffers of 8 rows.
+// Returns the length of scratch memory, in reals. It holds a row of `points` points. If points < 64, it holds two
+// buffers of 8 rows.
 constexpr size_t fft_scratch(size_t points) { return points > 512 ? 2 * points : 1024; }
 
 struct Complex {
@@ -121,10 +122,10 @@ template <class T> struct ProductKernels {
 };
 
 // Products of digits with spectra modulo X^n + 1 and 2^w, where w is the number of bits of a word W, and n = 2 *
-// points. Their rounding errors are part of the result (docs/math.md, "Products in doubles").
+// points. The results contain rounding errors (docs/math.md, "Products in doubles").
 struct TorusRow {
     const Complex *forward;  // twiddles as in ProductRow
-    // inverse: twiddles of the inverse transform. twist: factors by which its results are multiplied. Both have the
+    // inverse: twiddles of the inverse transform. twist: factors for the results of that transform. Both have the
     // layout of vectors (torus.cpp).
     const Complex *inverse;
     const Complex *twist;
@@ -141,7 +142,8 @@ constexpr bool torus_is_wide(size_t points, size_t width) {
 }
 template <class W> struct TorusKernels {
     size_t width;  // doubles of a vector, which determines the layout of tables and spectra
-    // Writes the fields (TorusRow) from which digit `level` is made: of X^e * y - y if `turns`, else of y.
+    // Let x be X^e * y - y if `turns`, else y. Writes for each coefficient of x the field (see TorusRow) that becomes
+    // digit `level`.
     void (*fields)(const W *y, bool turns, size_t e, W *fields, unsigned level, const TorusRow &row);
     void (*transform)(const W *fields, Complex *z, const TorusRow &row);  // z = the spectrum of the digits
     // sum = one column of the product of digits (components, levels) with a matrix (components, levels, columns). In
@@ -170,13 +172,13 @@ template <class T> struct MatrixProduct {
 };
 
 // A block of a product has at most GEMM_DEPTH terms and GEMM_COLUMNS columns. Scratch memory holds the digits of the
-// right matrix in the block, and of 4 rows of the left matrix. A residue has at most two words of digits.
+// block's part of the right matrix, and of 4 rows of the left matrix. A residue has at most two words of digits.
 constexpr size_t GEMM_DEPTH = 256, GEMM_COLUMNS = 128;
 constexpr size_t GEMM_SCRATCH = 2 * (GEMM_DEPTH * GEMM_COLUMNS + 4 * (GEMM_DEPTH + 8));
 
-// multiply_points takes GEMM_POINTS points at a time. It gathers digits for gemm_gathered_points() points at a time: as
-// many as fit GEMM_GATHERED words (the second-level cache), from 16 to 128, a multiple of the lanes of a vector. words:
-// how many words the digits of both operands have at one point.
+// A call of multiply_points has at most GEMM_POINTS points. It gathers the digits of gemm_gathered_points() points at a
+// time. These are as many points as fit GEMM_GATHERED words (the second-level cache), from 16 to 128, and a multiple of
+// the lanes of a vector. words: how many words the digits of both operands have at one point.
 constexpr size_t GEMM_POINTS = 512, GEMM_GATHERED = 32768;
 constexpr size_t gemm_gathered_points(size_t words) {
     return words < GEMM_GATHERED / 128 ? 128 : words > GEMM_GATHERED / 16 ? 16 : GEMM_GATHERED / words / 8 * 8;
@@ -192,7 +194,7 @@ template <class T> struct GemmKernels {
     // Any q. Column strides are 1, inner > 0, and there are at most GEMM_COLUMNS columns. Inputs are any words, results
     // canonical residues.
     void (*multiply)(const MatrixProduct<T> &product, u64 *scratch);
-    // Entries are rows of `points` canonical residues, which are multiplied point by point.
+    // The entries of the matrices are rows of `points` canonical residues. Entries are multiplied point by point.
     void (*multiply_points)(const MatrixProduct<T> &product, size_t points, u64 *scratch);
 };
 
@@ -205,14 +207,14 @@ struct Draw {
     DrawShape shape;
     size_t bytes;        // bytes of the random stream for one integer
     unsigned parameter;  // eta of a binomial, or b of TUniform
-    // A Gaussian integer is a sum of weighted terms. A term has a random sign. Its size is the number of thresholds t
-    // with t <= u, where u is a random number of 63 bits.
+    // An integer of the Gaussian distribution is a sum of weighted terms. Each term has a random sign. The size of a
+    // term is the number of thresholds t with t <= u, where u is a random number of 63 bits.
     size_t terms, thresholds;
     i64 weights[4];
     const u64 *sorted;  // the thresholds
     size_t bucket;      // thresholds in each of 16 buckets, not counting the end; `buckets` has 16 * (bucket + 1) cells
-    // buckets[i * 16 + b] is threshold (bucket + 1) * b + i, or 2^64 - 1 if there are fewer thresholds. The cell with
-    // i = bucket holds the end of bucket b.
+    // buckets[i * 16 + b] is cell i of bucket b. It holds sorted[(bucket + 1) * b + i], or 2^64 - 1 if there are fewer
+    // thresholds. The last cell, i = bucket, holds the end of bucket b.
     const u64 *buckets;
 };
 
@@ -305,7 +307,8 @@ struct ByteKernels {
     void (*add)(const ByteProduct &product);
 };
 
-// Nanoseconds on one core, as measured (docs/performance.md, "How a ring multiplies"; `sum` on AMD Zen 5).
+// Measured times in nanoseconds on one core (docs/performance.md, "How a ring multiplies"). `sum` was measured on AMD
+// Zen 5.
 struct Costs {
     double fft;            // time for a real number in a complex FFT
     double sum;            // time for a term of a sum of rows that is reduced only once

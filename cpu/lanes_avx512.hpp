@@ -33,7 +33,8 @@ template <class I, size_t N> constexpr Index<I, N> rotated(unsigned bits, size_t
     return index;
 }
 
-// exchange and permute of ntt.hpp, for N lanes of type I. pick(u, lanes, v) takes lanes of u and v by their index.
+// exchange and permute of ntt.hpp, for N lanes of type I. pick(u, lanes, v) returns the lanes of u and v whose indices
+// are in `lanes`.
 template <class Lanes, class I, size_t N> struct Interleaving {
     template <size_t, bool BACK> static PG_INLINE void exchange(__m512i &u, __m512i &v) {
         rotate<BACK ? LOG_N : 1>(u, v);

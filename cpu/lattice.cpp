@@ -17,7 +17,8 @@ template <class T> void add_product(const T *x, const T *y, T *sum, bool first, 
 }
 
 // Whether one call of multiply_points computes a sum of `terms` products of rows faster than `terms` calls of
-// add_product. This was measured with rows in memory. For q < 2^50 in 64-bit words, add_product has fast kernels.
+// add_product, by measurements with rows outside the caches. For q < 2^50 in 64-bit words, add_product has fast
+// kernels.
 template <class T> bool prefers_gemm(const Modulus &m, size_t terms) {
     return terms > 3 && (sizeof(T) == 4 || m.bits > 50);
 }
@@ -300,7 +301,7 @@ void RotatedSums::run_words(const Array &digits, const Array &more, const Array 
         call.keys.push_back((const T *)key.data());
     }
     const double products = (double)(COMPONENTS * (keyed_ * digits_ + terms_.size() + places_taken_));
-    // The item varies fastest with `unit`, because consecutive items read the same keys and weights.
+    // Consecutive units are items of the same limb, because they read the same keys and weights.
     for_each_row(
         limbs * call.items, basis.seconds_products(products * (double)n),
         [&](size_t unit, const Worker &worker) { run_row(call, unit % call.items, unit / call.items, worker); });

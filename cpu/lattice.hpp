@@ -70,9 +70,10 @@ class RotatedSums {
                 std::vector<size_t> more_rows, size_t more_total, bool turned, bool split,
                 std::vector<std::vector<i64>> places);
 
-    // digits ([keys,] *batch, digits, limbs, n), or none without keys. more ([terms,] *batch, 2, more_total, n).
-    // weights (count, limbs, n), or none if all weights are 1. out (results, *batch, 2, limbs, n). keys: for each term
-    // that has a key, an array (at least digits, 2, key_total, n).
+    // digits: ([keys,] *batch, digits, limbs, n), or none if no term has a key. more: ([terms,] *batch, 2, more_total,
+    // n). The axes in brackets exist only if `split` is true: one entry for each term that has a key, and one for each
+    // term. weights: (count, limbs, n), or none if all weights are 1. out: (results, *batch, 2, limbs, n). keys: for
+    // each term that has a key, an array (at least digits, 2, key_total, n).
     void run(const Array &digits, const Array &more, const Array &weights, const Out &out,
              const std::vector<Array> &keys) const;
 

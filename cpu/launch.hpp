@@ -93,8 +93,8 @@ class LaunchGraph {
     ~LaunchGraph();
 
     bool ready() const { return exec_ != nullptr; }
-    // Must be called by one thread at a time, with a context. If an error is returned, nothing was launched, and the
-    // graph must not be launched again.
+    // Call this from one thread at a time, and only if the thread has a current context. If an error is returned,
+    // nothing was launched. Then do not launch the graph again.
     Driver::Status launch(Driver::Handle stream, const u64 *operands);
 
   private:

@@ -14,7 +14,7 @@
 namespace pg {
 namespace {
 
-// The kernels for rows of residues whose butterflies are B. The parameters are those of row_kernels.
+// The kernels for rows of residues, with the butterflies of class B. For the parameters see row_kernels.
 template <class B, class Rest, Sums SUM = SUMS<B>, class C = typename B::Lanes> struct Rows {
     static constexpr auto kernels() { return row_kernels<B, Rest, SUM, C>(); }
 };

@@ -79,8 +79,8 @@ class Digits {
     bool is_power() const { return power_; }
     unsigned shift(size_t vector) const { return vectors_[vector].shift; }
 
-    // Writes entries first ... last - 1 of each vector of a column. x: the column; its entries are `stride` words
-    // apart. y: the vectors; they are `step` bytes apart.
+    // Writes the digits of words first ... last - 1 of a column to all vectors. Word k of the column is x[k * stride].
+    // Vector v begins at y + v * step.
     template <class T>
     void write(const T *x, size_t stride, size_t first, size_t last, signed char *y, size_t step) const {
         const unsigned half = 1u << (digit_bits_ - 1);

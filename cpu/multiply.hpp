@@ -52,7 +52,7 @@ class FftProduct {
     size_t degree() const { return degree_; }
     size_t length() const { return length_; }
     Quotient quotient() const { return quotient_; }
-    // Returns the ProductRow of a limb, an argument of the kernels.
+    // Returns the ProductRow of a limb. Kernels take it as an argument.
     ProductRow row(size_t limb, const Worker &worker) const;
     // y = the residues of sums of products; the sums are overwritten. room: memory for `length` residues, needed only
     // if length is not the degree.

@@ -45,7 +45,8 @@ template <class L, size_t G, bool BACK> PG_INLINE void exchange_all(typename L::
 // last stages, on blocks of `tail` coefficients, and the stage before them belong to no pass. Leg says where a leg is:
 //   kept    in the first stage of a pass, unless the second stage multiplies the leg; in the stage before the last
 //           stages, if WIDTH > 4
-//   later   in the second stage of a pass; in any of the last stages that follows a stage of `kept` or `other`
+//   later   in the second stage of a pass; in one of the last stages, if the legs of the stage before it are `kept` or
+//           `other`
 //   other   in all other stages
 enum class Leg { kept, other, later };
 // Sum says where an inverse butterfly forms its sum:
@@ -172,7 +173,7 @@ template <class L> struct Float64 {
     }
 };
 
-// Butterflies for lanes whose range holds only 2q: forward values in [0, 2q), inverse values in [0, q).
+// Butterflies for lanes that hold only numbers below 2q. Forward values are in [0, 2q), inverse values in [0, q).
 template <class L> struct Tight {
     using Lanes = L;
     using V = typename L::V;

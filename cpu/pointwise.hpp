@@ -26,7 +26,7 @@ PG_INLINE void pointwise_range(const L &l, const typename L::T *a, const typenam
         L::store(y + i, apply<OP>(l, L::load(a + i), vb, TERNARY ? L::load(c + i) : l.zero()));
     }
 }
-// Products with one residue.
+// y = a * w for the entries from `begin` to end - 1, where w is one residue.
 template <class L>
 PG_INLINE void scale_range(const L &l, const typename L::T *a, const typename L::Twiddle &w, typename L::T *y,
                            size_t begin, size_t end) {

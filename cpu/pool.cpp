@@ -56,8 +56,8 @@ size_t capacity_for(size_t bytes) {
 }
 bool may_be_kept(size_t capacity) { return capacity >= SMALLEST_KEPT && capacity <= LARGEST_KEPT + 1; }
 
-// Returns the index of a capacity among all capacities that may be kept. From each power of two up to the next, there
-// are eight of them.
+// Returns the index of a capacity among all capacities that may be kept. There are eight such capacities from each
+// power of two up to the next.
 constexpr size_t class_of(size_t capacity) {
     const unsigned log = log2(capacity);
     return 8 * (log - log2(SMALLEST_KEPT)) + (capacity >> (log - 3)) % 8;
@@ -210,7 +210,7 @@ class Kept {
         last->newer = nullptr;
         return first;
     }
-    // Returns to the system the blocks that cut(most, since) removes. Returns false if the lock is taken.
+    // Frees the blocks that cut(most, since) removes. Frees nothing and returns false if another thread has the lock.
     bool leave(size_t most, int64_t since) {
         if (!try_lock()) return false;
         Header *leaving = cut(most, since);

@@ -23,7 +23,7 @@ struct Residues {
     unsigned bits() const;  // bits of the largest modulus
 };
 
-// Computes a number from canonical residues z_i, for example floor(sum of z_i / q_i). Results are exact.
+// Computes floor(sum of z_i / q_i), or another number that `way` names, from canonical residues z_i. Results are exact.
 class Quotients {
   public:
     Quotients() = default;
@@ -71,7 +71,7 @@ class Conversion {
     void run(const Array &x, const Array &own, const Out &out) const;
 
   private:
-    // The matrix, and the Shoup quotients of its entries, by row of the target, as words for the kernels.
+    // Words for the kernels, with the rows of the target as rows. w: the matrix. shoup: the Shoup quotients of w.
     template <class W> struct Factors {
         std::vector<W> w, shoup;
     };

@@ -85,8 +85,8 @@ struct Call {
     bool shared = false;  // whether other threads may join
     const unsigned generation = fork_generation;
 
-    // Whether a signal handler forked this process during the call. Then rows that other threads had begun stay
-    // unfinished.
+    // Whether a signal handler called fork() during the call, and this process is the child. The child has no other
+    // threads, so rows that they had begun stay unfinished.
     bool abandoned() const { return shared && fork_generation != generation; }
     bool stopped() const { return __atomic_load_n(&stop, __ATOMIC_RELAXED); }
     bool handed_out() const { return next >= rows || stopped(); }
@@ -143,7 +143,7 @@ Cpus without(Cpus cpus, int) { return cpus; }
 bool confine(pthread_t, const Cpus &) { return false; }
 #endif
 
-// Threads that sleep between calls. A sleeping thread waits microseconds for a core, a new thread perhaps milliseconds.
+// Threads that sleep between calls. A sleeping thread gets a core in microseconds. A new thread may wait milliseconds.
 class Pool {
   public:
     // Returns the pool of this process. A child of fork() makes a new pool, because no thread of the parent exists in
@@ -159,13 +159,14 @@ class Pool {
 
     static void forget() { current_ = nullptr; }
 
-    // Lets `wanted` threads join the call until it is closed. Returns false if the pool has no thread and cannot start
-    // one.
+    // Lets up to `wanted` threads of the pool join `call`, until close(call). Returns false if the pool has no thread
+    // and cannot start one.
     bool open(Call &call, size_t wanted) {
         std::unique_lock<std::mutex> lock(mutex_);
         size_t offered = wanted;
         for (const Offer &offer : offers_) offered += offer.wanted;
-        // The caller is one of the threads, unless it only waits and wants all threads from the pool.
+        // The caller works too, so the pool needs one thread fewer than are allowed. A caller that only waits wants all
+        // threads from the pool.
         const size_t most = std::max({(size_t)1, (size_t)threads_allowed.load() - 1, wanted});
         const int here = current_cpu();
         Cpus allowed{};

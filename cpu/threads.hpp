@@ -13,21 +13,21 @@ struct OutOfMemory : std::bad_alloc {
     const size_t bytes;
 };
 
-// The argument of the work on a row.
+// What for_each_row() passes to the function that works on a row.
 struct Worker {
     const int *stop;                    // for stopped(): the caller was interrupted, or another row failed
     void *scratch(size_t bytes) const;  // page-aligned memory of this thread, valid until its next request
 };
 
-// The caller of the core. This default caller has no lock and no signals. An interpreter overrides the functions, and
-// holds the interpreter's lock when it calls the core.
+// The caller of the core. This default caller has no lock and no signals. The bindings override the functions, and hold
+// Python's lock when they call the core.
 class Caller {
   public:
     // Releases the caller's lock while the work runs.
     virtual void without_lock(const std::function<void()> &work) const { work(); }
     // Handles signals; called without the lock. Returns whether a handler raised.
     virtual bool signal_raised() const { return false; }
-    // Throws what the handler raised; called with the lock, on the thread that handled the signal.
+    // Throws what the handler raised. Called with the lock held, on the thread that handled the signal.
     virtual void throw_raised() const {}
 
   protected:

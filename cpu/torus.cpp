@@ -70,7 +70,7 @@ void TorusProduct::arrange(const Numbers &leaves, const Out &out) const {
     const Complex *const x = (const Complex *)leaves.data();
     Complex *const z = (Complex *)out.data();
     const size_t width = word_kernels<u64>().torus.width;
-    // Of each 2 * width neighbours, those with even indices come first.
+    // In each run of 2 * width entries, the entries with even indices move before those with odd indices.
     for_each_row(out.size() / points_, seconds_pointwise(4 * points_), [&](size_t row, const Worker &) {
         for (size_t j = 0; j < points_; ++j) {
             const size_t i = j % (2 * width), to = j - i + i % 2 * width + i / 2;

@@ -71,7 +71,7 @@ Transform::Transform(const Basis &basis, size_t degree, size_t leaf_size, size_t
 }
 
 // Kernels take leaves of 2^k coefficients. A transform with leaves of 3 coefficients is three complete transforms in
-// X^3, each of the coefficients whose indices have the same remainder modulo 3.
+// X^3. Transform r takes the coefficients r, r + 3, r + 6, ...
 template <class T> template <bool FORWARD> void Transform::LimbRow<T>::run(const T *x, T *y) const {
     const auto kernel = FORWARD ? kernels->forward : kernels->inverse;
     const size_t n = this->degree, size = this->leaf_size;

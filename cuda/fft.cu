@@ -97,7 +97,8 @@ template <class Real, int LOG_LENGTH> struct Fft {
 #pragma unroll
             for (int k = 0; k < VALUES; ++k) write<DEFAULT>(y + row * LENGTH + lane + k * LANES, values[k]);
     }
-    // Loads a row if SHORT is true. A warp loads all its rows together, since they are neighbours in memory.
+    // Loads a row. Call this only if SHORT is true. A warp loads all its rows together, since these rows are neighbours
+    // in memory.
     PG_DEVICE void load_together(const Value *x, u64 rows, Value *values) const {
         const int own = threadIdx.x / WARP * WARP_VALUES + threadIdx.x % WARP;
         const u64 start = (u64)blockIdx.x * (ROWS * LENGTH) + own;

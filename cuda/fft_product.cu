@@ -1,10 +1,10 @@
 // Exact products modulo any q of one word, by transforms in doubles (docs/math.md, "Products by FFT").
 //
 // A unit is one limb of one polynomial. Its centred residues are split into balanced digits. Row i of a unit holds
-// digit i of all residues, as `points` complex numbers. The real part of number r is the digit of residue r, the
-// imaginary part that of residue r + points. A_i is the transform of row i of the first operand, B_j the transform of
-// row j of the second. C_k is the sum of A_i * B_j over i + j = k. After the inverse transform, the real and imaginary
-// parts of C_k are integers with the weight 2^(width * k).
+// digit i of all residues, as `points` complex numbers. The real part of number r is the digit of residue r, and the
+// imaginary part is the digit of residue r + points. A_i is the transform of row i of the first operand, B_j the
+// transform of row j of the second. C_k is the sum of A_i * B_j over i + j = k. After the inverse transform, the real
+// and imaginary parts of C_k are integers with the weight 2^(width * k).
 #include "complex.cuh"
 #include "ptx.cuh"
 #include "quotient.cuh"
@@ -56,8 +56,8 @@ struct Wide {  // an integer modulo 2^128
 };
 
 // Returns, modulo q, the sum over k of C_k * 2^(width * k), where C_k is the integer nearest to sums(k). Needs |C_k| <
-// 2^51. SUMS: the number of sums if it is known at compile time, else 0. If q is a power of two, only k < digits.sums
-// matters.
+// 2^51. SUMS: the number of sums if it is known at compile time, else 0. If q is a power of two, sums with k >=
+// digits.sums are left out.
 template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, const Digits &digits, const Sums &sums) {
     constexpr int UNROLL = SUMS ? SUMS : 1;
     const u32 most = SUMS ? SUMS : digits.sums, width = digits.width;

@@ -194,10 +194,10 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
     PG_DEVICE Value add_products(Value x, Value y) const { return word(add(wide(x), wide(y))); }
 
     // Cyclic transforms of SIZE values. forward_values goes from natural order to the order of the tree. inverse_values
-    // goes back, without the factor 1/SIZE. A forward transform has three steps: transforms of 4 values, SIZE / 4
-    // apart; a product of value j of quarter i by 2^exponent(i, j); transforms of the quarters. An inverse transform
-    // undoes the steps backwards. If minus[j] is true, x[j] holds the negative of value j. Value 0 is never shifted or
-    // negated. Results are never negated.
+    // goes back, without the factor 1/SIZE. A forward transform has three steps: transforms of 4 values that are
+    // SIZE / 4 apart; a product of value j of quarter i by 2^exponent(i, j); transforms of the quarters. An inverse
+    // transform undoes these steps, the last one first. If minus[j] is true, x[j] holds the negative of value j.
+    // Value 0 is never shifted or negated. Results are never negated.
     template <int SIZE> PG_DEVICE void forward_values(Wide *x, const bool *minus) const {
         constexpr int QUARTER = SIZE / 4;
         if constexpr (SIZE == 2) {
@@ -257,7 +257,7 @@ template <int K, Quotient QUOTIENT> struct Goldilocks {
         const Wide t = sum(x1, x3, minus3), v = shifted(sum(x1, x3, !minus3), 48 * K);
         x0 = sum(s, t, minus_t), x1 = sum(s, t, !minus_t), x2 = sum(f, v, minus_v), x3 = sum(f, v, !minus_v);
     }
-    // Inverse of forward4. minus[0] is never set here.
+    // Inverse of forward4. Call this only if minus[0] is false.
     template <int STEP> PG_DEVICE void inverse4(Wide *x, const bool *minus) const {
         Wide &x0 = x[0], &x1 = x[STEP], &x2 = x[2 * STEP], &x3 = x[3 * STEP];
         const bool minus1 = minus[STEP], minus3 = minus[2 * STEP] != minus[3 * STEP];
@@ -303,10 +303,10 @@ template <int K, Quotient QUOTIENT> struct Rounds<Goldilocks<K, QUOTIENT>> {
         }
     }
 
-    // An inverse round does not multiply its results by the powers rho^j. The next round, ROUND, multiplies the values
-    // that it reads by the powers of round ROUND + 1. Only round 0, the last round of a pass, also multiplies its own
-    // results by powers. At node 1 these are powers of 2 for X^n + 1, and 1 for X^n - 1. The tables hold no power for j
-    // = 0. In the last pass, the powers of round 1 contain the factor 1/points, and entry 0 of the table is this
+    // Inverse round ROUND + 1 does not multiply its results by the powers rho^j of that round. Instead, round ROUND
+    // multiplies the values that it reads by these powers. Only round 0, the last round of a pass, also multiplies its
+    // own results by powers. At node 1 these are powers of 2 for X^n + 1, and 1 for X^n - 1. The tables hold no power
+    // for j = 0. In the last pass, the powers of round 1 contain the factor 1/points, and entry 0 of the table is this
     // factor: values with j = 0 are multiplied by entry 0. If the last pass has only one round, its results are
     // multiplied by entry 0.
     template <class S, int ROUND, bool ROOT, int BOUND>

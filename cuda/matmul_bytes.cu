@@ -38,17 +38,17 @@ template <class W, int SIZE> __global__ void __launch_bounds__(256) cut_words(co
         write<DEFAULT>((Chunk *)(p.out + (L * column + d) * p.pitch + 16 * chunk), pack<4>(digits[d]));
 }
 
-// How a block reads its part of the left matrix. If SIZE is 0, rows are dense. Else columns are dense, and integers
-// have SIZE bytes.
+// How a block reads its part of the left matrix. If SIZE is 0, each row is contiguous in memory. Else each column is
+// contiguous, and integers have SIZE bytes.
 template <class Tile, int SIZE> struct LeftBytes : Tile {
     static constexpr int ROWS = Tile::ROWS, DOWN = Tile::DOWN;
-    // LENGTH: chunks of a column in this tile. COUNT: columns of a stage.
+    // LENGTH: the number of chunks of a column in this tile. COUNT: the number of columns of a stage.
     static constexpr int LENGTH = SIZE * ROWS / 16, COUNT = Tile::DEPTH / SIZE;
     static_assert(DOWN % 2 == 0, "a lane takes four neighbouring rows");
 
-    // Returns the index of a chunk of a column in shared memory. The lanes of a warp read different banks. Of every 32
-    // rows, a lane reads rows 4 * (lane / 4) to 4 * (lane / 4) + 3. It reads these rows in 4 / SIZE neighbouring
-    // columns, beginning with a multiple of 4 / SIZE.
+    // Returns the place in shared memory of one chunk of a column, counted in chunks. The places are chosen so that the
+    // lanes of a warp read different banks. Of every 32 rows, a lane reads rows 4 * (lane / 4) to 4 * (lane / 4) + 3.
+    // It reads these rows in 4 / SIZE neighbouring columns, beginning with a multiple of 4 / SIZE.
     static PG_DEVICE int place(int column, int chunk) {
         return column * LENGTH + (chunk ^ column / (4 / SIZE) % 4 * 2);
     }

@@ -19,8 +19,8 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
     static_assert(CHUNKS == 4 || CHUNKS == 8, "rows of 64 or 128 bytes");
     static_assert(ACROSS % 2 == 0, "two matrices of columns are loaded at a time");
 
-    // Returns the index of a chunk of a row in shared memory. Chunks with the same number in 8 neighbouring rows lie in
-    // different banks. So do those in 4 pairs of neighbouring rows if the pairs lie RUN apart.
+    // Returns the index of a chunk of a row in shared memory. Chunks with the same number lie in different banks in
+    // 8 neighbouring rows, and also in 4 pairs of neighbouring rows if the pairs lie RUN rows apart.
     static PG_DEVICE int place(int row, int chunk) {
         return row * CHUNKS + (chunk ^ (row / (8 / CHUNKS) ^ row / RUN) % CHUNKS);
     }

@@ -62,9 +62,9 @@ template <class W, class S> struct Address {
         const u64 node = block & ((1ull << pass.log_blocks) - 1);
         twiddles = (const typename W::Twiddle *)(tables.of[limb] + pass.offset) + (node << S::LOG_LENGTH);
     }
-    // Returns the index of the first value of a block of threads, whose values must be neighbours. If ROWS = 1, it is
-    // the index in memory. Otherwise it counts the values of this launch's rows, and place_of turns it into the index
-    // in memory.
+    // Returns the index of the first value of a block of threads. The values of the block must be neighbours. If
+    // ROWS = 1, the result is an index in memory. Otherwise it is an index among the values of this launch's rows, and
+    // place_of turns it into an index in memory.
     PG_DEVICE u64 start(u64 group) const { return S::ROWS == 1 ? first : group << S::LOG_BLOCK_VALUES; }
     // Returns the address in the array x of value k of a round; the next WIDTH - 1 values belong to the next columns.
     template <int ROUND, class T> PG_DEVICE T *in(T *x, const Place<S> &place, int k) const {

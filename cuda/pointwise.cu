@@ -190,8 +190,8 @@ __global__ void __launch_bounds__(256) tensor(const TensorParameters<T> p) {
 // scale_by_powers: y[j] = x[j] * first * step^j for each row. Row i uses entry i % rows of `first` and of `step`. Rows
 // of x and y begin at multiples of x_pitch and y_pitch. A row of y is cut into runs of 2^log_run entries. run_step:
 // entries from the beginning of one run to that of the next. The kernel fill_powers makes a table. A row of the table
-// holds first * step^k for k < 2^log_near, then step^(2^log_near * k) for k = 0, 1, .... The product of an entry of the
-// first kind and one of the second kind is first * step^j.
+// holds the near factors, first * step^k for k < 2^log_near, then the far factors, step^(2^log_near * k) for k = 0, 1,
+// .... Each first * step^j is the product of a near factor and a far factor.
 template <class T> struct FillPowersParameters {
     const T *first, *step;
     T *powers;
@@ -221,8 +221,8 @@ template <class T> struct ScaleParameters {
     u32 limbs, log_near, log_run;
 };
 // A block of threads computes CHUNKS * 256 * WIDTH neighbouring entries. If CHUNKS > 1, these entries lie in one row.
-// All chunks of a thread then have the same factors first * step^k, k < 2^log_near, since 2^log_near divides 256 *
-// WIDTH.
+// Since 2^log_near divides 256 * WIDTH, a thread then needs the same factors first * step^k, with k < 2^log_near, for
+// all its chunks.
 template <class T, int WIDTH, int CHUNKS, int MODULI>
 __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> p) {
     using Item = Neighbours<T, WIDTH>;
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> 
 }
 
 // Parameters of two kernels that reorder each row, `permute` and `mul_monomial`. numbers: the multipliers of `permute`,
-// or the exponents of `mul_monomial`. An item is `rows` rows with the same number. Item i uses number i % count, which
+// or the exponents of `mul_monomial`. An item is `rows` rows that share one number. Item i uses number i % count, which
 // is entry (i % count) * step of `numbers`.
 template <class T> struct ReorderParameters {
     const T *x;

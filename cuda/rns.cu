@@ -9,8 +9,8 @@
 #include "rows.cuh"
 #include "sum.cuh"
 
-// How the quotient of the sum of all z_i / q_i is found. NONE: no quotient is needed. FLOOR: the sum is rounded down.
-// NEAREST: the sum is rounded to the nearest integer. COUNTED: the quotient is the number of z_i with z_i >= q_i / 2.
+// How the quotient is computed. FLOOR: it is the sum of all z_i / q_i, rounded down. NEAREST: it is this sum, rounded
+// to the nearest integer. COUNTED: it is the number of z_i with z_i >= q_i / 2. NONE: no quotient is needed.
 enum Way { NONE, FLOOR, NEAREST, COUNTED };
 
 // The constants from which a quotient is computed. ratios: the doubles 1 / q_i of the source rows i. numbers: the
@@ -24,10 +24,10 @@ struct QuotientTable {
 // their moduli and their tables. source, target: the moduli of all parts, one part after another. table: the tables of
 // all parts, part_words words each.
 //
-// A table, in 64-bit words: for K source rows, the inverses, the ratios and the places of the rows; a TargetRow for
-// each target row; the `numbers` of the quotient (QuotientTable). If values are scaled, there follow, for K source
-// rows, the remainders and the ratios, then the `numbers` for rounding the sum of fractions (_core/plans/rns.py). K may
-// be larger than `rows`; entries of source rows that do not exist are zeros.
+// A table consists of 64-bit words. First come the inverses of K source rows, their ratios and their places; then a
+// TargetRow for each target row; then the `numbers` of the quotient (QuotientTable). If values are scaled, there follow
+// the remainders of K source rows and their ratios, then the `numbers` for rounding the sum of fractions
+// (_core/plans/rns.py). K may be larger than `rows`; entries of source rows that do not exist are zeros.
 struct ConvertParameters {
     const void *x, *own;
     void *out;
@@ -100,8 +100,8 @@ PG_DEVICE u64 quotient_of(const T (&z)[K], u32 rows, const Modulus *moduli, cons
     return boundary == 0 || reaches<WAY>(z, rows, table, boundary) ? boundary : boundary - 1;
 }
 
-// How many blocks of threads a multiprocessor should hold: four if a thread's residues of the source need few
-// registers, else one.
+// CONVERT_BLOCKS: how many blocks of threads a multiprocessor should hold. Four if values are not scaled and a thread
+// holds at most FEW_ROWS rows and FEW_BYTES bytes of source residues, else one.
 constexpr int FEW_ROWS = 12;
 constexpr int FEW_BYTES = 96;
 template <class S, int K, int SCALE, int WIDTH>

@@ -134,7 +134,7 @@ template <int BITS> struct SumHalves : Sum62 {
     static constexpr u64 MASK = (1ull << BITS) - 1;
     u64 parts[4] = {};
 
-    // Returns both halves of x in one word. Factors from tables are in this form already.
+    // Moves the high half of x to bits 32 and up. The low half stays. Factors from tables are in this form already.
     static PG_DEVICE u64 pack(u64 x) { return x >> BITS << 32 | (x & MASK); }
     PG_DEVICE void add(u64 x, u64 y) {
         const u32 x0 = (u32)x, x1 = (u32)(x >> 32), y0 = (u32)y, y1 = (u32)(y >> 32);

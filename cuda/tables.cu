@@ -21,8 +21,9 @@ struct PassTable {
         return stage < first_radix() ? 0 : stage - (stage - first_radix()) % log_values;
     }
     PG_DEVICE u32 radix(u32 start) const { return start == 0 ? first_radix() : log_values; }
-    // The node of an entry of the table. A round starts at stage `first`. Node b of this stage has 2^k descendants in
-    // stage first + k. The entry's node is number i of them, counted from 0. Entry 0 of a block has no node.
+    // The node to which an entry of the table belongs. `first`: the stage at which the node's round starts. The node is
+    // in stage first + k. It is descendant i of node b of stage `first`. i and b count from 0; b is a number within
+    // `block`. Entry 0 of a block has no node.
     struct Entry {
         u64 block, b, i;
         u32 first, k;
@@ -35,8 +36,8 @@ struct PassTable {
         return {block, b, i, first, k};
     }
     PG_DEVICE bool is_first(u64 entry) const { return (entry & ((1ull << log_length) - 1)) == 0; }
-    // Node e.b of stage e.first has 2^k descendants in stage e.first + k. Returns the index in the tree of number i of
-    // them, counted from 0.
+    // Node e.b of stage e.first has 2^k descendants in stage e.first + k. Returns the index of descendant i in the
+    // tree, 0 <= i < 2^k.
     PG_DEVICE u64 node(const Entry &e, u32 k, u64 i) const {
         const u32 stage = e.first + k;
         return (1ull << (log_blocks + stage)) + (e.block << stage) + (e.b << k) + i;
@@ -54,7 +55,8 @@ template <class W> constexpr u32 LOG_UNIT = sizeof(typename W::Twiddle) == 8;
 // at node 1, entry 0 is the first of the two numbers of first[prime], and all powers of the second round are multiplied
 // by it. Inverse rounds that start at a stage START > 0 have their powers in another order: rho^j of node b is entry
 //     2^START + 2 * ((b >> 1) * (2^radix - 1) + j - 1) + (b & 1).
-// A thread reads rho^j of the nodes b and b + 1, b even, at once. The next thread reads the same j or the next one.
+// One instruction of a thread reads rho^j of the nodes b and b + 1, where b is even. The next thread reads rho^j or
+// rho^(j + 1).
 template <class W> constexpr bool POWERS = false;
 template <int K, Quotient QUOTIENT> constexpr bool POWERS<Goldilocks<K, QUOTIENT>> = true;
 

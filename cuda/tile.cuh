@@ -28,14 +28,14 @@ template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int
     static constexpr int SHARED_VALUES = THREADS * WIDTH * (VALUES + 1);  // includes room for gaps (log_gap)
     // log2 of the stride of a round's values
     static constexpr __device__ int log_stride(int round) { return LOG_LENGTH - start(round) - radix(round); }
-    // The number of threads that share the values below one node at which a round starts. The indices of these threads
-    // are consecutive.
+    // A round starts at nodes of the tree. Returns how many threads share the values below one of these nodes. The
+    // indices of these threads are consecutive.
     static constexpr __device__ int sharers(int round) { return (LENGTH >> start(round)) / VALUES * (COLUMNS / WIDTH); }
     // log2 of the gap in the exchange before a round. Let run = log_stride + LOG_COLUMNS. In this round, a thread's
     // values lie 2^run words apart; in the round before, 2^(run + LOG_VALUES) words. A gap of 2^run words after every
-    // 2^(run + LOG_VALUES) words keeps the threads of a warp in different banks, in both rounds. Round ROUNDS stands
-    // for the exchange of Chunks, and has the result -1. Round 0 has the result of round 1, since no exchange precedes
-    // round 0.
+    // 2^(run + LOG_VALUES) words keeps the threads of a warp in different banks, in both rounds. No exchange
+    // precedes round 0, so log_gap(0) is log_gap(1) if ROUNDS > 1. The number ROUNDS stands for the exchange of Chunks:
+    // log_gap(ROUNDS) is -1, which differs from all other results.
     static constexpr __device__ int log_gap(int round) {
         const int run = round == ROUNDS ? -1 : log_stride(round == 0 && ROUNDS > 1 ? 1 : round) + LOG_COLUMNS;
         return run < LOG_VALUES ? run : LOG_VALUES;
@@ -112,8 +112,8 @@ template <class Bounds> constexpr __device__ int inverse_bound(int bound, int st
     }
     return bound;
 }
-// Returns which sums must be relaxed in the inverse stage that follows the first `stages` stages of a round. The result
-// is a mask: bit k stands for value k.
+// Returns which sums must be relaxed (reduced to at most Bounds::RELAXED) in the inverse stage that follows the first
+// `stages` stages of a round. The result is a mask: bit k stands for value k.
 template <class Bounds> constexpr __device__ u32 relaxed_sums(int bound, int stages) {
     u32 mask = 0;
     for (int value = 0; value < 1 << stages; ++value)
@@ -262,7 +262,7 @@ template <class S, class T> struct Chunks {
     PG_DEVICE explicit Chunks(void *memory)
         : shared((Chunk *)((T *)memory + threadIdx.x / WARP * (WARP * (S::VALUES + 1)))), thread(threadIdx.x % WARP) {}
 
-    // The first value of this thread's first chunk, counted within the block of threads.
+    // Returns the index of the first value of this thread's first chunk among all values of the block of threads.
     PG_DEVICE u32 first() const { return (threadIdx.x / WARP * (WARP * COUNT) + thread) * SIZE; }
     // own(k): place in shared memory of chunk k in the layout of rounds. moved(k): place of chunk k in the layout of
     // coalesced accesses. 8 chunks cover all banks once.

@@ -13,8 +13,8 @@
 constexpr int KEY_ROWS = 8;   // rows of a spectrum of the key: leaf i (entry i of the spectrum) is in row i % KEY_ROWS
 constexpr int KEY_PARTS = 2;  // a step's matrix is fetched in this many parts, with KEY_ROWS / KEY_PARTS rows each
 
-// Returns the place, within row v, of leaf KEY_ROWS * i + v. If each thread holds 8, 16 or 32 neighbouring leaves,
-// threads that are served at once use different banks.
+// Returns the place of leaf KEY_ROWS * i + v within row v, the same for every v below KEY_ROWS. If each thread holds 8,
+// 16 or 32 neighbouring leaves, reads that shared memory serves at the same time use different banks.
 PG_DEVICE u32 key_place(u32 i) { return i ^ (i >> 3 & 3); }
 
 // The twiddles of a forward round. even(j) for j = 0, 1, 2, 3, ... are the twiddles of entries 1, 2, 4, 6, ...
@@ -103,7 +103,7 @@ template <class S, int ROWS, bool INVERSE, bool PAIRED> struct TorusTransform {
         else if constexpr (LANES == 32) __syncwarp();
         else synchronise_named(1 + place.row, LANES);
     }
-    // A barrier for at least SHARERS threads with consecutive indices, in one row.
+    // A barrier for SHARERS consecutive threads of a row: for their warp if SHARERS <= 32, else synchronise_row().
     template <int SHARERS> PG_DEVICE void synchronise_some() const {
         if constexpr (SHARERS <= 32) __syncwarp();
         else synchronise_row();
@@ -308,15 +308,15 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
         copy_bulk(staged() + part * PART, matrix(step) + (SPLIT ? part * K + component : part) * PART,
                   PART * sizeof(Value), barriers() + part);
     }
-    // Counts the warps that have read a part. The last warp fetches the same part of the next step. So the ciphertexts
-    // of a block need not wait for each other.
+    // Counts the warps that have read part `part` of the matrix. The last of them fetches this part for the next step.
+    // So the ciphertexts of a block need not wait for each other.
     PG_DEVICE void release(u32 step, int part) const {
         finish_before_copies();
         __syncwarp();
         if (threadIdx.x % 32 == 0 && add_in_block(counters() + part, 1) == (step + 1) * (THREADS / 32) - 1)
             fetch(step + 1, part);
     }
-    // Waits until all threads have read all parts, and fetches those of the next step.
+    // Waits until all threads have read all parts, then fetches all parts of the next step.
     PG_DEVICE void release(u32 step) const {
         finish_before_copies();
         __syncthreads();
@@ -324,9 +324,9 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
 #pragma unroll
             for (int part = 0; part < KEY_PARTS; ++part) fetch(step + 1, part);
     }
-    // Adds to `sums` the products of all components' digits of a level with the key's entries for this component. For
-    // level 0 it overwrites `sums` instead. The product of this component's own digits comes first in each sum. If
-    // LEVELS is 1, `sums` and `digits` are the same array.
+    // Multiplies the digits of all components at one level by the key's entries for this component, and adds the
+    // products to `sums`. At level 0, `sums` is overwritten instead. The product of this component's own digits comes
+    // first in each sum. If LEVELS is 1, `sums` and `digits` are the same array.
     PG_DEVICE void multiply(const Value *key, Value *digits, Value *sums, int level, u32 step) const {
         const u32 lane = transform.place.lane, exchange = step * LEVELS + level;
         const auto factor = [&](u32 from, int v) {
@@ -462,7 +462,7 @@ template <class T, class S, int K, int LEVELS, int ITEMS, bool STAGED, bool OWN,
                     digits[k] = {digit(turned.plus(d, p.offset - low), level),
                                  digit(turned.plus(d + M, p.offset - high), level)};
                 }
-                // Waits for the first part of the key just before the last round: the products need it.
+                // Just before the last round, waits for the first part of the key, which the products need.
                 transform.forward(digits, [&] {
                     if (STAGED) await_bulk(barriers(), step & 1);
                 });

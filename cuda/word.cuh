@@ -335,9 +335,10 @@ template <class W> struct Trinomial : W {
     static constexpr bool INTEGERS = (Value)1 / 2 == 0;
     static constexpr bool STRICT = Base::LIMIT == Base::CANONICAL;  // whether values are always canonical
     static constexpr bool FITS = 2 * Base::CANONICAL + Base::multiplied(Base::CANONICAL) <= Base::LIMIT;
-    // At the root, a result of the forward butterfly can be larger by `more` than elsewhere. multiplied() recognises
-    // the root by the bound CANONICAL, because no other forward round starts with this bound. In Float64, some inverse
-    // sums also have the bound CANONICAL. Inverse stages then relax these sums one stage earlier than needed.
+    // The forward butterfly at the root can give results that are larger by `more` than those of other butterflies.
+    // multiplied() adds `more` if `bound` is CANONICAL, because only the forward round at the root starts with this
+    // bound. In Float64, some values of inverse stages also have the bound CANONICAL. multiplied() adds `more` for
+    // them too, so sums are relaxed (reduced, but not fully) one stage earlier than needed.
     struct Bounds : Base {
         static constexpr int LIMIT = Base::LIMIT + STRICT, LAZY_INVERSE = Base::LAZY_INVERSE + STRICT;
         static constexpr __device__ int multiplied(int bound) {

@@ -105,7 +105,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
 
     `ring` and `domain` mean the same as for a Poly; `data` is a dask.array of residues (*batch, rows, n),
     where `rows` is ring.rows. from_poly, from_array, random and load make such values. The operators +, -, *
-    and @ and the index a[i] follow the rules of Poly, give the same bits and raise the same errors. One
+    and @ and the index a[i] follow the rules of Poly, give equal residues and raise the same errors. One
     operand may be a Poly or an int. A BlockedPoly is a Dask collection: dask.compute, dask.persist and
     dask.visualize accept it.
 
@@ -489,7 +489,7 @@ class BlockedPoly(NotAnArray, DaskMethodsMixin):
         Raises:
             CoefficientError: a factor is not an integer.
             ParameterError: `ints` does not broadcast to the batch shape, `limbs` does not have one entry for
-                each modulus, or not exactly one of `ints` and `limbs` is given.
+                each modulus, or `ints` and `limbs` are both given or both omitted.
 
         Cost: one pass over each block. The integers are part of the task graph.
 
@@ -961,8 +961,8 @@ def _sum_of_products(
         len(output),
         len(summed),
     )
-    # The result of da.blockwise has an axis for each summed label. Each entry on this axis is the sum over
-    # one block. products.sum below adds the entries.
+    # The result of da.blockwise still has an axis for each summed label. On this axis, each block has one
+    # entry: the sum over the block. products.sum below adds these entries.
     pairs = [y for x, of in zip(values, labels, strict=True) for y in (x._array, [*map(str, of), *tail])]
     names = [*map(str, output), *map(str, summed), *tail]
     array = da.blockwise(
@@ -1125,7 +1125,7 @@ def load(
         chunks: see from_array. None means the chunks of the file for a .zarr, and "auto" for a .npy file.
 
     Raises:
-        ParameterError: `path` has another ending, or neither the file nor the call gives the ring.
+        ParameterError: `path` does not end in .npy or .zarr, or neither the file nor the call gives the ring.
         RingMismatch: `ring` differs from the ring that the file stores.
         DomainError: `domain` differs from the domain that the file stores.
         FileError: the file is damaged or incomplete, or is not an array in the format that its ending says.
@@ -1206,8 +1206,8 @@ def _damaged(path: Path, reason: str, way: str = DAMAGED) -> FileError:
 def _reading(path: Path) -> Iterator[None]:
     """Raise FileError instead of the errors of NumPy, zarr and json for a damaged file.
 
-    PolyGPUError and MemoryError are not replaced. Of OSError, only FileNotFoundError, NotADirectoryError and
-    IsADirectoryError are replaced.
+    PolyGPUError and MemoryError are not replaced. Among the kinds of OSError, only FileNotFoundError,
+    NotADirectoryError and IsADirectoryError are replaced.
     """
     try:
         yield
@@ -1689,7 +1689,7 @@ def _exchange(step: Callable[..., Array], axis: int, *matrices: Any) -> Any:
 
 
 def _cut(x: Any, axis: int) -> Any:
-    """Divide the matrix x along `axis`. The result is also divided along the other axis, as x is."""
+    """Divide the matrix x along `axis` too, into as many parts as x has along the other axis."""
     parts = x.numblocks[-3 - axis]
     size = x.shape[axis] // parts
     name = f"piece-{tokenize(x.name, axis)}"
@@ -1929,8 +1929,8 @@ def _drawn(
         for row in range(height):
             place = number * steps + row * stride + first
             entry = (*at, slice(None), row) if divided else at
-            # part.random would refuse a large `place`: its limit is for indices of polynomials, and `place`
-            # counts parts.
+            # `place` is the index of a part. It may exceed the limit of part.random, which is a limit for
+            # indices of polynomials.
             backend_for(part._plan.basis, drawn).uniform(part._plan.basis, key, place, drawn)
             out[entry] = compute.to_host(drawn)
     return out

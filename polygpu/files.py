@@ -309,7 +309,7 @@ def ring_entry(parameters: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def int_text(x: int) -> str:
-    """Return an int as a string: decimal up to 2^64, else hexadecimal, since Python limits long decimals."""
+    """Return an int as a string: decimal up to 2^64, else hexadecimal. Python limits long decimals."""
     return str(x) if x <= 1 << 64 else hex(x)
 
 
@@ -558,7 +558,7 @@ class File:
             return self._contents.ring(index)
 
     def read(self, name: str, *, verify: bool = True, mmap: bool = False) -> Poly | SwitchKey:
-        """Return a Poly or key in host memory. Expand a Seeded on the current device. See polygpu.load."""
+        """Return a Poly or key in host memory; see polygpu.load. Expand a Seeded on the current device."""
         entry, told = self.entries[name], self._contents.rings
         with self._told(f"value {_named(name)}: "):
             ring = self._contents.ring(entry.ring)
@@ -598,7 +598,7 @@ class File:
         """Read the residues of one value.
 
         ring: the ring of the value. tensor: its entry in the header. mmap: see polygpu.load. seen: function
-        that gets the bytes of each piece of the residues, in order.
+        that is called with the bytes of each piece of the residues, in order.
         """
         shape, dtype, (begin, end) = tuple(tensor["shape"]), _DTYPES[tensor["dtype"]], tensor["data_offsets"]
         if dtype != ring.dtype or shape[-2:] != (ring.rows, ring.n):

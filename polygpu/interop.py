@@ -440,7 +440,7 @@ def to_seal_keys(keys: Mapping[int, SwitchKey], parameters: SealParameters) -> b
     >>> p = SealParameters("ckks", 8, [97, 193])
     >>> s, Q, P = p.ring.ternary(seed=1), p.ring[:-1], p.ring[-1:]
     >>> keys = pg.lattice.rotation_keys(s, [3], ring=Q, special=P, limbs_per_digit=1)
-    >>> len(to_seal_keys(keys, p))  # 256 bytes are words
+    >>> len(to_seal_keys(keys, p))  # 256 of the bytes are words
     441
     """
     _check_parameters(parameters)
@@ -454,8 +454,8 @@ def to_seal_keys(keys: Mapping[int, SwitchKey], parameters: SealParameters) -> b
     digits = len(parameters.moduli) - 1
     if not digits:
         raise ParameterError(
-            "keys cannot be written for parameters of one modulus, because SEAL switches keys with at least "
-            "two. Use parameters with more moduli."
+            "keys cannot be written for parameters of one modulus, because key switching in SEAL "
+            "needs at least two moduli. Use parameters with more moduli."
         )
     if not indices or not 0 <= indices[0] <= indices[-1] < parameters.n:
         raise ParameterError(
@@ -610,7 +610,8 @@ class _Stream:
     def words(self, count: int, seeded: int = -1) -> Array:
         """Read a length and the array of words after it. Raise FileError if the length is not `count`.
 
-        seeded: the length that SEAL writes if it saved a seed instead of a polynomial.
+        seeded: the length that SEAL writes if it saved a seed instead of a polynomial. This length has its
+        own error text.
         """
         found = self.unpack(_COUNT)[0]
         if found == seeded != count:
@@ -854,8 +855,8 @@ def _galois_elements(tag: Any, count: int) -> list[tuple[int | None, int]]:
         ) from None
     if len(elements) != count or any(type(g) is not int for g in elements):
         raise FileError(
-            f"text has {count} keys, but their Galois elements are {shown(elements)}. text is damaged. "
-            "Serialise the keys again."
+            f"text has {count} keys, but their Galois elements are {shown(elements)}, not {count} ints. text "
+            "is damaged. Serialise the keys again."
         )
     return [(g, g) for g in elements]
 
@@ -939,9 +940,9 @@ class _Serialised:
         return found
 
     def _collect(self, node: Any, name: str) -> tuple[int, ...] | None:
-        """Collect polynomials and shared objects below `node`. Return the shape of the nested lists.
+        """Add the polynomials below `node` to self.towers, and the shared objects to self.objects.
 
-        If polynomials are missing, return None.
+        Return the shape of the nested lists of polynomials. Return None if polynomials are missing.
         """
         children = node
         if isinstance(node, dict):
@@ -966,7 +967,7 @@ class _Serialised:
             return shapes[0] if shapes else None
         if len(set(shapes)) > 1:
             raise FileError(
-                f"{name} holds lists of polynomials of the shapes {set(shapes)}. Serialise one object alone."
+                f"{name} holds lists of polynomials of the shapes {set(shapes)}. Serialise each object alone."
             )
         return (len(shapes), *shapes[0])
 

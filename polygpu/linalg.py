@@ -149,7 +149,7 @@ def _are_words(basis: Basis, A: Any, B: Any) -> bool:
 
 
 def _are_bytes(A: Any) -> bool:
-    """Return whether A is a matrix of integers of 1 or 2 bytes that should be read in place."""
+    """Return whether A should be read in place, as a matrix of integers of 1 or 2 bytes."""
     if type(A) not in (np.ndarray, np.memmap) and not is_device_array(A):
         return False
     if A.dtype.kind not in "iu" or A.dtype.itemsize > 2 or A.ndim != 2 or A.size < _SMALL:

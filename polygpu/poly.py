@@ -898,7 +898,7 @@ class Poly(Value, NotAnArray):
         return inverse(self)
 
     def try_inverse(self) -> tuple[Poly, np.ndarray[Any, np.dtype[np.bool_]]]:
-        """Return the inverses of the polynomials that have one, and bools that say which polynomials do.
+        """Return the inverses of the polynomials that have one, and a bool for each polynomial.
 
         Returns (b, ok). b is a Poly of this value's batch shape and domain. It holds the inverse of each
         polynomial, or zero if the polynomial has no inverse. ok is an array of bools of the batch shape, in

@@ -263,7 +263,7 @@ def moduli(max_bits: int = 200, max_limbs: int = 5) -> st.SearchStrategy[list[in
 
 
 def _coprime(values: list[int]) -> list[int]:
-    """Return the values without those that have a common factor with an earlier value that was kept."""
+    """Keep each value that is coprime to all values kept before it. Return the kept values."""
     kept: list[int] = []
     for q in values:
         if all(gcd(q, p) == 1 for p in kept):

@@ -377,7 +377,7 @@ def mod_down(
 
     Raises:
         RingMismatch: `to` has a modulus that `ring` does not have, or differs in degree or kind.
-        ParameterError: rounding or conversion is another word, or a modulus is above 2**64.
+        ParameterError: rounding or conversion is not one of these words, or a modulus is above 2**64.
         CoefficientError, ParameterError, DeviceError: see to_poly.
 
     Cost: see `Poly.mod_down`.
@@ -452,7 +452,7 @@ def rotate(
 
     Raises:
         ParameterError: the last batch axis of c does not have length 2, or the key has no galois_element. For
-            all else, see key_switch.
+            other errors, see key_switch.
 
     Cost: see `polygpu.lattice.rotate`, and a copy of the result.
 
@@ -574,8 +574,8 @@ def _operator(
                 continue
             if not isinstance(x, Tensor):
                 raise ParameterError(
-                    f"{name} must be a tensor, not {type(x).__name__}. Use from_poly(poly) to make one of a "
-                    "value of polygpu."
+                    f"{name} must be a tensor, not {type(x).__name__}. Use from_poly(poly) to make a "
+                    "tensor from a Poly."
                 )
             if x.device != arguments[0].device:
                 raise DeviceError(
@@ -751,7 +751,7 @@ def _poly(x: Tensor, ring: Ring, domain: Domain) -> Poly:
 
 
 def _value(x: Tensor, ring: Ring, domain: Domain) -> Poly:
-    """Return a tensor as a Poly on polygpu's current stream, for work outside of operators."""
+    """Return a tensor as a Poly on polygpu's current stream. Inside _scope, call _poly instead."""
     gpu: Any = _backend(x)
     words = _residues(x, ring)
     value = ring.from_residues(_array(words), domain=domain)  # DLPack lets the current stream wait for x

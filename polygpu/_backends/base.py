@@ -79,14 +79,14 @@ class Memory(ABC):
         return self.from_host(x)
 
     def take(self, x: Array, index: Array, out: Array) -> None:
-        """Permute the entries of each row: out[..., j] = x[..., index[j]]; out is not x.
+        """Permute the entries of each row: out[..., j] = x[..., index[j]]. `out` must not be x.
 
         x and out: C-contiguous arrays of words. index: int64, (row length of x,), on the device of x.
         """
         self.copy(self.xp.take(x, index, axis=-1), out)
 
     def gather(self, x: Array, index: Array, out: Array) -> None:
-        """Compute out[i] = x[index[i]] for C-contiguous arrays; out is not x.
+        """Compute out[i] = x[index[i]] for C-contiguous arrays. `out` must not be x.
 
         index: int64, on the device of x.
         """
@@ -133,12 +133,12 @@ class Memory(ABC):
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
         """Run f, record its work, and return a function that repeats this work.
 
-        On the host, return f itself, without a run.
+        On the host, return f, and do not run it.
         """
         return f
 
     def mark(self) -> Mark:
-        """Return a mark at the end of the work queued so far on the current stream."""
+        """Return a mark that is reached when the work queued so far on the current stream is done."""
         return None
 
     def await_marks(self, marks: Iterable[Mark]) -> None:
@@ -172,7 +172,7 @@ class Memory(ABC):
 
 
 class Arithmetic(Memory):
-    """The operations for all moduli, also above 2^64. Each operation writes its result to `out`."""
+    """The operations that also work for moduli above 2^64. Each one writes its result to `out`."""
 
     # ---- primitives ----
 
@@ -210,7 +210,7 @@ class Arithmetic(Memory):
 
     @abstractmethod
     def intt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
-        """Transform the evaluation domain back to coefficients; `first` is as in ntt()."""
+        """Transform evaluated rows back to coefficients; `first` is as in ntt()."""
 
     @abstractmethod
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
@@ -227,7 +227,7 @@ class Arithmetic(Memory):
     def automorphism(
         self, basis: Basis, quotient: Quotient, x: Array, multipliers: Array, evaluated: bool, out: Array
     ) -> None:
-        """Apply X -> X^g to each item (polynomial) of x; out is not x.
+        """Apply X -> X^g to each item (polynomial) of x. `out` must not be x.
 
         multipliers: multiplier_of(quotient, g, evaluated) of each item (_core/plans/permutation.py).
         """
@@ -236,7 +236,7 @@ class Arithmetic(Memory):
         self._permute(basis, x, multipliers, lambda g: automorphism_index(quotient, g, evaluated), out)
 
     def mul_monomial(self, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array) -> None:
-        """Multiply each item (polynomial) of x by X^e, in coefficients; out is not x.
+        """Multiply each item (polynomial) of x by X^e, in coefficients. `out` must not be x.
 
         exponents: e for each item, int64 in [0, order of X). On a GPU any int64 is allowed if the order is a
             power of two.
@@ -455,7 +455,7 @@ class Backend(Arithmetic):
         `first` and `step` have m items, and m divides the number of items of x. Item i of x uses item i mod m
         of `first` and of `step`.
         If rows is 1, the items of x may have any distance in memory, and out may have the shape (items, 1,
-        pieces, length): dense pieces of `length` entries, a power of two, that begin at equal distances.
+        pieces, length). The pieces are dense and begin at equal distances. `length` is a power of two.
         """
         rows, n = x.shape[-2:]
         moduli = np.array(basis.moduli, object)
@@ -517,7 +517,7 @@ class Backend(Arithmetic):
 
         x, y, more: (*batch, 2, rows, n). Batch axes broadcast to batch axes of pair. All axes but the last
         two may have any strides.
-        pair: (*batch, 2, rows, n), not an operand. square: (*batch, rows, n), not an operand. At each batch
+        pair: (*batch, 2, rows, n). square: (*batch, rows, n). Neither may be x, y or `more`. At each batch
         index, pair and square are dense. In each of the two arrays, the distance from one dense part to the
         next is constant.
         adds: if True, the products are added to pair and square, and `more` is None.
@@ -710,8 +710,8 @@ class Backend(Arithmetic):
     def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
         """Rotate blindly: y = X^e_0 * c, then for i = 1, 2, ... y = y + ggsws[i - 1] * (X^e_i * y - y).
 
-        The product with a GGSW matrix is that of gadget_product(). out: the array for the last y, not the
-        array c. exponents: e_0, e_1, ... as in mul_monomial(), (*batch, 1 + count), on the host or on the
+        The product with a GGSW matrix is that of gadget_product(). out: the array for the last y. It must not
+        be c. exponents: e_0, e_1, ... as in mul_monomial(), (*batch, 1 + count), on the host or on the
         device of c.
         """
         basis, items = gadget.basis, c.shape[:-2]

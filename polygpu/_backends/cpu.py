@@ -96,7 +96,7 @@ def _pieces(
 
     A piece is a tuple (first, some, words): `some` coefficients from index start + first, and their bytes as
     64-bit words. The next piece overwrites the words. size: bytes of one coefficient. If `count` is a
-    multiple of `unit`, each `some` is one too.
+    multiple of `unit`, each `some` is a multiple of `unit` too.
     """
     if not count:
         return
@@ -407,7 +407,7 @@ class CpuBackend(HostBackend):
     multiplies_bytes = True
 
     def prefers_bytes(self, basis: Basis, rows: int) -> bool:
-        """Decide by measured thresholds (docs/experiments.md)."""
+        """Return whether matmul was faster with bytes in measurements (docs/experiments.md)."""
         q = basis.moduli[0]
         return rows >= 48 and q & (q - 1) != 0
 

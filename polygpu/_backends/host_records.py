@@ -135,7 +135,7 @@ class _Arguments:
         return self._first + len(self.later) - 1
 
     def add(self, note: Made | Constant) -> None:
-        """Add an array. A constant is skipped if it lies in the memory of an earlier array."""
+        """Add the array of `note`. Skip a constant that lies in the memory of an earlier array."""
         if note is self._own:
             self._blocks.add(address(note.array), note.array.nbytes, self._first - 1)
         elif isinstance(note, Made):
@@ -183,8 +183,8 @@ def _record(
     if not result.size or (out is not None and result is not out):
         return None
     pairs = ((x, y) for i, x in enumerate((*taken, result)) for y in (*taken, result)[:i] if x is not y)
-    # Without `out`, the call itself chooses the memory of its result. If this result overlaps an operand, it
-    # will overlap one in every repetition. Other overlaps depend on the arrays that the caller passes.
+    # If `out` is None, the operation chooses the memory of its result. If the result overlaps an operand, it
+    # does so in every call. Other overlaps depend on the arrays of this call, so later calls may have none.
     if any(np.may_share_memory(x, y) for x, y in pairs):
         return NEVER if out is None and any(np.may_share_memory(x, result) for x in operands) else None
     own = None

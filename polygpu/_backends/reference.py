@@ -223,8 +223,8 @@ def chacha20(key: bytes, limb: int, first: int, count: int) -> bytes:
 class ReferenceBackend(HostBackend):
     """The primitives by their definitions.
 
-    This class also overrides the operations that base.py computes with tables of other modules or with
-    rounded sums.
+    For some operations, base.py uses tables that other modules make, or sums of rounded numbers. This class
+    overrides them too.
     """
 
     name = "reference"

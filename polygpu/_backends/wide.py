@@ -60,7 +60,7 @@ def _of_core(name: str) -> Any:
 
 
 def _of_home(name: str) -> Any:
-    """Return a method that calls the method of this name in the backend of the device."""
+    """Return a method that calls the method `name` of `self.home`."""
 
     def call(self: WideArithmetic, *args: Any, **options: Any) -> Any:
         return getattr(self.home, name)(*args, **options)

@@ -64,8 +64,9 @@ class Workload:
         names: a dict from "ntt", "intt" and "product" to the `op` of the rows (see `Row`). more: further
         entries of the rows' `params`.
 
-        Batch cases write to separate `out` arrays. Each result is compared with a second computation. For the
-        transform and the product, a few polynomials are also evaluated at random points with Python ints.
+        If there is a batch, each case writes to its own `out`. Each result is compared with a second
+        computation. For the transform and the product, a few polynomials are also evaluated at random points
+        with Python ints.
         """
         n, q, rng, roots = self.ring.n, self.ring.moduli[0], random.Random(1), self.ring.roots
         transformed, product = self.a.ntt(), self.a * self.b
@@ -351,7 +352,7 @@ def boards(own: Sequence[Figures], others: Sequence[Figures]) -> list[Board]:
 
 
 def table(board: Board) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
-    """Return title, header and lines of a table. It has a line for each key in board.mine().
+    """Return title, header and lines of a table. The table has a line for each key in board.mine().
 
     A line has the time of each machine. The time of a recorded machine is followed by a ratio in brackets:
     the time of the first machine that has the key, divided by the recorded time.

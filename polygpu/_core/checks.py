@@ -24,7 +24,7 @@ MAX_DEGREE = 1 << 62  # so that indices, and the order 2n of a root, are machine
 
 
 def integer(x: Any, name: str) -> int:
-    """Return x as an int; raise NotAnInteger for bools, floats and all else that is not an integer."""
+    """Return x as an int. Raise NotAnInteger if x is a bool or is not of an integer type."""
     if type(x) is int:
         return x
     try:

@@ -44,7 +44,8 @@ def parameters(name: object, n: int | None) -> dict[str, Any]:
 
     Args:
         name: name of the preset.
-        n: degree, or None for the degree of the scheme. For a preset named after a field, None means 2^16.
+        n: degree, or None for the degree of the scheme. For presets that name a finite field, such as
+            "babybear", None means 2^16.
 
     Raises:
         ParameterError: there is no preset of this name, or n is not the degree of the scheme.

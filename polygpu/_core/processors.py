@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 def available_processors() -> int:
-    """Return the number of processors in the affinity mask, or the quota rounded up, whichever is less."""
+    """Return the lesser of the affinity mask's size and the control groups' CPU quota, rounded up."""
     allowed, quota = allowed_processors(), processor_quota()
     return allowed if quota is None else min(allowed, math.ceil(quota))
 
@@ -51,8 +51,8 @@ def _groups(root: str) -> Iterator[str]:
             continue
         if kind not in paths or (kind == "cgroup" and "cpu" not in options.split(",")):
             continue
-        # In a container, `top` may be the container's group, and `path` may begin outside this group. Then
-        # only the top folder is read.
+        # In a container, `top` may be the container's control group, and `path` may lie outside this group.
+        # Then yield only the folder of the mount.
         path, top = paths[kind], top.rstrip("/")
         inside = path[len(top) :].split("/") if f"{path}/".startswith(f"{top}/") else []
         folder = root + mount

@@ -123,7 +123,10 @@ class Quotient(NamedTuple):
         return (k + 2 * (k & 1)) % self.degree if self.kind == "trinomial" else k
 
     def exponent_of_node(self, node: int) -> int:
-        """Return the exponent e of the twiddle w^e of `node`. The node's first child is X^m - w^e."""
+        """Return the exponent e of the twiddle w^e of `node`.
+
+        The node's first child is X^m - w^e, where m is the degree of the child.
+        """
         position = f"{node:b}"[1:]
         level = len(position)
         exponent: int = self.exponents(int("0" + position[::-1], 2))

@@ -207,7 +207,7 @@ class _Display:
                         self._draw(None)
 
     def _draw(self, last: Progress | None) -> None:
-        """Draw all running work. If none is running, stop drawing and show the last report `last`."""
+        """Draw all running work. If none is running, show `last`, the last report, and stop drawing."""
         self._drawing = self._drawing or _drawing()
         now = perf_counter()
         works = [x._replace(seconds=now - then + x.seconds) for x, then in self._running.values()]
@@ -245,7 +245,7 @@ class _Lines:
     def show(self, works: Sequence[Progress]) -> None:
         """Print a line for the innermost long work, if a line is due.
 
-        The pause between lines doubles as long as no step of the work ends.
+        If no step of the work ended since the last line, the pause before the next line doubles.
         """
         now = perf_counter()
         x = next((x for x in reversed(works) if x.seconds >= _LINE), None)

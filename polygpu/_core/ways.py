@@ -108,9 +108,9 @@ def way_of_many(
 
 
 def way_of_sums(ring: RingPlan) -> Way:
-    """Choose how sums of products, and powers, are computed: "transform" or "separate".
+    """Choose how to compute powers and sums of products: "transform" or "separate".
 
-    With "transform", intermediate results stay evaluated.
+    With "transform", intermediate results stay evaluated. With "separate", each product is computed alone.
     """
     by_transform = not ring.basis.wide and ring.has_eval and ring.product != "fft"
     return "transform" if by_transform else "separate"

@@ -303,7 +303,7 @@ class Divided(NotAnArray):
         return plan  # type: ignore[no-any-return]
 
     def ntt(self) -> Divided:
-        """Transform to the evaluation domain, in the ring's order; return the value itself if already there.
+        """Return the evaluated value, in the ring's order, or the value itself if it is evaluated already.
 
         Raises:
             OutOfHostMemory, OutOfDeviceMemory: the result or the buffers do not fit in memory.
@@ -429,7 +429,7 @@ class Divided(NotAnArray):
         with Transfers(group.backends) as transfers:
 
             def transform(i: int, part: int) -> None:
-                """Transform slice `part` of device i. If the order is natural, begin to copy it to `rows`."""
+                """Transform slice `part` of device i. Start to copy it to `rows`, if `rows` is not None."""
                 compute, x = group.backends[i], columns[i][part]
                 four_step.transform_columns(self._plan, x, x, compute.intt, tables)
                 if rows is not None:
@@ -487,7 +487,7 @@ class Divided(NotAnArray):
         return self._group.each(lambda i: four_step.twiddles(self._plan, self._group.backends[i], power))
 
     def reorder(self, order: Order) -> Divided:
-        """Return the value with its coefficients in this order; return the value itself if they already are.
+        """Return the value with its coefficients in this order, or the value itself if it has this order.
 
         Args:
             order: "natural" or "transposed" (see Devices.divide).
@@ -650,7 +650,7 @@ class Divided(NotAnArray):
         return self._result(found, self._domain, self._order)
 
     def _flat(self, x: Array) -> Array:
-        """Return x, a device's residues, in the shape (..., limbs, entries): matrix entries on one axis."""
+        """Return the residues x of a device in the shape (..., limbs, entries of a limb)."""
         if self._order == "natural":
             return x
         return x.reshape(*x.shape[:-2], self._layout.height * self._layout.count)

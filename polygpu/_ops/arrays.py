@@ -78,7 +78,8 @@ def contiguous(x: Any) -> Array:
 def layouts(*operands: Any) -> tuple[tuple[int, ...], ...] | None:
     """Return the strides of all operands, or None if all operands are C-contiguous.
 
-    Callers add the result to the key of a recorded call (calls.py). Nothing else in a key tells strides.
+    Callers add the result to the key of a recorded call (calls.py). Without it, calls that differ only in
+    strides would have the same key.
     """
     return None if all(x.flags.c_contiguous for x in operands) else tuple(x.strides for x in operands)
 

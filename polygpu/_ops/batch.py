@@ -79,7 +79,7 @@ def _axes_of(key: Any) -> int:
 
 
 def _gives_view(keys: tuple[Any, ...]) -> bool:
-    """Return whether NumPy returns a view for an index of these keys."""
+    """Return whether x[keys] is a view for a NumPy array x."""
     return all(type(key) in _OF_VIEWS or isinstance(key, np.integer) for key in keys)
 
 

@@ -41,7 +41,7 @@ class _Entry(NamedTuple):
     """A recorded call: the function that replays it, and what its result is."""
 
     replay: Replay
-    # The plan of the result. None stands for the plan of the first value, and an int i for argument i.
+    # The plan of the result. None: it is the plan of the first value. An int i: it is argument i.
     plan: Any
     domain: Domain | None  # the result's domain; None if the result is an array
     watched: list[Any]  # weak references to plans; the entry is dropped when one of them is gone
@@ -200,7 +200,10 @@ def _describe(x: Any, parts: list[Any], operands: list[Array]) -> bool:
 
 
 def _plans_in(arguments: tuple[Any, ...]) -> Iterator[Any]:
-    """Yield the plans whose id() is part of a call's key. A new plan may get the id() of a freed plan."""
+    """Yield the plans whose id() is part of a call's key.
+
+    When one of these plans is freed, the entry of the key must be dropped: a new plan may get the same id().
+    """
     for x in arguments:
         if isinstance(x, Value):
             yield x._plan

@@ -307,8 +307,8 @@ def _multiply_points(ring: RingPlan, compute: Backend, left: _Term, right: _Term
 
     Axes that `right` lacks become rows, and axes that `left` lacks become columns. Several row axes are
     merged into one. If their strides do not allow this, all row axes but the last become batch axes, and
-    `right` is repeated along these axes by strides of 0. The same holds for column axes, and then `left` is
-    repeated. If neither way works without a copy, all row axes and all column axes are merged in copies.
+    `right` is repeated along these axes by strides of 0. Column axes are treated in the same way, with `left`
+    repeated. If every choice needs a copy, all row axes and all column axes are merged in copies.
     """
     sizes = left.sizes | right.sizes
     summed = [x for x in left.labels if x not in out.labels]

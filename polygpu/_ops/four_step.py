@@ -32,7 +32,7 @@ def forward_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None 
 
 
 def inverse_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None = None) -> None:
-    """Undo forward_columns. The step before is inverse_rows. first: the index of the first column of x."""
+    """Undo forward_columns. Call inverse_rows first. first: the index of the first column of x."""
     target = x if out is None else out
     compute = backend_of(x)
     twist(plan, x, 0, twiddles(plan, compute, -first), twiddles(plan, compute, -1), target)
@@ -67,7 +67,7 @@ def transform_columns(
 
 
 def transform_rows(plan: FourStepPlan, x: Array, out: Array, transform: Transform) -> None:
-    """Transform each row by itself, without twiddles. transform: the ntt or intt of a backend."""
+    """Transform each row by itself. `twist` is a separate step. transform: the ntt or intt of a backend."""
     for limb, part, target in _limbs(x, out):
         transform(plan.rows(limb), part.reshape(-1, 1, plan.width), target.reshape(-1, 1, plan.width))
 

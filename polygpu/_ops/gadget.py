@@ -340,7 +340,7 @@ def _prepared(plan: Gadget, matrices: Value) -> Array:
 
 
 def _factors(ring: RingPlan, plan: Gadget, matrices: Matrices) -> Array:
-    """Return the array of matrices that the backend's products read: transformed if products use an FFT."""
+    """Return the data of `matrices` for the backend's products, transformed if the products use an FFT."""
     if matrices.domain == "prepared" or plan.product is None:
         return matrices.data
     return _prepared(plan, Value(ring, matrices.data, matrices.domain))

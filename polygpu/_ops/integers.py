@@ -40,7 +40,7 @@ _LONG = 1 << 18  # residues; converting this many to Python ints takes about 10 
 _LONG_IN = 1 << 16  # residues; computing this many from Python ints takes at least 5 ms and reports progress
 _PIECE = 1 << 14  # the least number of Python ints between two reports of progress
 
-# ---- in ----
+# ---- from integers to residues ----
 
 
 def from_integers(basis: Basis, n: int, x: Any, compute: Memory) -> Array:
@@ -101,7 +101,7 @@ def residues_of_ints(basis: Basis, x: Array, out: Array) -> None:
         target[..., count:] = 0
 
 
-# ---- real numbers in ----
+# ---- from real numbers to residues ----
 
 _DOUBLE = np.dtype(np.float64)
 _BITS = 53  # bits of a double's mantissa
@@ -540,7 +540,7 @@ def _check_canonical(basis: Basis, array: Array) -> None:
         )
 
 
-# ---- out ----
+# ---- from residues to numbers ----
 
 
 def to_residue_ints(basis: Basis, data: Array) -> np.ndarray[Any, np.dtype[np.object_]]:

@@ -27,8 +27,8 @@ from .multiply import multiply
 from .pointwise import pointwise
 from .transform import intt, ntt, to_domain
 
-# If polynomials * (n * words)^2 is at least this, the extended Euclidean algorithm takes about 10 ms, and its
-# progress is reported.
+# Progress is reported if polynomials * (n * words)^2 is at least _LONG. At _LONG, the extended Euclidean
+# algorithm takes about 10 ms.
 _LONG = 1 << 24
 
 

@@ -84,7 +84,7 @@ def _modulus(q: object) -> Basis:
 
 
 def switch(x: object, key: object, q: object, bits: object, levels: object, out: Array | None) -> Array:
-    """Return LWE vectors under another key: (x_0, 0, ..., 0) plus the digits of x's masks times `key`."""
+    """Return LWE vectors under another key: (x_0, 0, ..., 0) + (digits of x's masks) * `key`."""
     basis = _modulus(q)
     gadget = digits_plan(basis, bits, levels)
     vectors, rows = _words(basis, x, "x"), _words(basis, key, "key")

@@ -230,7 +230,8 @@ def _items(compute: Memory, x: Array, batch: tuple[int, ...], out: Array | None)
 def _acting(x: Value) -> Quotient:
     """Return the polynomial modulo which automorphisms and products with X permute the entries of x.
 
-    If x is in coefficients, the result is the binomial of least degree that the ring's polynomial divides.
+    If x is evaluated, the result is the ring's polynomial. If x is in coefficients, the result is the
+    binomial of least degree that the ring's polynomial divides.
     """
     return x._plan.quotient if x._domain == "eval" else x._plan.quotient.cover
 

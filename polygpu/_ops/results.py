@@ -34,7 +34,10 @@ def batch_shapes(arrays: Any) -> str:
 
 
 def result_array(compute: Memory, shape: tuple[int, ...], out: Array | None, *operands: Array) -> Array:
-    """Return the array for residues of this shape: a new array, or `out`, which may be an operand."""
+    """Return the array for residues of this shape: `out`, or a new array if `out` is None.
+
+    `out` may be an operand.
+    """
     if out is None:
         return empty(compute, shape, operands[0].dtype)
     if out.shape != shape:
@@ -67,8 +70,8 @@ def result(
         )
     if out.shape != shape or out.dtype != dtype:
         raise OutputError(
-            f"out is an array of {out.dtype} {out.shape}, and the result is one of {dtype} {shape}. Give an "
-            "out of this dtype and shape."
+            f"out is an array of {out.dtype} {out.shape}, but the result is an array of {dtype} {shape}. "
+            "Give an out of the result's dtype and shape."
         )
     if not out.flags.c_contiguous or compute.address(out) % out.dtype.itemsize:
         raise OutputError(

@@ -154,7 +154,7 @@ def coefficients_of(
 
 
 def _transform(ring: RingPlan, limbs: tuple[int, ...], domain: Domain) -> NttPlan | None:
-    """Return the transform of some limbs if `domain` is "eval", else None."""
+    """Return the plan of the transform of `limbs` (indices) if `domain` is "eval", else None."""
     return part_of(ring.transform, limbs) if domain == "eval" else None
 
 
@@ -250,7 +250,7 @@ _ALL = slice(None)
 def _neighbours(ring: RingPlan, S: RingPlan) -> dict[Domain, slice | None]:
     """Return, for each domain, the slice of the ring's rows that equals the limbs of S.
 
-    The entry of a domain is None if no slice does. The order and the dtype of the limbs must be those of S.
+    An entry is None if no slice equals them. The order and the dtype of the limbs must be those of S.
     """
     check_target(ring, S, "ring")
     missing = [q for q in S.moduli if q not in ring.moduli]
@@ -523,7 +523,7 @@ def digits(
         return _through_coefficients(digits, x, S, size, conversion, out=out)
     result = _Result(S, x, out, len(parts))
     # Row r of digit j is row j * S.rows + r of `flat`. Modulo the limbs of its own group a digit equals x, so
-    # the rows are copied. digit_conversions computes the rows of all other limbs.
+    # these rows are copied from x. digit_conversions computes the rows of all other limbs.
     at = {q: i for i, q in enumerate(ring.moduli)}
     own = [(at[q], j * S.rows + r) for j, part in enumerate(parts) for r, q in _own(ring, S, part)]
     flat = result.data.reshape(*x._batch, len(parts) * S.rows, ring.n)

@@ -58,9 +58,9 @@ def _key(compute: Memory, seed: Seed, *label: str) -> bytes:
     """Return key_of(seed, *label). Raise ParameterError if seed is None inside polygpu.capture."""
     if seed is None and compute.is_recording():
         raise ParameterError(
-            "seed=None does not work while capture records work, because each replay would give the same "
-            "random values. Draw the values before you call capture and pass them as an argument, or give "
-            "a seed."
+            "seed=None cannot be used in a function that capture records, because each replay would give the "
+            "same random values. Draw the values before you call capture and pass them as an argument, or "
+            "give a seed."
         )
     return key_of(seed, *label)
 

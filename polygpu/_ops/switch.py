@@ -86,7 +86,7 @@ class KeySwitch:
                 )
 
     def checked_key(self, key: Value, name: str = "key") -> Array:
-        """Check a key, and return its array in the dtype of T. name: the name of the key in error texts."""
+        """Check a key, and return its array in the dtype of self.T. name: name of the key in error texts."""
         if key._domain != "eval":
             raise DomainError(f"{name} is in coefficients and must be evaluated. Use {name}.ntt().")
         if key._batch != (self.key_digits, 2):
@@ -120,7 +120,7 @@ class KeySwitch:
         return kept_plan(self.ring, key, build)
 
     def product_of_digits(self) -> DigitProduct:
-        """Return the plan that computes the sums of digits times key from evaluated digits."""
+        """Return the plan that multiplies evaluated digits by the key and sums the products."""
         return kept_plan(self.ring, ("product of digits", self.T, self.key_ring, self.size), self._plan)
 
     def _plan(self, **more: object) -> DigitProduct:
@@ -151,7 +151,7 @@ def key_switch(
     *,
     out: Array | None = None,
 ) -> Value:
-    """Return the sum over j of digit_j * key[j], divided by P: (*batch, 2), in x's domain.
+    """Return the sum over j of (digit j of x) * key[j], divided by P: (*batch, 2), in x's domain.
 
     add: a ciphertext (*batch, 2), in x's domain, to add to the quotient; None for no addition.
     target: the ring of the result; None for x's ring. If `target` lacks moduli of x's ring, the quotient plus
@@ -173,7 +173,7 @@ def key_switch(
         total = intt(total, total._data)
         if more is not None:
             compute.convert(plan.adding, None, more, total._data)
-    # scratch="coef" tells divided() that the rows that it drops are in coefficients already.
+    # scratch="coef" tells divided() that the rows to drop are in coefficients already.
     return divided(total, S, "nearest", switch.conversion, out=out, scratch="coef")
 
 
@@ -455,8 +455,8 @@ class SlotProduct:
     ) -> None:
         """Plan the product.
 
-        babies, giants: the KeySwitch of each baby step and of each giant step. Only the first entry may be
-        None. None stands for step 0.
+        babies, giants: the KeySwitch of each baby step and of each giant step. Only the first entry of each
+        list may be None. None stands for step 0.
         places: places[g][i] is the index, in the weights, of the diagonal of giant step g and baby step i, or
         -1 if this diagonal is 0.
         """

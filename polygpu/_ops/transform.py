@@ -34,7 +34,7 @@ def ntt(x: V, out: Array | None = None) -> V:
 
 
 def intt(x: V, out: Array | None = None) -> V:
-    """Return the value in coefficients; x itself if it is in coefficients already and `out` is None."""
+    """Return the value in coefficients. If x is in coefficients and `out` is None, return x itself."""
     return to_domain(x, "coef", out)
 
 

@@ -72,7 +72,7 @@ def check_again(a: Value, b: Value, c: Value, multiply: Multiply, by_fft: bool) 
     """Compute a*b in another way, and raise VerificationError if c differs. a, b and c are in coefficients.
 
     For a random s, X^s * a is multiplied by b modulo X^m - 1, a multiple of the ring's polynomial. So the
-    transform has another length, and coefficients have other indices. Mostly the method also differs.
+    transform has another length, and coefficients have other indices. Usually the method differs too.
 
     by_fft: whether to use an FFT, if one is proven exact.
     """

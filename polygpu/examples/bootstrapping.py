@@ -117,7 +117,7 @@ class Parameters:
 
     @property
     def slots(self) -> int:
-        """The number of different slots."""
+        """The number of different slots. They repeat until all N/2 slots are full."""
         return self.n // 2 if self.log_slots is None else 1 << self.log_slots
 
     @property

@@ -147,8 +147,9 @@ class CKKS:
         """Return x + y modulo the limbs that both have; see `ckks_arithmetic.add`.
 
         Raises:
-            ParameterError: the scales differ by more than a factor 1 + 2^-20 and cannot be made equal. They
-                cannot if x and y have the same number of limbs, or if no integer factor is close enough.
+            ParameterError: the scales differ by more than a factor 1 + 2^-20 and cannot be made equal. Scales
+                cannot be made equal if x and y have the same number of limbs, or if no integer factor is
+                close enough.
         """
         return add(x, y)
 

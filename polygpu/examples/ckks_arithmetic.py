@@ -147,7 +147,7 @@ def add(x: Ciphertext, y: Ciphertext) -> Ciphertext:
 
 
 def _ratio(scale: float, of: float) -> int:
-    """Return scale / of as an int. Raise ParameterError unless an int is within 2^-20 (relative)."""
+    """Return scale / of, rounded. Raise ParameterError if its relative distance to an int exceeds 2^-20."""
     ratio = scale / of
     if not math.isclose(ratio, round(ratio), rel_tol=_CLOSE):
         raise pg.ParameterError(

@@ -127,7 +127,7 @@ class Parameters:
 
     @property
     def slots(self) -> int:
-        """The number of different slots."""
+        """The number of different slots. They repeat until all N/2 slots are full."""
         return 1 << self.log_slots
 
     @cached_property
@@ -183,9 +183,9 @@ class Parameters:
     def deviations(self) -> dict[str, float]:
         """Return the theoretical standard deviation of the error of each step.
 
-        The error of the steps "coefficients", "short" and "rounded" is what the step adds to a phase, divided
-        by the modulus. The error of a later step is the total error of a result, which would be 0 or 1
-        without errors. The error of "product" is that of x times a result, if |x| is 1.
+        The error of each of the steps "coefficients", "short" and "rounded" is what the step adds to a phase,
+        divided by the modulus. The error of a later step is the total error of a result, which would be 0 or
+        1 without errors. The error of "product" is that of x times a result, if |x| is 1.
 
         A key switch multiplies a digit, uniform modulo Q, by noise, and divides by P. The division rounds
         both components, and the rounding errors of the second one are multiplied by the ternary secret, whose
@@ -232,15 +232,16 @@ class Parameters:
 
     @property
     def deviation(self) -> float:
-        """The theoretical standard deviation of the slot at which a result changes from 0 to 1."""
+        """The theoretical standard deviation of the slot's value at which a result changes from 0 to 1."""
         of = self.deviations()
         return math.hypot(of["coefficients"], of["short"], of["rounded"]) / self.turns
 
     @property
     def distance(self) -> float:
-        """The distance from the threshold up to which a result may be wrong: six deviations.
+        """The result for a slot may be wrong if the slot is closer to the threshold than this distance.
 
-        A Gaussian error exceeds six standard deviations in one direction with a probability below 2^-29.
+        The distance is six standard deviations. A Gaussian error exceeds it in one direction with a
+        probability below 2^-29.
         """
         return 6 * self.deviation
 
@@ -581,7 +582,8 @@ class Result(NamedTuple):
 
     slots: the number of slots. close: the number of slots that are closer to the threshold than
     `Parameters.distance`. wrong: the number of the other slots whose results are wrong. relu: the largest
-    error of slot times result, over the slots whose results are right. steps: the measurements.
+    error of the product of a slot and its result, over the slots whose results are right. steps: the
+    measurements.
     """
 
     slots: int
@@ -674,12 +676,12 @@ def _turns(vectors: Array, secret: Array, q: int) -> Array:
 
 
 def _centred(turns: Array) -> Array:
-    """Return `turns`, differences of phases / q, reduced modulo 1 to [-1/2, 1/2]."""
+    """Reduce `turns`, differences of two values of phase / q, modulo 1 to [-1/2, 1/2]."""
     return np.asarray(turns - np.rint(turns))
 
 
 def run(seed: bytes | None = None, name: str = "small", threshold: float = 0.25) -> Result:
-    """Compare random slots and slots near the threshold, with the set `name` of SETS."""
+    """Compare numbers with the threshold: random numbers, and numbers near it. name: a key of SETS."""
     seed = secrets.token_bytes(32) if seed is None else seed
     comparator = Comparator(SETS[name]).to()
     secret, keys = comparator.keygen(derive(seed, "keys"))

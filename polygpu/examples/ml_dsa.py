@@ -92,8 +92,8 @@ def _expand_s(rho_prime: Batch, eta: int, nonces: Sequence[int]) -> Array:
     """
     seeds = [seed + nonce.to_bytes(2, "little") for seed in rho_prime for nonce in nonces]
     stream = as_array([_h(seed, SECRET_BYTES) for seed in seeds], SECRET_BYTES)
-    # RejBoundedPoly (FIPS 204, algorithm 31) accepts a half-byte below the largest multiple of 2 * eta + 1 up
-    # to 16. So the remainders modulo 2 * eta + 1 are uniform.
+    # RejBoundedPoly (FIPS 204, algorithm 31) accepts a half-byte if it is less than the largest multiple of
+    # 2 * eta + 1 in [0, 16]. So the remainders modulo 2 * eta + 1 are uniform.
     width = 2 * eta + 1
     values = first_accepted(byte_decode(stream, 4), below=16 // width * width) % width
     return (eta - values.astype(np.int64)).reshape(len(rho_prime), len(nonces), N)

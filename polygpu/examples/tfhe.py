@@ -357,7 +357,7 @@ class Integers:
         return np.asarray(sum(digit << 2 * i for i, digit in enumerate(digits)))
 
     def add(self, x: Array, y: Array) -> Array:
-        """Return x + y modulo 4^count, by one bootstrap with two tables for each block."""
+        """Return x + y modulo 4^count. Each block takes one bootstrap, which applies two tables."""
         return self._carried([[a, b] for a, b in zip(x, y, strict=True)])
 
     def multiply(self, x: Array, y: Array) -> Array:

@@ -161,7 +161,7 @@ class SwitchKey:
         return self.value if self._masks is None else self.value[:, 0]
 
     def _with(self, **changes: Any) -> SwitchKey:
-        """Return a copy of the key with the fields in `changes`. `changes` is not checked."""
+        """Return a copy of the key with the new values in `changes`, which are not checked."""
         new = object.__new__(SwitchKey)
         for name in _FIELDS:
             _set(new, name, changes[name] if name in changes else getattr(self, name))

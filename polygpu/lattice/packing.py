@@ -79,9 +79,9 @@ def pack(c: Any, keys: Mapping[int, SwitchKey]) -> Poly:
     is not a multiple of n.
 
     Args:
-        c: ciphertexts of batch shape (*batch, count, 2), where count is a power of two from 1 to n. Or LWE
-            vectors of shape (*batch, count, 1 + m) with m <= n, see `embed`. LWE vectors are modulo Q, and
-            in host memory or on the keys' device. For LWE vectors, all keys must have the same ring.
+        c: ciphertexts of batch shape (*batch, count, 2), where count is a power of two from 1 to n. c can
+            also be LWE vectors modulo Q of shape (*batch, count, 1 + m) with m <= n, see `embed`. They are in
+            host memory or on the keys' device. For LWE vectors, all keys must have the same ring.
         keys: a dict from the Galois elements 2**j + 1, j = 1, ..., log2 n, to their keys, made by
             rotation_keys with turned=False. All keys have the same special primes and limbs_per_digit.
 

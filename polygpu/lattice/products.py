@@ -53,7 +53,7 @@ def add_constant(c: Poly, x: Any) -> Poly:
     if not c.ndim or not c.shape[-1]:
         raise ParameterError(
             f"The batch shape of c is {c.shape}. Its last axis must hold the components of a ciphertext, at "
-            "least one. If c is not encrypted, add x by c + x."
+            "least one. If c is not encrypted, use c + x instead."
         )
     plan = c._plan
     return c._with(add_to_first(plan.basis, c._data, x, plan.constant_step(c._domain)))
@@ -205,9 +205,9 @@ def inner_product(
 def _checked_operands(
     a: Sequence[Poly], b: Sequence[Poly], ring: Ring | None
 ) -> tuple[Ring, tuple[Any, ...], tuple[Any, ...], bool]:
-    """Return (ring of the products, arrays of a, arrays of b, is_evaluated). The arrays are evaluated.
+    """Return (ring of the products, evaluated arrays of a, evaluated arrays of b, is_evaluated).
 
-    is_evaluated: whether at least one Poly of a or b is in "eval".
+    is_evaluated: whether at least one Poly of a or b was given in "eval".
     """
     for name, operands in (("a", a), ("b", b)):
         if isinstance(operands, Poly) or not isinstance(operands, Sequence) or not operands:

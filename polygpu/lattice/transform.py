@@ -160,7 +160,7 @@ class LinearTransform:
     def _places(self) -> tuple[tuple[int, ...], ...]:
         """Table with a row for each giant step g and a column for each baby step i.
 
-        The entry is the index of d_(g+i) in `diagonals`, or -1 if d_(g+i) is 0.
+        The entry is the index of diagonal g + i in `diagonals`, or -1 if diagonal g + i is 0.
         """
         at = {k: i for i, k in enumerate(self._steps)}
         return tuple(tuple(at.get(g + i, -1) for i in self._babies) for g in self._giants)

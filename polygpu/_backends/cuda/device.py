@@ -153,7 +153,7 @@ class Kept(list[Any]):
         """Do nothing: `memory` comes from the graph's own pool, which the graph keeps."""
 
     def refuse(self) -> None:
-        """Do nothing: a CUDA graph also contains work that is not noted in this list."""
+        """Do nothing: the CUDA graph records all work, even work that this Kept does not list."""
 
 
 class Tape(Kept):
@@ -169,7 +169,7 @@ class Tape(Kept):
         self.repeatable &= device == self.device
 
     def take(self, memory: Any, size: int) -> None:
-        """Append the address and the size of `memory`, which the recorded call allocated. size: bytes."""
+        """Append a Taken for `memory`, which the recorded call allocated. size: bytes of `memory`."""
         self.append(Taken(memory.ptr, size))
 
     def refuse(self) -> None:
@@ -211,7 +211,7 @@ class Replay:
 
 
 class _Handle(NamedTuple):
-    """The handle of another library's stream, with the method of CUDA's stream protocol."""
+    """The handle of another library's stream. It implements CUDA's stream protocol."""
 
     stream: int
 
@@ -312,7 +312,7 @@ class Shared:
     addresses of a part's arrays, or the part fills this object's arrays.
 
     fill: for a part that fills arrays of another object (Context.filling), the function that fills them;
-    otherwise None. The first use on any stream calls `fill`, and then sets `value` of the part to None.
+    otherwise None. The first use on any stream calls `fill`, and then sets `value` of this object to None.
     launches: the launches that `fill` executes.
     """
 
@@ -456,7 +456,7 @@ class _Scope:
 def _as_rows(x: Array, target: Array) -> tuple[int, int, int, int, int]:
     """Return how to copy x to `target`: (axes, rows, width, step of target, step of x).
 
-    Both arrays have the same shape. Each index of the first `axes` axes takes one copy of `rows` rows.
+    Both arrays have the same shape. For each index of the first `axes` axes, one call copies `rows` rows.
     Rows are dense in both arrays. width: bytes of a row. step: bytes from one row to the next. `rows` is
     1 if a step would be _LONGEST_STEP or more.
     """
@@ -691,7 +691,7 @@ class Device:
         return memory
 
     def to_host(self, x: Array) -> Array:
-        """Copy x to host memory. Wait for the current stream."""
+        """Wait for the work of the current stream, and return a copy of x in host memory."""
         self._refuse()
         return self.xp.asnumpy(x)  # type: ignore[no-any-return]
 

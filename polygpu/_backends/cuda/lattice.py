@@ -443,7 +443,7 @@ def _rotated_terms(
 
 
 def _limbs(gpu: Context, plan: RotatedSums, chosen: Sequence[int]) -> tuple[Array, tuple[()]]:
-    """Return an array of the structs RotatedLimb of the limbs in `chosen`, and no parts (Device.kept)."""
+    """Return an array of the structs RotatedLimb of the limbs in `chosen`, and (), as Device.kept expects."""
     rows = [(limb, plan.more_rows[limb], plan.factors[limb]) for limb in chosen]
     return gpu.from_host(np.array(rows, ROTATED_LIMB.dtype).view(np.uint64)), ()
 

@@ -171,7 +171,7 @@ class Recipe:
         self.steps.append(Step(launch, operands, offsets))
 
     def add(self, recipe: Recipe, *operands: int) -> None:
-        """Append the launches of `recipe`. Its operand i is operand operands[i] of this recipe."""
+        """Append the launches of `recipe`. operands[i]: the index in `self` of operand i of `recipe`."""
         numbers = (*operands, *(self._lend(i, size) for i, size in enumerate(recipe.temporaries)))
         self.steps += [s._replace(operands=tuple(numbers[i] for i in s.operands)) for s in recipe.steps]
         self.used += recipe.used
@@ -357,7 +357,7 @@ class Context(Device):
             raise DeviceError(f"{self.name} failed with {error}.") from error
 
     def _keep(self, handles: Handles, key: tuple[Any, ...], recipe: Recipe) -> Prepared:
-        """Prepare a recipe. Store the prepared call in `handles` under `key`, and return it."""
+        """Prepare a recipe. Store the prepared call in `handles` under `key`, and return the call."""
         records: Calls = handles.setdefault(self._records_key, Calls())
         with self.scope:
             prepared = self._prepare(recipe)

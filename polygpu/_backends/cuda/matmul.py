@@ -159,8 +159,8 @@ def integer_launch(basis: Basis, batch: int, rows: int, columns: int, card: Card
 def points_launch(basis: Basis, tile: PointsTile, integers: bool, **values: int) -> Launch:
     """Return the launch that multiplies matrices of evaluated polynomials, point by point.
 
-    integers: whether the entries are integers. If so, the left matrix has few rows, and the kernel treats
-    the columns of the right matrix as points.
+    integers: whether the matrices have integers as entries instead of polynomials. If so, the left matrix
+    must have few rows, and the kernel treats the columns of the right matrix as points.
     """
     sizes = {"log_lanes": tile.log_lanes, "log_columns": tile.log_columns, "log_rows": tile.log_rows}
     parameters = POINTS(entries=basis.rows * values["points"], **sizes, **values)
@@ -359,7 +359,7 @@ def _parts_recipe(
 
 
 def _of_three(gpu: Context, basis: Basis) -> tuple[Recipe, dict[str, int]]:
-    """Return an empty recipe for the operands a, b and out, and a dict of kernel parameters."""
+    """Return a recipe without launches for the operands a, b and out, and a dict of kernel parameters."""
     moduli = gpu.moduli_of(basis)
     return Recipe(3, moduli), dict.fromkeys(("a", "b", "out"), 0) | {"moduli": gpu.address(moduli.value)}
 

@@ -150,7 +150,7 @@ def part_of_sums(sums: Sum, batch: int, rows: int, columns: int, length: int, ca
     else:
 
         def cost(parts: int) -> float:
-            """Estimate the time, in any unit, if sums are computed in `parts` parts that are then added."""
+            """Estimate the time, in an arbitrary unit, if each sum is computed in `parts` parts."""
             products = integer_tile(sums, parts, rows, columns, card).cost / parts
             return products * (1 if parts == 1 else 1 + 16 * parts / length)
 
@@ -160,7 +160,7 @@ def part_of_sums(sums: Sum, batch: int, rows: int, columns: int, length: int, ca
 
 
 def narrow_lanes(batch: int, rows: int, columns: int, steps: int, card: Card) -> tuple[int, int]:
-    """Return log2 of the number of threads for one sum, and the number of blocks, for few columns.
+    """Return two numbers for a product with few columns: log2 of the threads for one sum, and the blocks.
 
     steps: the number of reads for one sum. Each thread of the sum does a part of these reads.
     """
@@ -188,9 +188,9 @@ RESIDUE_DEPTH = (1 << 17) - 64
 # one batched call for all small moduli.
 LONE_PRODUCT = 1 << 34
 
-# For gemm_digits. DIGITS_EDGE: columns of bytes of a block, and the most rows of a block. DIGITS_DEPTH: bytes
-# of a row in a stage. DIGITS_STAGES: the most stages of the left operand. The keys of both dicts are the
-# number of bytes of a word.
+# For gemm_digits. A block has DIGITS_EDGE columns of bytes, and at most DIGITS_EDGE rows. DIGITS_DEPTH: bytes
+# of a row in a stage. DIGITS_STAGES: the largest number of stages of the left operand in shared memory. Both
+# dicts have the bytes of a word as keys.
 DIGITS_EDGE = 128
 DIGITS_DEPTH = {4: 64, 8: 128}
 DIGITS_STAGES = {4: 4, 8: 3}
@@ -278,7 +278,7 @@ _LEAST_BYTES_PART = 1 << 10  # if rows are divided only to fill the card, a part
 
 @dataclass(frozen=True)
 class BytesTile:
-    """How a product of a matrix of bytes is divided among blocks and their warps."""
+    """How the product of two matrices of bytes is divided among blocks and their warps."""
 
     rows: int  # rows of a block
     columns: int  # columns of bytes of a block; a word has several columns
@@ -351,8 +351,9 @@ def _digits_work(word_bytes: int, batch: int, m: int, k: int, n: int, card: Card
     return rounds * (4 + -(-k * word_bytes // depth) * (alone if tiles <= card.multiprocessors else together))
 
 
-# For gemm_digits. Key: (bytes of a word, rows of a block). Value: (most blocks on an H100's multiprocessor,
-# microseconds of a stage if one block runs there, microseconds of a stage if the most blocks run there).
+# For gemm_digits on an H100. Key: (bytes of a word, rows of a block). Value: (b, s, t). At most b blocks run
+# on a multiprocessor at the same time. A stage takes s microseconds if one block runs there, and t
+# microseconds if b blocks run there.
 _STAGES_OF_BLOCKS = {
     (4, 64): (4, 0.77, 1.1),
     (4, 128): (2, 0.68, 0.9),

@@ -370,7 +370,7 @@ def _product_recipe(gpu: Context, plan: Plan, a: Shape, b: Shape, out: Shape, sa
     return _transforms_recipe(gpu, plan, a, b, out, same)
 
 
-# ---- by the transform of the ring ----
+# ---- products by the transform of the ring ----
 
 
 def _fused_recipe(gpu: Context, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
@@ -400,7 +400,7 @@ def _transforms_recipe(gpu: Context, plan: NttPlan, a: Shape, b: Shape, out: Sha
     return recipe
 
 
-# ---- by FFT ----
+# ---- products by FFT ----
 
 
 def _fft_recipe(gpu: Context, plan: FftProductPlan, tile: Pass, a: Shape, b: Shape, out: Shape) -> Recipe:
@@ -531,7 +531,7 @@ def _fft_tables(gpu: Context, plan: FftPlan, passes: tuple[Pass, ...]) -> Shared
     return gpu.kept(plan.handles, f"tables {passes}", make)
 
 
-# ---- by auxiliary primes ----
+# ---- products by auxiliary primes ----
 
 
 def _auxiliary_recipe(gpu: Context, plan: AuxiliaryPlan, a: Shape, b: Shape, out: Shape) -> Recipe:

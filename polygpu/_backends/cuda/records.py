@@ -47,7 +47,7 @@ def _is_here(gpu: Context, x: Array) -> bool:
 def _record(
     gpu: Context, tape: Tape, operands: Sequence[Array], out: Array | None, result: Array
 ) -> Record | None:
-    """Return the record of a call, made from its notes.
+    """Return the record of a call, made from its tape.
 
     Return NEVER if no call of this kind can be recorded. Return None if only these arrays prevent a
     record, for example an `out` that overlaps an operand.
@@ -129,7 +129,7 @@ def _steps(
 
 
 def _taken_for(gpu: Context, result: Array, tape: Tape) -> Taken | None:
-    """Return the note of the allocation of `result`, or None if no allocation is exactly this memory."""
+    """Return the note of the allocation that `result` fills exactly, or None if there is none."""
     whole = Taken(gpu.address(result), result.nbytes)
     return next((x for x in reversed(tape) if isinstance(x, Taken) and x == whole), None)
 

@@ -80,7 +80,7 @@ def rows_held(rows: int) -> int:
 
 
 def sum_of(conversion: Conversion, types: Types, card: Card) -> Sum:
-    """Return the arithmetic (Sum) of a conversion; types: the C++ types of x, own and out."""
+    """Return the Sum that a conversion uses. types: the C++ types of x, own and out."""
     moduli = conversion.source.moduli, conversion.target.moduli
     return sum_of_conversion(*moduli, types == ("u32",) * 3, card)
 
@@ -439,8 +439,8 @@ def start_listed(
     places: the index of each listed row in its polynomial. primes: the prime of each listed row. shape: the
     shape of the operand. number: the index of the operand.
 
-    handles: stores the arrays. Of the list, their key contains only places[0] and len(places). So two lists
-    with the same `handles` must differ in places[0] or in len(places).
+    handles: keeps the arrays for later calls. It tells lists of rows apart only by places[0] and len(places).
+    So two different lists with the same `handles` must differ in places[0] or in len(places).
     """
     *batch, total, n = shape
 

@@ -15,7 +15,7 @@ _MAX_DIGITS = 4  # the most digits of an operand in the kernel fft_product
 
 @dataclass(frozen=True)
 class Pass:
-    """A launch that does log_length stages of the transforms of all rows, from stage log_blocks on.
+    """A launch that does log_length stages of the transforms of all rows, beginning with stage log_blocks.
 
     The launch does short transforms of 2^log_length values. If log_columns is 0, the values of a short
     transform are neighbours in memory. Otherwise they are a column of a tile. See cuda/tile.cuh.
@@ -75,7 +75,7 @@ class Rows:
 
     @property
     def spanned(self) -> int:
-        """Number of rows, of all limbs, from row 0 of the batch to the group's last row in the batch."""
+        """Number of rows from row 0 through the group's last row, including rows of other limbs."""
         return (self.count // self.limbs - 1) * self.total + self.at[-1] + 1
 
 
@@ -128,8 +128,8 @@ def split_passes(
     def columns(lengths: list[int]) -> list[Pass]:
         """Return passes over columns. Each entry of `lengths` is the number of stages of one pass.
 
-        Tiles are 128 bytes wide. Tiles of long columns are narrower, below 32 bytes only if 32 bytes
-        do not fit.
+        Tiles are 128 bytes wide, or narrower if columns are long. They are narrower than 32 bytes only if
+        tiles of 32 bytes are too large (see `tile`).
         """
         made: list[Pass] = []
         for length in lengths:
@@ -174,8 +174,8 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: Word,
     """Return the lag of two passes in one launch (cuda/flow.cuh), or 0 if they should take two launches.
 
     The second pass works `lag` units behind the first pass. A unit is a block of values that both passes
-    transform independently of other values. The lag is at least one unit. It is about an eighth of the L2
-    cache: with less, the second pass waits; with more, values leave the cache.
+    transform independently of other values. The lag is at least one unit. `lag` units take about an eighth of
+    the L2 cache: with fewer, the second pass waits; with more, values leave the cache.
 
     Two launches are better if a unit takes more than a fifth of the cache. They are also better for
     64-bit integers with long columns: the code of both passes does not fit the instruction cache.
@@ -216,10 +216,10 @@ def fft_tile(plan: FftProductPlan, card: Card) -> Pass | None:
 
 
 def prefetch_distance(one: Pass, word_bytes: int, card: Card) -> int:
-    """Return how many blocks ahead a block prefetches into the L2 cache: 16 KB for each multiprocessor.
+    """Return how many blocks ahead a block prefetches into the L2 cache.
 
-    The 16 KB were chosen by measurements (docs/experiments.md). Return 0 below compute capability 9.0,
-    which lacks the instruction.
+    This many blocks hold 16 KB for each multiprocessor. The 16 KB were chosen by measurements
+    (docs/experiments.md). Return 0 below compute capability 9.0, which lacks the prefetch instruction.
     """
     block_bytes = word_bytes << one.log_block_values
     return (card.multiprocessors << 14) // block_bytes if card.capability >= (9, 0) else 0

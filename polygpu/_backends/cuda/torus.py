@@ -89,7 +89,7 @@ class Rotation(NamedTuple):
 
 
 class Combination(NamedTuple):
-    """A kernel that combines, for each ciphertext, the keys of each group of secret bits into one key."""
+    """A kernel that makes a key for each ciphertext and group of secret bits, from the keys of the group."""
 
     passed: Pass
     items: int  # ciphertexts that share a block
@@ -210,8 +210,9 @@ def _rounds(passed: Pass) -> list[tuple[int, int]]:
 def _forward_twiddles(start: int, radix: int) -> NDArray[np.complex128]:
     """Return the twiddles of a round that begins with stage `start`: (2^(radix - 1), 2^start).
 
-    radix: the number of stages of the round. Each column of the result belongs to one node of stage `start`,
-    and has entries 1, 2, 4, 6, ... of the twiddles below this node (tile.cuh).
+    radix: the number of stages of the round. Each column of the result belongs to one node of stage `start`.
+    Let this node have the number 1, and let node i have the children 2 * i and 2 * i + 1. Then the column
+    holds the twiddles of nodes 1, 2, 4, 6, ..., 2^radix - 2.
     """
     entry = np.array([1, *range(2, 1 << radix, 2)], np.int64)[:, None]
     stage = np.array([int(e).bit_length() - 1 for e in entry[:, 0]])[:, None]

@@ -106,7 +106,7 @@ def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int, starts_next: 
 def leaves_room(grid: tuple[int, int], threads: int, card: Card) -> bool:
     """Return whether the next kernel may start early, because this launch has few threads.
 
-    The bound is 1/16 of the threads that the card holds, and was chosen by measurements
+    Few means at most 1/16 of the threads that the card holds. This bound was chosen by measurements
     (docs/experiments.md). During larger launches, blocks of the next kernel would gather on few
     multiprocessors.
     """
@@ -133,7 +133,7 @@ def blocks_ahead(rows: Rows, passed: Pass, card: Card) -> int:
 
 
 class Progress(NamedTuple):
-    """How the last two passes of a transform share one launch, a flow (cuda/flow.cuh)."""
+    """How the last two passes of a transform share one launch (cuda/flow.cuh)."""
 
     units: int
     lag: int  # the second pass works this many units behind the first; 0: the passes take two launches

@@ -78,8 +78,9 @@ class Word:
         return max(self.own_bytes, self.among)
 
 
-# In order of preference: a modulus uses the first Word that can compute modulo it. Small moduli with 64-bit
-# residues use Float64. A 32-bit Word would be faster, but its separate launch costs more time.
+# In order of preference: a modulus uses the first Word that can compute modulo it. With 64-bit residues,
+# small moduli use Float64 and share a launch with larger moduli. Lazy32 is faster, but it would need a launch
+# of its own, which costs more time than it saves.
 WORDS = (
     FLOAT64 := Word("Float64", (0, 1 << 50), (8,), 8, 8, needs_doubles=True),
     Word("Lazy32", (0, 1 << 30), (4, 8), 4, 8, product_ps=10.0, product_ps_long=10.0),
@@ -108,7 +109,7 @@ class Group(NamedTuple):
 
 
 def limbs_by_word(moduli: tuple[int, ...], storage_bytes: int, card: Card) -> dict[Word, list[int]]:
-    """Return a dict from each Word to the indices of its limbs, sorted by the first index."""
+    """Return a dict from each Word to the indices of its limbs. Words are sorted by their first limb."""
     limbs: dict[Word, list[int]] = {}
     for i, q in enumerate(moduli):
         limbs.setdefault(word_of(q, storage_bytes, card), []).append(i)
@@ -116,7 +117,7 @@ def limbs_by_word(moduli: tuple[int, ...], storage_bytes: int, card: Card) -> di
 
 
 def groups_of(basis: Basis, card: Card, apart: bool = False) -> tuple[Group, ...]:
-    """Return the Groups of the limbs of a basis. Their Words are in the order of limbs_by_word.
+    """Return the Groups of the limbs of a basis, ordered by Word as in limbs_by_word.
 
     apart: whether polynomials also have rows of limbs outside the basis.
     """

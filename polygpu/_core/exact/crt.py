@@ -48,7 +48,7 @@ def signed_ints(words: NDArray[np.uint64], out: NDArray[np.object_] | None = Non
 def signed_words(x: list[int]) -> NDArray[np.uint64] | None:
     """Return ints as words in two's complement, (len(x), words), the lowest word first.
 
-    Return None if most of the words would be sign words of small ints beside a large int.
+    Return None if the ints differ so much in size that most of the words would only repeat signs.
     """
     sizes = list(map(int.bit_length, x))
     words = max(sizes, default=0) // 64 + 1

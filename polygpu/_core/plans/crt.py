@@ -18,7 +18,7 @@ _PREFIX_BITS = 66  # an int64 is determined modulo a product of this many bits; 
 
 
 def words_of(modulus: int) -> int:
-    """Return the number of 64-bit words that hold integers in (-Q, Q) in two's complement, Q = modulus."""
+    """Return how many 64-bit words hold any integer in (-modulus, modulus) in two's complement."""
     return modulus.bit_length() // 64 + 1
 
 
@@ -75,7 +75,7 @@ class Composition:
 
     @cached_property
     def prefix(self) -> tuple[int, ...]:
-        """Return the first moduli: as few as have a product of at least _PREFIX_BITS bits, or else all."""
+        """Return the fewest first moduli whose product has at least _PREFIX_BITS bits, or else all moduli."""
         moduli = self.basis.moduli
         count = next(
             (i for i in range(1, len(moduli)) if prod(moduli[:i]).bit_length() >= _PREFIX_BITS), len(moduli)

@@ -76,7 +76,7 @@ class FourStepPlan:
         return self._part(i, self.quotient.order // self.width, tree, 1, self.width)
 
     def rows_below(self, i: int, first: int, count: int) -> NttPlan:
-        """Return the transform that does the last levels of the whole tree modulo limb i.
+        """Return the transform modulo limb i that does the last levels of the whole tree of factors.
 
         The transform takes the rows `first` to `first` + count - 1. count is a power of two that divides
         `first`, so one node of the tree is above these rows.
@@ -107,7 +107,7 @@ class FourStepPlan:
 
     @property
     def levels_above(self) -> int:
-        """The number of levels that columns_above does: all levels but those of the last launch."""
+        """The number of levels in a plan of columns_above: all levels but those of the last launch."""
         levels = self.height.bit_length() - 1
         return levels - levels // max(1, -(-levels // _LAUNCH_LEVELS))
 

@@ -136,9 +136,10 @@ class NttPlan:
 
     @cached_property
     def thirds(self) -> NttPlan:
-        """Return the complete transform of n/3 coefficients: every third coefficient of a polynomial.
+        """Return the plan of the complete transform of n/3 coefficients.
 
-        Call this only if leaf_size is 3. The transform of the polynomial is three of these transforms.
+        Call this only if leaf_size is 3. The transform of a polynomial then consists of three such
+        transforms, each of every third coefficient.
         """
         return NttPlan(self.basis, self.leaves, 1, self.tables)
 

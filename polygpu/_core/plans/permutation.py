@@ -94,9 +94,9 @@ def _product(x: NDArray[np.int64], multiplier: int, order: int) -> NDArray[np.in
 
 @lru_cache(maxsize=64)
 def automorphism_index(quotient: Quotient, multiplier: int, evaluated: bool) -> NDArray[np.int64]:
-    """Return the array whose entry j is k: the automorphism moves entry k of a row to entry j.
+    """Return the array `index`: the automorphism moves entry index[j] of a row to entry j.
 
-    In coefficients, k >= n means that entry k - n is moved and negated.
+    For rows of coefficients, index[j] >= n means that entry index[j] - n is moved and negated.
     """
     n, order = quotient.degree, quotient.order
     if not evaluated:
@@ -110,9 +110,9 @@ def automorphism_index(quotient: Quotient, multiplier: int, evaluated: bool) -> 
 
 @lru_cache(maxsize=64)
 def monomial_index(quotient: Quotient, exponent: int) -> NDArray[np.int64]:
-    """Return an index array: coefficient j of X^exponent times a row is coefficient index[j] of the row.
+    """Return the array `index`: coefficient j of the product X^exponent * x is coefficient index[j] of x.
 
-    If index[j] is at least n, it is minus coefficient index[j] - n of the row.
+    If index[j] is at least n, coefficient j of the product is minus coefficient index[j] - n of x.
     """
     index = (np.arange(quotient.degree, dtype=np.int64) - exponent) % quotient.order
     index.setflags(write=False)

@@ -94,8 +94,8 @@ class FftPlan:
     def twiddles(self) -> NDArray[np.complex128]:
         """Return the twiddle of each node of the tree of factors of X^points - I, I^2 = -1; entry 0 is 1."""
         with Work(1, "roots of unity of {} points", self.points, when=self.points >= _LONG):
-            # turns[i] is the angle of the twiddle of node i, in units of a full turn / (4 * len(turns)). The
-            # twiddle of node 1 is exp(I * pi / 4), an eighth of a turn.
+            # turns[i] / (4 * len(turns)) is the angle of the twiddle of node i, in full turns. The twiddle of
+            # node 1 is exp(I * pi / 4), an eighth of a turn.
             turns = np.array([0, 1], np.int64)
             while len(turns) < max(self.points, 2):
                 # The constants of a node's children are w and -w, with w the twiddle of the node. The
@@ -121,7 +121,7 @@ class FftProductPlan(FftPlan):
         return self.split(self.digits)[1]
 
     def split(self, digits: int) -> tuple[int, int]:
-        """Return how many bits a digit has, and how many sums a product with `digits` digits has."""
+        """Return the bits of a digit, and the number of sums (see `sums`), for `digits` digits."""
         moduli = self.basis.moduli
         width, sums, bits = digit_width(moduli, digits), 2 * digits - 1, residue_bits(moduli)
         if moduli == (1 << bits,):
@@ -146,7 +146,7 @@ class FftSumPlan(FftPlan):
 
     @property
     def sums(self) -> int:
-        """The number of sums: one for each digit of the arbitrary polynomials."""
+        """The number of sums: one for each digit. Small polynomials are not split into digits."""
         return self.digits
 
 
@@ -174,7 +174,7 @@ class AuxiliarySize(NamedTuple):
 
 
 def auxiliary_size(quotient: Quotient, moduli: tuple[int, ...]) -> AuxiliarySize:
-    """Return the size of the least auxiliary transform, and the fewest primes that are sure to suffice.
+    """Return the number of points of the least auxiliary transform, and a number of primes that suffices.
 
     The coefficients of centred operands are at most q/2 in absolute value, so those of the product are at
     most n * (q/2)^2. The product of the primes exceeds twice this bound for each modulus q (docs/math.md).
@@ -249,8 +249,8 @@ def stage_growth() -> Fraction:
 def fft_length(quotient: Quotient) -> int:
     """Return the length such that FFTs modulo X^length + 1 compute products in the ring.
 
-    If the quotient is X^n + 1 and n is a power of two of at least LEAST_LENGTH, the length is n. Otherwise an
-    unreduced product fits the length.
+    If the quotient is X^n + 1 and n is a power of two of at least LEAST_LENGTH, the length is n. Otherwise
+    the length is a power of two of at least LEAST_LENGTH that has room for a product before its reduction.
     """
     n = quotient.degree
     whole = n & (n - 1) == 0 and quotient.kind == "negacyclic" and n >= LEAST_LENGTH

@@ -103,6 +103,7 @@ class Conversion:
 
     # ---- the conversion as a small product of matrices ----
     #
+    # The docstring of the class defines Q, q_i, x_i, v, t and D.
     # Let y_i = x_i * (Q/q_i)^-1 mod q_i in [0, q_i). Then v = (sum of y_i * Q/q_i) - c * Q for an integer c.
     # With E = Q/D, t * v / D = (sum of y_i * t * E/q_i) - c * t * E. If q_i does not divide D, then t * E/q_i
     # is an integer. If q_i divides D, then y_i * t * E/q_i = y_i * floor(t * E/q_i) + y_i * r_i/q_i, where
@@ -174,7 +175,7 @@ class Conversion:
 
     @cached_property
     def numbers(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Return the constants that give c (see `estimate`) if doubles are too inexact; see _numbers."""
+        """Return the words from which c (see `estimate`) is computed if doubles are too inexact."""
         wanted = self.estimate in ("nearest", "floor")
         return _numbers(self.source.moduli if wanted else ())
 

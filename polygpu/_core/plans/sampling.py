@@ -33,8 +33,8 @@ class Sampler:
     n is the degree. For coefficient j of polynomial i, w is the little-endian number of `size` bytes at byte
     size * (i * n + j) of the stream.
       ternary   v = floor(3 * w / 2^64) - 1.
-      sparse    v = 1 - 2 * (w mod 2) for those `parameter` coefficients of the polynomial that have the least
-                pairs (floor(w / 2), j), and v = 0 for the others.
+      sparse    v = 1 - 2 * (w mod 2) for the h coefficients of the polynomial that have the least pairs
+                (floor(w / 2), j), and v = 0 for the other coefficients, with h = parameter.
       binomial  v = (number of ones among bits 0 ... eta - 1 of w) - (number of ones among bits
                 eta ... 2 eta - 1), with eta = parameter.
       tuniform  v = floor((u + 1) / 2) - 2^b with u = w mod 2^(b + 2) and b = parameter.
@@ -116,7 +116,7 @@ def _bytes_of(bits: int) -> int:
 
 
 def cumulative(variance: Fraction) -> tuple[int, ...]:
-    """Return round(2^63 * P(|z| <= j)) for j = 0, 1, ..., as long as the result is below 2^63.
+    """Return round(2^63 * P(|z| <= j)) for j = 0, 1, ..., up to the last value below 2^63.
 
     z has the discrete Gaussian distribution: its probability is proportional to exp(-z^2 / (2 * variance)).
     """

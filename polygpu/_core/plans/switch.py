@@ -12,7 +12,9 @@ from .rns import Conversion, Residues, multiples, runs_of
 
 @dataclass(frozen=True, eq=False)
 class DigitProduct:
-    """The sums of digit_j * key[j, c] over all digits j, for c = 0 and 1, modulo each limb, evaluated.
+    """The plan that computes the sums of digit_j * key[j, c] over all digits j, for c = 0 and 1.
+
+    The sums are evaluated values, modulo all limbs.
 
     `conversions` has one conversion for each digit. It computes rows of digits, (*batch, digits * limbs, n),
     from the coefficients of a value. Each digit belongs to a group of limbs. Modulo a limb of this group, the

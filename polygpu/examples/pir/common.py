@@ -188,8 +188,9 @@ def residues(words: Array, ring: pg.Ring, domain: Any = "coef") -> pg.Poly:
 class KeyFormat:
     """Encoding of key switching keys as bytes: first the public seeds of all masks, then all bodies.
 
-    A body is written as 32-bit words. ring, special: the rings of each key, see SwitchKey. A digit has one
-    limb. elements: the Galois element of each key, or None if the key is not for an automorphism.
+    A body is written as 32-bit words. ring, special: the rings of each key, see SwitchKey. Each digit of
+    a key has one limb. elements: the Galois element of each key, or None if the key is not for an
+    automorphism.
     """
 
     ring: pg.Ring
@@ -258,8 +259,8 @@ def trial(
 ) -> Result:
     """Fetch every step-th of 4096 random records of 256 bytes, and compare them with the database.
 
-    server_of: a function of the data and the size of a record that makes a server. client_of: a function of
-    the server and a secret seed that makes a client. seed: the seed of all secrets; by default it is random.
+    server_of(data, size) makes a server for records of `size` bytes. client_of(server, seed) makes a client
+    with a secret seed. seed: the seed of all secrets; by default it is random.
     """
     data, wanted = np.random.default_rng(1).integers(0, 256, (4096, 256), np.uint8), range(0, 4096, step)
     seed = secrets.token_bytes(32) if seed is None else seed

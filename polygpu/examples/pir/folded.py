@@ -86,7 +86,7 @@ class Layout:
     count: int
 
     def __post_init__(self) -> None:
-        """Check that the records fit."""
+        """Raise ParameterError if `size` or `count` is below 1, or if the records need too many cells."""
         if self.size < 1 or self.count < 1 or not self._sizes():
             raise pg.ParameterError(
                 f"The number of records is {self.count}, of {self.size} bytes each. There must be at least "
@@ -124,7 +124,7 @@ class Layout:
 
     @property
     def folds(self) -> int:
-        """The number of folds, one for each bit of a row's index. Answers cost least with this number."""
+        """The number of folds for which an answer costs least. Each bit of a row's index has one fold."""
         return min(self._sizes())[1]
 
     @property

@@ -97,7 +97,7 @@ def key_format() -> KeyFormat:
 
 @dataclass(frozen=True)
 class Layout(ColumnLayout):
-    """Layout of the records in a wide matrix: it has 1024 rows if possible, and columns form groups of N."""
+    """Layout of the records in a matrix. It has at most 1024 rows if possible. Columns form groups of N."""
 
     def __post_init__(self) -> None:
         """Check that there are records."""
@@ -117,7 +117,7 @@ class Layout(ColumnLayout):
 
     @property
     def groups(self) -> int:
-        """The number of groups of N columns; the last one may have fewer."""
+        """The number of groups of N columns. The last group may have fewer columns."""
         return -(-self.columns // N)
 
     @property
@@ -190,11 +190,11 @@ class Server:
         return found
 
     def _masks(self) -> pg.Poly:
-        """Return a ciphertext for each row r of the database, as batch shape (ciphertexts, packed, 2).
+        """Return one ciphertext for each row r of the database, in batch shape (ciphertexts, packed, 2).
 
         The body is 0, and the mask is -h_r. h_r is the sum over groups j of D_rj(1/X) * a_j. The coefficients
-        of D_rj are the entries of row r in group j. a_j is public. The masks are scaled from 2^32 to Q, and
-        divided by N because packing multiplies by N.
+        of D_rj are the entries of row r in group j. The polynomials a_j are public. The masks are scaled from
+        2^32 to Q, and divided by N modulo Q, because packing multiplies by N.
         """
         at, layout = rings(), self.layout
         padded = layout.ciphertexts * layout.packed

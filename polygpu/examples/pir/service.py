@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Write no log, because it would tell who asks, and when."""
+        """Do not write a log, because a log would tell who asks, and when."""
 
 
 def fetch(url: str, indices: Sequence[int], seed: bytes | None = None) -> list[bytes]:

@@ -24,8 +24,8 @@ from polygpu.linalg import matmul
 
 from .common import Array, ColumnLayout, Result, as_bytes, as_index, by_columns, log2_failure, trial, words_of
 
-# LWE with modulus Q, secrets of 1024 entries and errors of deviation 6.4 has 128 bits of security for up to
-# 2^20 samples. Each column uses one sample (2022/949, section 4.2).
+# LWE with modulus Q, secrets of 1024 entries and errors of standard deviation 6.4 has 128 bits of security
+# for up to 2^20 samples. Each column uses one sample (2022/949, section 4.2).
 Q, SECRETS, SIGMA, MOST_COLUMNS = 1 << 32, 1024, 6.4, 1 << 20
 SCALE = Q // 256  # the factor of a byte in an answer
 
