@@ -5,8 +5,8 @@
 //   REGISTERS            number of vector registers
 //   mul_halves(x, y)     product of the low halves of 64-bit lanes
 //   mul_low(x, y)        product of 64-bit lanes modulo 2^64
-//   MULTIPLIER52         whether there is a multiplier for x and y below 2^52. If so, R also has rest(), the
-//                        set with the kernels for other moduli, and the following:
+//   MULTIPLIER52         whether there is a multiplier for x and y below 2^52. If so, R also has:
+//   rest()               the instruction set whose kernels serve the moduli that do not suit this multiplier
 //   mul_add_low, mul_add_high(z, x, y)    z plus the low or the high 52 bits of x * y
 //   Lanes52                               lanes with residue(low, high): low + 2^52 * high mod q, where high
 //                                         plus the carry from low is below 2^52

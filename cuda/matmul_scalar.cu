@@ -324,9 +324,10 @@ __global__ void __launch_bounds__(256) matmul_integer(const IntegerParameters<ty
 
 constexpr int NARROW_THREADS = 256;  // threads of a block
 
-// out[s] = a[s] * b[s] for matrices of words. Words need not be canonical. out has at most N columns. b is stored
-// transposed. Rows of `a` and b have `pitch` words. 2^log_lanes threads share ROWS rows of the result. Each of these
-// threads sums over its own values of k, WIDTH neighbours at a time. Product s is the sum over all k with s * length
+// out[s] = a[s] * b[s] for matrices of words, where s counts the matrices of a batch, or the parts of the sum of one
+// product. Words need not be canonical. out has at most N columns. b is stored transposed. Rows of `a` and b have
+// `pitch` words. 2^log_lanes threads share ROWS rows of the result. Each of these threads sums over its own values of
+// k, WIDTH neighbours at a time. Product s is the sum over all k with s * length
 // <= k < min((s + 1) * length, total). grid: (blocks of rows) * batch. Along blockIdx.x, rows change fastest.
 template <class T> struct NarrowParameters {
     const T *a, *b;

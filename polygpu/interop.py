@@ -1291,7 +1291,7 @@ def from_sympy(x: Polynomials, ring: Ring) -> Poly:
 def to_sympy(poly: Poly, gen: Any = "X", *, centered: bool = True) -> Polynomials:
     """Return the coefficients of a value as polynomials of SymPy, over the integers.
 
-    Use f.set_modulus(q) to make a polynomial modulo q of the result f.
+    If f is the result, f.set_modulus(q) is the same polynomial modulo q.
 
     Args:
         poly: the value, in either domain, on any device.

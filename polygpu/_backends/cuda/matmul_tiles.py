@@ -300,7 +300,7 @@ class BytesTile:
 def bytes_tile(word_bytes: int, m: int, n: int, turned: bool, card: Card) -> BytesTile:
     """Choose the tile for m rows and n columns of words.
 
-    turned: True if the columns of the matrix of bytes are dense, False if its rows are dense.
+    turned: True if a column of the matrix of bytes is contiguous in memory, False if a row is.
     """
     rows, columns, most = 128, 4 * word_bytes, 128 if turned else 256
     while columns < min(most, n * word_bytes) and 2 * (rows + 2 * columns) * BYTES_DEPTH <= card.shared_bytes:
