@@ -185,9 +185,9 @@ def key_switch(
         hoisted._check_key(key, "key")
         if a.shape != hoisted.digits.shape[:-1]:
             raise ParameterError(
-                f"a has batch shape {a.shape} and was hoisted as a ciphertext, whose parts lie along the last "
-                "axis. A hoisted ciphertext can only be rotated. If the last axis holds two values to switch, "
-                "hoist x[..., None] instead, where x is the Poly from which a was made."
+                f"a has batch shape {a.shape} and was hoisted as a ciphertext, whose parts lie along the "
+                "last axis. A hoisted ciphertext can only be rotated. If the last axis holds two values to "
+                "switch, hoist x[..., None] instead, where x is the Poly from which a was made."
             )
     check_one_device(a, key.value)
     if isinstance(add, Poly):
