@@ -406,7 +406,7 @@ CIPHERTEXT = Ring(4, [17, 97]).ones((3, 2))
 NO_CONSTANTS: dict[str, tuple[Any, Any, type[Exception], str]] = {
     "a ciphertext that is an array": (np.ones((2, 4)), 1, RingMismatch, "c must be a Poly, not ndarray"),
     "a ciphertext that is an int": (3, 1, RingMismatch, "c must be a Poly, not int"),
-    "a plain value": (CIPHERTEXT[0, 0], 1, ParameterError, r"batch shape of c is \(\).*Use \+"),
+    "a plain value": (CIPHERTEXT[0, 0], 1, ParameterError, r"batch shape of c is \(\).*use c \+ x"),
     "no components": (CIPHERTEXT[:, :0], 1, ParameterError, r"batch shape of c is \(3, 0\).*at least one"),
     "a float": (CIPHERTEXT, 1.5, CoefficientError, r"x=1.5 is of type float.*Use round\(x\)"),
     "floats": (
