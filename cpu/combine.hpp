@@ -1,4 +1,4 @@
-// Sums of multiples of rows, and the estimates of a basis conversion, written once for every instruction set.
+// Sums of multiples of rows, and the estimates of a basis conversion, one source for all instruction sets.
 #pragma once
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// The complex FFT, written once for every instruction set and precision: Stockham's passes, decimated in frequency. A
+// The complex FFT, one source for all instruction sets and precisions: Stockham's passes, decimated in frequency. A
 // pass of a radix turns `stride` interleaved transforms of `length` points into stride * radix transforms of length /
 // radix points. It reads x and writes
 //   y[q + stride * (radix * p + j)]

@@ -1,4 +1,4 @@
-// Exact products by complex transforms of digits (kernels.hpp, ProductRow), written once for every instruction set.
+// Exact products by complex transforms of digits (kernels.hpp, ProductRow), one source for all instruction sets.
 //
 // Reals is a vector of doubles (lanes_scalar.hpp, isa_avx2.cpp, lanes_avx512.hpp):
 //   V, I, WIDTH                      vector, vector of as many 64-bit integers, doubles in a vector

@@ -1,4 +1,4 @@
-// Products of matrices modulo one q, written once for every instruction set: sums in 64-bit lanes that are reduced
+// Products of matrices modulo one q, one source for all instruction sets: sums in 64-bit lanes that are reduced
 // as rarely as their bounds allow (docs/math.md, "Sums of products").
 //
 // R, the vector type, has the integer operations of Reals (fft_product.hpp), and

@@ -1,4 +1,4 @@
-// Integers to residues and back, written once for every instruction set. R and Rest are vector types like R of
+// Integers to residues and back, one source for all instruction sets. R and Rest are vector types like R of
 // gemm.hpp, with lanes of 64 bits. Residues are stored in 32 or 64 bits. R::Words are Lanes of ntt.hpp.
 #pragma once
 #include <cstring>

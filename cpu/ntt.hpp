@@ -1,4 +1,4 @@
-// The transform, written once for every instruction set and word.
+// The transform, one source for all instruction sets and words.
 //
 // Lanes is a vector of residues of one modulus (lanes_*.hpp, isa_*.cpp):
 //   T, V, WIDTH                          storage word, vector, residues in a vector

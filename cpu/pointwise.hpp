@@ -1,4 +1,4 @@
-// Operations on each residue of a row, written once for every instruction set and word. L, Rest: Lanes of ntt.hpp.
+// Operations on each residue of a row, one source for all instruction sets and words. L, Rest: Lanes of ntt.hpp.
 #pragma once
 #include "kernels.hpp"
 

@@ -47,8 +47,8 @@ template <class F> void for_each_folded(Quotient quotient, size_t n, size_t j, c
     }
 }
 
-// The tree of factors (docs/math.md) of `points` leaves; w[i] is the twiddle of node i. Level d has `level` = 2^d
-// nodes, of which node 2^d is the first.
+// The tree of factors (docs/math.md). It has `points` leaves, and w[i] is the twiddle of node i. `level` is the number
+// of nodes of one level of the tree. Level d has 2^d nodes, of which node 2^d is the first.
 
 // Calls f(first, count, source, exponent) for each part of a level. A part is the nodes first to first + count - 1:
 // w[first + i] = w[source + i] * root^exponent for i < count, where `root` is the root of unity of the tree. Each

@@ -1477,6 +1477,6 @@ def checked_poly(x: object, name: str) -> Poly:
     """Return x if it is a Poly; raise RingMismatch otherwise."""
     if not isinstance(x, Poly):
         raise RingMismatch(
-            f"{name} must be a Poly, not {type(x).__name__}. Use ring(x) to make one of integers."
+            f"{name} must be a Poly, not {type(x).__name__}. Use ring(x) to make a Poly from integers."
         )
     return x

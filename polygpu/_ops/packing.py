@@ -109,7 +109,7 @@ def expand(c: V, plan: Steps, keys: tuple[Value, ...], *, out: None = None) -> V
 
 
 def _by_number(c: Value, axes: int) -> Array:
-    """Evaluate the ciphertexts c, and return them as an array (count, items, 2, rows, n).
+    """Transform the ciphertexts c if they are in coefficients; return an array (count, items, 2, rows, n).
 
     axes: 2 for the batch shape (*batch, count, 2), or 1 for (*batch, 2). If `axes` is 1, `count` is 1.
     """
