@@ -412,7 +412,7 @@ class SpeedupKind:
 
 CORE_WORK = "NTT, inverse and product on one core, primes of 30 to 60 bits, N = 2^12 to 2^16"
 CARD_WORK = "NTT of many polynomials on a GPU, N = 2^12 to 2^20"
-BOOTSTRAP_WORK = "CKKS bootstrap on a GPU, N = 2^16; Cheddar leaves more levels"
+BOOTSTRAP_WORK = "CKKS bootstrap on a GPU, N = 2^16 (more multiplications are possible after Cheddar's)"
 
 
 AnyKind = (
