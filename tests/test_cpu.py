@@ -392,9 +392,11 @@ def test_environment_chooses_instruction_set_and_threads():
 def test_import_loads_no_heavy_packages():
     done = run_python(
         """
-        import sys, polygpu
-        heavy = {"sympy", "cupy", "dask", "matplotlib", "hypothesis", "cryptography", "rich"}
-        print(sorted(heavy & set(sys.modules)))
+        import sys, numpy
+        before = set(sys.modules)
+        import polygpu
+        heavy = {"sympy", "cupy", "dask", "matplotlib", "hypothesis", "cryptography", "rich", "_hashlib"}
+        print(sorted(heavy & (set(sys.modules) - before)))
         """
     )
     assert done.stdout.strip() == "[]", done.stderr
@@ -403,11 +405,11 @@ def test_import_loads_no_heavy_packages():
 def test_import_takes_less_than_two_thirds_of_the_time_of_numpy(tmp_path):
     """Compare processor time, from compiled bytecode as after an installation.
 
-    Beside NumPy's own import, since both slow down alike on a slow core and under other work. It was 0.48 of
+    Beside NumPy's own import, since both slow down alike on a slow core and under other work. It was 0.55 of
     it on a machine of two cores.
     """
     costs = []
-    for _ in range(5):
+    for _ in range(10):
         done = run_python(
             """
             import time

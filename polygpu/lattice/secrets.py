@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import numpy as np
@@ -258,6 +257,8 @@ class _Noise:
         parameters: tuple[Any, ...],
         *secrets: Any,
     ) -> None:
+        import hashlib  # here, so that importing polygpu stays fast
+
         if (sigma is None) == (tuniform is None):
             raise ParameterError("Give exactly one of sigma and tuniform, for the noise.")
         self.sigma, self.b = sigma, tuniform
