@@ -253,7 +253,7 @@ def test_incomplete_long_transforms(log_n: int, bits: int, layers: int) -> None:
 
 def trinomial_primes(n: int) -> list[int]:
     """Return a prime for each word of the transforms modulo X^n - X^(n/2) + 1."""
-    return [ntt_primes(n, bits=b, kind="trinomial")[0] for b in (30, 50, 60, 64)]
+    return [prime(n, b, "trinomial") for b in (30, 50, 60, 64)]
 
 
 # Rings and batches for the checkers of CUDA, by name: words of each size; tiles that are full, ragged or

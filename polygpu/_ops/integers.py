@@ -531,7 +531,8 @@ def _check_canonical(basis: Basis, array: Array) -> None:
                 return
         values, wrong = compute.to_host(values), compute.to_host(wrong)
     else:
-        wrong = (values.astype(object) < 0) | (values.astype(object) >= limits)
+        values = values.astype(object)
+        wrong = (values < 0) | (values >= limits)
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise NotCanonical(
